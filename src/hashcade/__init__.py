@@ -1,0 +1,60 @@
+"""hashcade learns a hash table for similarity search.
+
+The public names are listed in ``__all__`` and imported when first used, so that
+``import hashcade`` alone imports neither numpy nor numba nor torch.
+"""
+
+from typing import TYPE_CHECKING
+
+from hashcade._lazy import lazy_names
+from hashcade._version import __version__
+from hashcade.errors import (
+    ConfigError,
+    CorruptIndexError,
+    DataError,
+    HashcadeError,
+    IncompatibleFormatError,
+    IndexLockedError,
+    NotFittedError,
+    StorageError,
+)
+
+if TYPE_CHECKING:
+    from hashcade.codes import (
+        CodeShape,
+        code_energy,
+        expected_speedup,
+        relabel_by_code,
+        solve_cascade,
+        solve_level,
+    )
+else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "CodeShape": "hashcade.codes",
+            "code_energy": "hashcade.codes",
+            "expected_speedup": "hashcade.codes",
+            "relabel_by_code": "hashcade.codes",
+            "solve_cascade": "hashcade.codes",
+            "solve_level": "hashcade.codes",
+        },
+    )
+
+__all__ = [
+    "CodeShape",
+    "ConfigError",
+    "CorruptIndexError",
+    "DataError",
+    "HashcadeError",
+    "IncompatibleFormatError",
+    "IndexLockedError",
+    "NotFittedError",
+    "StorageError",
+    "__version__",
+    "code_energy",
+    "expected_speedup",
+    "relabel_by_code",
+    "solve_cascade",
+    "solve_level",
+]
