@@ -1,0 +1,23 @@
+"""Examples in docstrings are run."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import hashcade.codes
+
+MODULES = sorted(m.name for m in pkgutil.iter_modules(hashcade.codes.__path__, "hashcade.codes."))
+
+
+def test_there_are_examples():
+    finder = doctest.DocTestFinder()
+    modules = map(importlib.import_module, MODULES)
+    assert sum(bool(test.examples) for m in modules for test in finder.find(m)) >= 3
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name):
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.failed == 0

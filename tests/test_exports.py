@@ -1,0 +1,94 @@
+import inspect
+import sys
+
+import pytest
+
+import hashcade
+import hashcade.codes
+from hashcade._lazy import lazy_names
+
+CODES = [
+    "CodeShape",
+    "code_energy",
+    "expected_speedup",
+    "relabel_by_code",
+    "solve_cascade",
+    "solve_level",
+]
+ERRORS = [
+    "ConfigError",
+    "CorruptIndexError",
+    "DataError",
+    "HashcadeError",
+    "IncompatibleFormatError",
+    "IndexLockedError",
+    "NotFittedError",
+    "StorageError",
+]
+
+
+def test_exported_names_are_exactly_these():
+    assert sorted(hashcade.__all__) == sorted([*CODES, *ERRORS, "__version__"])
+    assert sorted(hashcade.codes.__all__) == sorted(CODES)
+
+
+@pytest.mark.parametrize("package", [hashcade, hashcade.codes], ids=lambda m: m.__name__)
+def test_dir_shows_the_exported_names(package):
+    assert set(package.__all__) <= set(dir(package))
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_both_packages_export_the_same_object(name):
+    assert getattr(hashcade, name) is getattr(hashcade.codes, name)
+
+
+@pytest.mark.parametrize("name", [*CODES, *ERRORS])
+def test_exported_names_can_be_imported_and_are_documented(name):
+    value = getattr(hashcade, name)
+    assert value.__name__ == name
+    assert inspect.getdoc(value)
+
+
+def test_settings_of_the_contract_are_keyword_only():
+    def parameters(function):
+        return [(p.name, p.kind.name, p.default) for p in function.parameters.values()]
+
+    penalties = [
+        ("sibling_groups", "KEYWORD_ONLY", None),
+        ("sibling_penalty", "KEYWORD_ONLY", 0.0),
+        ("collision_penalty", "KEYWORD_ONLY", 0.0),
+    ]
+    position = "POSITIONAL_OR_KEYWORD"
+    empty = inspect.Parameter.empty
+    assert parameters(inspect.signature(hashcade.code_energy)) == [
+        ("class_codes", position, empty),
+        ("class_scores", position, empty),
+        *penalties,
+    ]
+    assert parameters(inspect.signature(hashcade.solve_level)) == [
+        ("class_scores", position, empty),
+        ("sparsity", "KEYWORD_ONLY", 1),
+        *penalties,
+    ]
+    assert parameters(inspect.signature(hashcade.solve_cascade)) == [
+        ("class_scores", position, empty),
+        ("shape", position, empty),
+        ("sibling_penalty", "KEYWORD_ONLY", empty),
+        ("collision_penalty", "KEYWORD_ONLY", empty),
+    ]
+
+
+def test_unknown_names_are_missed_as_usual():
+    with pytest.raises(AttributeError, match="module 'hashcade' has no attribute 'Nonsense'"):
+        _ = hashcade.Nonsense
+    assert not hasattr(hashcade.codes, "_no_such_thing")
+
+
+def test_a_lazy_name_is_looked_up_once(monkeypatch):
+    module = type(sys)("lazy_example")
+    monkeypatch.setitem(sys.modules, "lazy_example", module)
+    module.__getattr__, _ = lazy_names("lazy_example", {"sqrt": "math"})
+    import math
+
+    assert module.sqrt is math.sqrt
+    assert vars(module)["sqrt"] is math.sqrt
