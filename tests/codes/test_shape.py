@@ -95,7 +95,9 @@ def test_last_bucket_of_the_largest_tables():
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64])
 def test_small_and_unsigned_dtypes_do_not_wrap_around(dtype):
     shape = CodeShape(width=100, depth=3)
-    assert shape.bucket_ids(np.array([[99, 99, 99]], dtype=dtype)).tolist() == [999999]
+    ids = shape.bucket_ids(np.array([[99, 99, 99]], dtype=dtype))
+    assert ids.dtype == np.int64
+    assert ids.tolist() == [999999]
 
 
 def test_empty_input_gives_empty_output():
@@ -188,6 +190,14 @@ def test_scores_to_ids_is_equation_one(data):
     ids = shape.scores_to_bucket_ids(scores)
     assert ids.dtype == np.int64
     assert ids.shape == (n, shape.sparsity)
+    assert ids.tolist() == expected
+
+
+def test_ties_go_to_the_lower_slot_in_wide_levels_too():
+    # Short rows are sorted stably by any method; wide ones tell them apart.
+    scores = np.random.default_rng(0).integers(0, 3, (50, 1, 500)).astype(np.float32)
+    ids = CodeShape(width=500, depth=1, sparsity=400).scores_to_bucket_ids(scores)
+    expected = [sorted(range(500), key=lambda s, row=row: (-row[0, s], s))[:400] for row in scores]
     assert ids.tolist() == expected
 
 
