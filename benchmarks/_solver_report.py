@@ -1,0 +1,149 @@
+"""Tables and pages of the solver benchmark, from a stored run. Nothing is measured here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from _solver_results import PENALTIES, CellResult, Run
+from _solver_summary import by_conditions, summary
+
+# ------------------------------------------------------------------------------------ tables
+
+
+def summary_table(run: Run) -> str:
+    rows = [[x.what, x.measured, x.target, x.verdict] for x in summary(run)]
+    return _table(["", "measured", "target", ""], rows)
+
+
+def ratio_tables(run: Run) -> str:
+    """Ratios alone, kinds of problems beside each other: a table per score set and penalties."""
+    kinds = sorted({(c.level, c.sparsity) for c in run.grid})
+    header = ["n_classes", "width", *(f"level {v}, sparsity {s}" for v, s in kinds)]
+    parts = []
+    for name, cells in by_conditions(run.grid):
+        ratio = {(c.n_classes, c.width, c.level, c.sparsity): f"{c.ratio:.1f}" for c in cells}
+        sizes = sorted({(c.n_classes, c.width) for c in cells})
+        rows = [[str(n), str(d), *(ratio[n, d, *kind] for kind in kinds)] for n, d in sizes]
+        parts.append(f"**{name}**\n\n{_table(header, rows)}")
+    return "\n\n".join(parts)
+
+
+def cell_tables(run: Run) -> str:
+    """Every cell, a table per score set and penalties."""
+    header = ["level", "sparsity", "n_classes", "width", "ours, ms", "OR-tools, ms", "ratio"]
+    header += ["quartiles", "range", "repetitions", "energies"]
+    return "\n\n".join(
+        f"**{name}**\n\n{_table(header, map(_cell_row, cells))}"
+        for name, cells in by_conditions(run.cells)
+    )
+
+
+def _cell_row(cell: CellResult) -> list[str]:
+    (first, third), (least, most) = cell.ratio_quartiles, cell.ratio_range
+    return [
+        *map(str, (cell.level, cell.sparsity, cell.n_classes, cell.width)),
+        _digits(cell.ours_ms),
+        _digits(cell.ortools_ms),
+        f"{cell.ratio:.1f}",
+        f"{first:.1f}–{third:.1f}",
+        f"{least:.1f}–{most:.1f}",
+        str(cell.repetitions),
+        "equal" if cell.energies_equal else "UNEQUAL",
+    ]
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, never in powers of ten."""
+    return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+# ------------------------------------------------------------------------------------- pages
+
+
+def terminal_text(run: Run) -> str:
+    """Every cell, then the summary, which is what one wants to see last."""
+    parts = [cell_tables(run), summary_table(run)]
+    parts += [f"score set left out: {reason}" for reason in run.skipped]
+    parts += [
+        f"UNEQUAL ENERGY: {cell}: {v}" for cell in run.unequal for v in cell.energy_violations
+    ]
+    return "\n\n".join(parts)
+
+
+def markdown_page(run: Run, figure: str) -> str:
+    """A page that can be read by itself."""
+    settings, machine = run.settings, run.machine
+    software = ", ".join(f"{name} {number}" for name, number in run.versions.items())
+    penalties = "; ".join(
+        f"{name}: α = {PENALTIES[name][0]:g}, β = {PENALTIES[name][1]:g}"
+        for name in settings["penalties"]
+    )
+    skipped = "".join(f"\nLeft out: {reason}.\n" for reason in run.skipped)
+    violations = "".join(f"\n- UNEQUAL: {c}: {v}" for c in run.unequal for v in c.energy_violations)
+    return f"""\
+# The code solver against OR-tools
+
+Made by `{settings["command"]}` on {run.date}. {machine["cpu"]}, {machine["cores"]} cores,
+{machine["system"]}; {software}.
+
+## What was measured
+
+At every training step the classes of the mini-batch are given codes with the least energy
+(equation 5 of the paper). The paper states this as a minimum cost flow and solves it with OR-tools;
+`hashcade.solve_level` solves the same problem directly. Both were given the same problems here:
+
+- **sizes**: {_sizes(run)};
+- **level 1** has no siblings; on **level 2** the siblings of a class are the classes that had the
+  same slot on level 1 of the same batch, solved with sparsity 1;
+- **scores**: `random` are random directions; `cifar100` are class means of real embeddings of
+  Cifar-100 ({settings["images_per_class"]} images per class), sent through a random linear head
+  for each level. Both are scaled to unit length. Where a batch has more than 100 classes, real
+  classes occur several times with other images;
+- **penalties** per ordered pair of classes, the values of the authors' code for their two losses:
+  {penalties}.
+{skipped}
+Time of ours is the whole public call, input checks included. Time of OR-tools is its solve call
+alone, on the network of the paper: building the network (bulk numpy interface) and reading the
+solution are not counted. Each repetition is a new problem, solved by both, in turns as to who goes
+first. Small problems are repeated more often. Times are medians, in milliseconds; the ratio is
+OR-tools' median by ours; quartiles and range are those of the ratios of single repetitions.
+
+After each repetition both energies are computed independently. Ours may be no higher than that of
+OR-tools, and lower at most by what its rounding of costs to integers explains.
+{violations}
+## Summary
+
+Growth is a least squares fit of log time to log n_classes and log width, over the grid. The first
+call is that of a fresh process when compiled code is cached; it loads numba and the kernels.
+
+{summary_table(run)}
+
+![Time against width]({figure})
+
+Upper row: the figure of supplement B. The paper's own times (Intel Xeon E5-2650, average over 20
+runs) are shown on both levels, because it does not say which one it timed. Lower row: all cells;
+the straight lines show growth in proportion to n_classes · width from the smallest cells on.
+
+## Ratios on the grid
+
+{ratio_tables(run)}
+
+## All cells
+
+{cell_tables(run)}
+"""
+
+
+def _sizes(run: Run) -> str:
+    classes = ", ".join(map(str, sorted({c.n_classes for c in run.grid})))
+    widths = ", ".join(map(str, sorted({c.width for c in run.grid})))
+    large = "".join(
+        f"; and {n} × {d}" for n, d in sorted({(c.n_classes, c.width) for c in run.beyond_grid})
+    )
+    return f"n_classes {classes} by width {widths}, from supplement B of the paper{large}"

@@ -1,0 +1,85 @@
+"""All levels of the code problem, one after another (the inner loop of algorithm 1)."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade.codes._check import as_array
+from hashcade.codes._shape import CodeShape
+from hashcade.codes._solve import solve_level
+
+
+def solve_cascade(
+    class_scores: npt.ArrayLike,
+    shape: CodeShape,
+    *,
+    sibling_penalty: float,
+    collision_penalty: float,
+) -> npt.NDArray[np.bool_]:
+    """Codes of all levels: each level optimal, given the levels above it.
+
+    On the first level no class has siblings. On each further one the siblings of a class are the
+    classes that have the same slots on all levels above; they should part now, and pay the
+    sibling penalty if they do not.
+
+    Parameters
+    ----------
+    class_scores : float[depth, n_classes, width]
+        Class means of the activations, level by level.
+    shape : CodeShape
+        Width, depth and sparsity of the code. Levels above the last have one slot per class.
+    sibling_penalty, collision_penalty : float
+        α and β, per ordered pair; on every level the same.
+
+    Returns
+    -------
+    bool[depth, n_classes, width]
+        The codes: one active slot per row, ``shape.sparsity`` on the last level.
+
+    Raises
+    ------
+    ValueError
+        As :func:`hashcade.solve_level`, and for scores whose shape is not that of the code.
+
+    Notes
+    -----
+    A greedy order of exact steps, as in the paper: the levels together need not be optimal.
+
+    Examples
+    --------
+    Four classes, two slots, two levels. Two classes share each slot of the first level, and part
+    on the second; so each has a bucket of its own.
+
+    >>> from hashcade import CodeShape, solve_cascade
+    >>> scores = [[[0.9, 0.1], [0.8, 0.3], [0.2, 0.7], [0.1, 0.6]],
+    ...           [[0.5, 0.4], [0.6, 0.1], [0.3, 0.4], [0.8, 0.2]]]
+    >>> shape = CodeShape(width=2, depth=2)
+    >>> codes = solve_cascade(scores, shape, sibling_penalty=1.0, collision_penalty=0.05)
+    >>> shape.codes_to_bucket_ids(codes).ravel()
+    array([1, 0, 3, 2])
+    """
+    scores = as_array("class_scores", class_scores)
+    if scores.ndim != 3 or scores.shape[0] != shape.depth or scores.shape[2] != shape.width:
+        raise ValueError(
+            f"class_scores has shape {scores.shape}, must be (depth, n_classes, width) "
+            f"with depth={shape.depth} and width={shape.width}"
+        )
+    codes = np.empty(scores.shape, np.bool_)
+    path = np.zeros(scores.shape[1], np.int64)  # equal number: same slots so far
+    for level in range(shape.depth):
+        is_last = level == shape.depth - 1
+        try:
+            codes[level] = solve_level(
+                scores[level],
+                sparsity=shape.sparsity if is_last else 1,
+                sibling_groups=None if level == 0 else path,
+                sibling_penalty=sibling_penalty,
+                collision_penalty=collision_penalty,
+            )
+        except ValueError as error:
+            raise ValueError(f"level {level + 1}: {error}") from None
+        if not is_last:
+            # Bucket ids fit int64 (CodeShape sees to it), so these numbers do.
+            path = path * shape.width + codes[level].argmax(axis=1)
+    return codes

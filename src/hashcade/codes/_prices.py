@@ -1,0 +1,474 @@
+"""First half of the solver: good slot prices, found by letting every slot sell itself in turn.
+
+Kernel only: arrays in, arrays out, numba. `_solve.py` says what is solved, `_flow.py` makes it
+exact. Nothing here decides correctness: whatever prices come out, the second half ends at an
+optimum. Good prices only leave it little to do (a few per cent of the units, typically).
+
+The market
+----------
+Classes buy, slots sell. A class of group h pays for slot q
+
+    price(h, q) = max(slot_price[q], pair_price[h, q])
+
+and buys its `sparsity` best slots by net value, score minus price. Slot q sells its (Y+1)-th
+unit for no less than ``collision_step * Y`` (the cost of one more collision, 2·beta·Y), and the
+(y+1)-th unit within one group for ``sibling_step * y`` (2·alpha·y) on top. At an optimum of
+equation 5 there are prices at which everybody gets what he wants; that is the dual problem.
+
+One visit to a slot is an exact line search in all prices of that slot at once, everything else
+kept. A class comes at any price below its *bid*: its score less the net value it would have to
+give up elsewhere. The bids, sold highest first, meet the rising cost at some number of units;
+every price between the last bid that was served and the first that was not fits, and the middle
+is taken, because a neighbouring slot's price will move next. A sweep visits every slot once and
+costs O(n_classes · width) plus O(n_classes · sparsity · log) for the sales; it needs no more
+memory than the scores.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_INF = np.inf
+_MAX_WIDENINGS = 3
+_BISECTIONS = 14
+_FEW = 24
+_CAUTION = 0.7
+
+
+@njit(cache=True)
+def estimate_prices(
+    scores: Floats,  # (n_classes, width)
+    sparsity: int,  # < width
+    order: Ints,  # (n_classes,): the classes, those of one group side by side
+    group_start: Ints,  # (n_groups + 1,): group h is order[group_start[h]:group_start[h + 1]]
+    sibling_step: float,  # 2 * alpha
+    collision_step: float,  # 2 * beta
+    corrections: int,
+    sweeps: int,
+) -> tuple[Floats, Floats, Ints]:
+    """Return ``slot_price[slot]``, ``pair_price[group, slot]`` and ``choice[class, rank]``.
+
+    Group 0 are the classes without siblings. ``pair_price`` is -inf where a group pays the
+    slot's own price. ``choice[:, :sparsity]`` are the slots that each class buys at these
+    prices, best first; the last one is its next best.
+    """
+    n_classes, width = scores.shape
+    n_groups = group_start.size - 1
+    # In here class p is the p-th in order, so that a group is a range.
+    columns = np.empty((width, n_classes))  # a slot's scores side by side: what a visit reads
+    _transpose(scores, order, columns)
+    group = np.empty(n_classes, np.int64)
+    for h in range(n_groups):
+        group[group_start[h] : group_start[h + 1]] = h
+
+    # ---- Opening prices: level, so that the slots together sell exactly what is bought
+    slot_price = np.full(width, _level(n_classes * sparsity, width, collision_step))
+    pair_price = np.full((n_groups, width), -_INF)
+    pair_price_by_slot = np.full((width, n_groups), -_INF)
+    raised = np.empty((width, n_groups), np.int64)  # groups that pay more than the slot's price
+    n_raised = np.zeros(width, np.int64)
+    for h in range(1, n_groups):
+        n_units = (group_start[h + 1] - group_start[h]) * sparsity
+        if n_units >= width:
+            price = slot_price[0] + _level(n_units, width, sibling_step)
+            for q in range(width):
+                pair_price[h, q] = price
+                raised[q, n_raised[q]] = h
+                n_raised[q] += 1
+
+    # ---- What each class would buy, and one slot more: ranked lists, kept through all visits
+    n_kept = sparsity + 1
+    value = np.empty((n_kept, n_classes))  # net values, best first
+    choice = np.empty((n_kept, n_classes), np.int64)  # their slots
+    last_bought = value[sparsity - 1]
+    next_best = value[sparsity]
+    net = np.empty(n_classes)
+    new_net = np.empty(n_classes)
+    margin = np.empty(n_classes)
+    carried = np.empty(n_classes, np.int64)
+    for correction in range(corrections + 1):
+        value[:] = -_INF
+        for q in range(width):
+            _net_values(q, columns, slot_price, pair_price, raised, n_raised, group_start, net)
+            _rank_slot(net, q, value, choice, carried)
+        reach = 0.0  # how far a price is expected to fall in one visit
+        for p in range(n_classes):
+            reach += (last_bought[p] - next_best[p]) / n_classes
+        if correction < corrections:
+            _correct(choice, sparsity, group, group_start, reach, slot_price, pair_price)
+    for q in range(width):
+        for i in range(n_raised[q]):
+            pair_price_by_slot[q, raised[q, i]] = pair_price[raised[q, i], q]
+
+    bid = np.empty(n_classes)  # bids of group h, highest first, from bid[group_start[h]] on
+    n_bids = np.zeros(n_groups, np.int64)
+    n_sold = np.zeros(n_groups, np.int64)
+    bidders = np.empty(n_groups, np.int64)
+    key = np.empty(n_classes)  # what bids are worth to the slot, in any order
+
+    for _ in range(sweeps):
+        for q in range(width):
+            column = columns[q]
+            old_price = slot_price[q]
+            old_pair_price = pair_price_by_slot[q]
+
+            # ---- Bids: margin is how much dearer the slot may get before the class leaves it,
+            # or, negative, how much cheaper it must get before the class comes
+            _net_values(q, columns, slot_price, pair_price, raised, n_raised, group_start, net)
+            _margins(net, last_bought, next_best, margin)
+
+            this_reach = reach
+            for widening in range(_MAX_WIDENINGS + 1):
+                n_keys = 0
+                n_bidders = 0
+                for p in range(n_classes):
+                    if margin[p] > -this_reach:
+                        b = column[p] - net[p] + margin[p]
+                        h = group[p]
+                        if h == 0:
+                            key[n_keys] = b
+                            n_keys += 1
+                        else:
+                            if n_bids[h] == 0:
+                                bidders[n_bidders] = h
+                                n_bidders += 1
+                            _insert_bid(bid, group_start[h], n_bids[h], b)
+                            n_bids[h] += 1
+                # A group that lives on high prices, with too few bids to justify them: all of it.
+                for i in range(n_raised[q]):
+                    h = raised[q, i]
+                    if old_pair_price[h] - this_reach - sibling_step * n_bids[h] > old_price:
+                        if n_bids[h] == 0:
+                            bidders[n_bidders] = h
+                            n_bidders += 1
+                        n_bids[h] = 0
+                        for p in range(group_start[h], group_start[h + 1]):
+                            b = column[p] - net[p] + margin[p]
+                            _insert_bid(bid, group_start[h], n_bids[h], b)
+                            n_bids[h] += 1
+
+                for i in range(n_bidders):
+                    h = bidders[i]
+                    for rank in range(n_bids[h]):
+                        key[n_keys] = bid[group_start[h] + rank] - sibling_step * rank
+                        n_keys += 1
+
+                # ---- Sale: the price at which as many keys are higher as the slot has units for
+                n_units, lowest_sold, highest_unsold = _sell(key, n_keys, collision_step)
+                # Somebody who was not asked might have paid enough: ask farther.
+                enough = old_price - this_reach <= collision_step * n_units
+                if enough or widening == _MAX_WIDENINGS:
+                    break
+                for i in range(n_bidders):
+                    n_bids[bidders[i]] = 0
+                this_reach *= 8.0
+            for i in range(n_bidders):
+                h = bidders[i]
+                while (
+                    n_sold[h] < n_bids[h]
+                    and bid[group_start[h] + n_sold[h]] - sibling_step * n_sold[h] >= lowest_sold
+                ):
+                    n_sold[h] += 1
+
+            # ---- New prices: the middle of what fits
+            unasked = old_price - this_reach  # nobody who was not asked bids more
+            if n_units == 0:
+                price = max(0.0, unasked)
+            else:
+                high = min(collision_step * n_units, lowest_sold)
+                low = max(collision_step * (n_units - 1), highest_unsold, unasked)
+                price = 0.5 * (low + high) if low < high else max(high, unasked)
+            slot_price[q] = price
+
+            n_kept_raised = 0
+            for i in range(n_raised[q]):  # groups that bought nothing: their price falls, limited
+                h = raised[q, i]
+                if n_sold[h] == 0:
+                    group_price = old_pair_price[h] - this_reach
+                    if group_price > price:
+                        old_pair_price[h] = group_price
+                        pair_price[h, q] = group_price
+                        raised[q, n_kept_raised] = h
+                        n_kept_raised += 1
+                    else:
+                        old_pair_price[h] = -_INF
+                        pair_price[h, q] = -_INF
+            for i in range(n_bidders):
+                h = bidders[i]
+                sold = n_sold[h]
+                if sold > 0:
+                    first = group_start[h]
+                    low = price + sibling_step * (sold - 1)
+                    high = min(price + sibling_step * sold, bid[first + sold - 1])
+                    group_price = max(low, old_pair_price[h] - this_reach)
+                    if sold < n_bids[h] and bid[first + sold] > low:
+                        group_price = 0.5 * (bid[first + sold] + high)
+                    group_price = min(group_price, high)
+                    if group_price > price:
+                        old_pair_price[h] = group_price
+                        pair_price[h, q] = group_price
+                        raised[q, n_kept_raised] = h
+                        n_kept_raised += 1
+                    else:
+                        old_pair_price[h] = -_INF
+                        pair_price[h, q] = -_INF
+                n_bids[h] = 0
+                n_sold[h] = 0
+            n_raised[q] = n_kept_raised
+            _net_values(q, columns, slot_price, pair_price, raised, n_raised, group_start, new_net)
+
+            # ---- Tell the classes that have, or now want, this slot on their list
+            _touched(net, new_net, next_best, margin)
+            for p in range(n_classes):
+                if margin[p] >= 0.0 and net[p] != new_net[p]:
+                    own = scores[order[p]]
+                    paid = pair_price[group[p]]
+                    _move_in_list(p, q, new_net[p], value, choice, own, slot_price, paid)
+
+    chosen = np.empty((n_classes, n_kept), np.int64)
+    for p in range(n_classes):
+        for i in range(n_kept):
+            chosen[order[p], i] = choice[i, p]
+    return slot_price, pair_price, chosen
+
+
+@njit(cache=True)
+def _transpose(scores: Floats, order: Ints, columns: Floats) -> None:
+    n_classes, width = scores.shape
+    for first in range(0, n_classes, 8):  # in tiles, for the cache's sake
+        last = min(first + 8, n_classes)
+        for q in range(width):
+            for p in range(first, last):
+                columns[q, p] = scores[order[p], q]
+
+
+@njit(cache=True)
+def _level(n_units: int, n_slots: int, step: float) -> float:
+    """Price level at which slots whose units cost 0, step, 2·step, ... sell n_units together."""
+    full_rounds = n_units // n_slots
+    if full_rounds * n_slots < n_units:
+        return step * full_rounds
+    return step * (full_rounds - 0.5)  # any level within the step will do: its middle
+
+
+@njit(cache=True)
+def _net_values(
+    q: int,
+    columns: Floats,
+    slot_price: Floats,
+    pair_price: Floats,
+    raised: Ints,
+    n_raised: Ints,
+    group_start: Ints,
+    out: Floats,
+) -> None:
+    """What slot q is worth to every class at its price."""
+    for p in range(out.size):
+        out[p] = columns[q, p] - slot_price[q]
+    for i in range(n_raised[q]):
+        h = raised[q, i]
+        for p in range(group_start[h], group_start[h + 1]):
+            out[p] = columns[q, p] - pair_price[h, q]
+
+
+@njit(cache=True)
+def _correct(
+    choice: Ints,
+    sparsity: int,
+    group: Ints,
+    group_start: Ints,
+    gap: float,  # mean net value between the last slot bought and the next best
+    slot_price: Floats,
+    pair_price: Floats,
+) -> None:
+    """Move all prices at once towards where supply meets demand.
+
+    Of the units on a slot the share price / (sparsity * gap) leaves it when its price rises by so
+    little; that is the slope by which an excess of buyers is turned into a price.
+    """
+    n_groups, width = pair_price.shape
+    demand = np.zeros((n_groups, width))
+    n_units = np.zeros(n_groups)  # per group, those who pay the slot's own price as group 0
+    for p in range(group.size):
+        h = group[p] if pair_price[group[p], 0] > -_INF else 0
+        n_units[h] += sparsity
+        for i in range(sparsity):
+            demand[h, choice[i, p]] += 1.0
+    for h in range(n_groups):
+        supply = n_units[h] / width
+        if supply > 0.0:
+            slope = _CAUTION * sparsity * gap / max(supply, 1.0)
+            for q in range(width):
+                change = slope * (demand[h, q] - supply)
+                if h == 0:  # no slot sells below its first unit's cost, no pair below the slot
+                    slot_price[q] = max(slot_price[q] + change, 0.0)
+                else:
+                    pair_price[h, q] = max(pair_price[h, q] + change, slot_price[q])
+
+
+@njit(cache=True)
+def _rank_slot(moved: Floats, q: int, value: Floats, choice: Ints, carried: Ints) -> None:
+    """Insert one slot into the ranked list of every class (insertion sort, all classes abreast).
+
+    ``moved`` holds the slot's net values, and is used up.
+    """
+    for p in range(moved.size):
+        carried[p] = q
+    for i in range(value.shape[0]):
+        best = value[i]
+        slot = choice[i]
+        for p in range(moved.size):
+            v = best[p]
+            s = slot[p]
+            w = moved[p]
+            t = carried[p]
+            # An `if`, not four conditional expressions: those came out of LLVM's vectoriser
+            # with the wrong slot once (the tests compare with a sort).
+            if w > v:
+                best[p] = w
+                slot[p] = t
+                moved[p] = v
+                carried[p] = s
+
+
+@njit(cache=True)
+def _margins(net: Floats, last_bought: Floats, next_best: Floats, out: Floats) -> None:
+    # Bought (net value at least that of the last bought slot): the alternative is the next best
+    # slot. Not bought: it would have to push out the last bought one.
+    for p in range(net.size):
+        alternative = next_best[p] if net[p] >= last_bought[p] else last_bought[p]
+        out[p] = net[p] - alternative
+
+
+@njit(cache=True)
+def _touched(net: Floats, new_net: Floats, next_best: Floats, out: Floats) -> None:
+    for p in range(net.size):
+        out[p] = max(net[p], new_net[p]) - next_best[p]
+
+
+@njit(cache=True, forceinline=True)
+def _insert_bid(bid: Floats, first: int, n: int, b: float) -> None:
+    i = first + n
+    while i > first and bid[i - 1] < b:
+        bid[i] = bid[i - 1]
+        i -= 1
+    bid[i] = b
+
+
+@njit(cache=True)
+def _sell(key: Floats, n_keys: int, step: float) -> tuple[int, float, float]:
+    """Sell as many units as there are keys above the cost of the last one.
+
+    Return their number, the lowest key that was served (inf if none) and the highest that was
+    not (-inf if none). Few keys are sorted; many are bisected, because counting is what
+    processors are best at: where keys lie closer together than the last step, that may stop a
+    unit early or late.
+    """
+    if n_keys <= _FEW:
+        for i in range(1, n_keys):
+            _insert_bid(key, 0, i, key[i])
+        n_sold = 0
+        while n_sold < n_keys and key[n_sold] > step * n_sold:
+            n_sold += 1
+        return (
+            n_sold,
+            key[n_sold - 1] if n_sold > 0 else _INF,
+            key[n_sold] if n_sold < n_keys else -_INF,
+        )
+    low = 0.0
+    high = step * n_keys
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        if step * _count_above(key, n_keys, middle) > middle:
+            low = middle
+        else:
+            high = middle
+    lowest_sold = _INF
+    highest_unsold = -_INF
+    n_sold = 0
+    for i in range(n_keys):
+        k = key[i]
+        if k > low:
+            n_sold += 1
+            lowest_sold = min(lowest_sold, k)
+        else:
+            highest_unsold = max(highest_unsold, k)
+    return n_sold, lowest_sold, highest_unsold
+
+
+@njit(cache=True)
+def _count_above(key: Floats, n_keys: int, price: float) -> int:
+    n = 0
+    for i in range(n_keys):
+        n += key[i] > price
+    return n
+
+
+@njit(cache=True, forceinline=True)
+def _move_in_list(
+    p: int,
+    q: int,
+    new_value: float,
+    value: Floats,
+    choice: Ints,
+    score: Floats,  # (width,)
+    slot_price: Floats,
+    pair_price: Floats,
+) -> None:
+    """Give slot q its new net value in the ranked list of class p."""
+    n_kept = value.shape[0]
+    i = 0
+    while i < n_kept and choice[i, p] != q:
+        i += 1
+    if i == n_kept:  # not listed so far: comes in from below, if at all
+        i = n_kept - 1
+        if new_value <= value[i, p]:
+            return
+    elif new_value < value[i, p]:
+        while i < n_kept - 1 and value[i + 1, p] > new_value:
+            value[i, p] = value[i + 1, p]
+            choice[i, p] = choice[i + 1, p]
+            i += 1
+        if i == n_kept - 1:  # last now: an unlisted slot may be better
+            _rank_class(p, value, choice, score, slot_price, pair_price)
+            return
+    while i > 0 and value[i - 1, p] < new_value:
+        value[i, p] = value[i - 1, p]
+        choice[i, p] = choice[i - 1, p]
+        i -= 1
+    value[i, p] = new_value
+    choice[i, p] = q
+
+
+@njit(cache=True, forceinline=True)
+def _rank_class(
+    p: int,
+    value: Floats,
+    choice: Ints,
+    score: Floats,  # (width,)
+    slot_price: Floats,
+    pair_price: Floats,
+) -> None:
+    """Rank the slots of class p anew."""
+    n_kept = value.shape[0]
+    n = 0
+    for q in range(slot_price.size):
+        v = score[q] - max(slot_price[q], pair_price[q])
+        if n < n_kept:
+            i = n
+            n += 1
+        elif v > value[n_kept - 1, p]:
+            i = n_kept - 1
+        else:
+            continue
+        while i > 0 and value[i - 1, p] < v:
+            value[i, p] = value[i - 1, p]
+            choice[i, p] = choice[i - 1, p]
+            i -= 1
+        value[i, p] = v
+        choice[i, p] = q

@@ -1,0 +1,133 @@
+"""One level of the code problem, solved exactly.
+
+The problem (equation 5 of the paper)
+-------------------------------------
+Every class p of the batch picks ``sparsity`` of ``width`` slots, its code z_p, so that the codes
+together make the energy least::
+
+    E(z) = - Σ_p c_p·z_p  +  α Σ_{p≠q, siblings} z_p·z_q  +  β Σ_{p≠q} z_p·z_q
+
+with class scores c, and ordered pairs: see :func:`hashcade.code_energy`.
+
+Why it is a minimum cost flow (theorem 1, in our words)
+-------------------------------------------------------
+Only *how many* classes share a slot costs anything. Y classes in one slot are Y(Y-1) ordered
+pairs, and ::
+
+    β·Y(Y-1) = 2β·0 + 2β·1 + ... + 2β·(Y-1)
+
+so the first class in a slot pays nothing, the second 2β, the third 4β: the price of a slot rises
+with every one who comes. The same holds, with α, for y siblings of one group in one slot. Now let
+each class send ``sparsity`` units of flow to slots, one at most to each, at cost -c; let the units
+of a group that go to slot q run through a common pipe for (group, q), made of strands that cost
+0, 2α, 4α, ...; and let all units on slot q run through a pipe to the sink, made of strands that
+cost 0, 2β, 4β, .... Strands become dearer one after another, so a cheapest flow fills each pipe
+from its cheapest strand on, and pays exactly E(z). Conversely each choice of codes is such a flow.
+Capacities are whole numbers, so a cheapest flow in whole units exists, and it is found in
+polynomial time, although the problem on single items is NP-hard.
+
+How it is solved
+----------------
+Not on that network, which has 3·n_classes·width arcs, but on what is left when strands, classes
+and unused pipes are folded away: `_prices.py` estimates prices of slots (the dual solution),
+`_flow.py` completes the flow that belongs to them by shortest paths, exactly, whatever the prices
+are. Both say in their heads what they do and why it is right.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade.codes._check import checked_groups, checked_penalty, checked_scores, checked_sparsity
+
+
+def solve_level(
+    class_scores: npt.ArrayLike,
+    *,
+    sparsity: int = 1,
+    sibling_groups: npt.ArrayLike | None = None,
+    sibling_penalty: float = 0.0,
+    collision_penalty: float = 0.0,
+) -> npt.NDArray[np.bool_]:
+    """Codes of one level with the least energy.
+
+    Parameters
+    ----------
+    class_scores : float[n_classes, width]
+        How well each class goes into each slot: class means of the level's activations.
+        Lists, numpy arrays and torch tensors are accepted.
+    sparsity : int
+        Number of slots per class, from 1 to ``width``.
+    sibling_groups : int[n_classes], optional
+        Equal numbers mean that two classes share the slots of all levels above. By default
+        there are no siblings, as on the first level.
+    sibling_penalty, collision_penalty : float
+        α and β: what an ordered pair of siblings, and of any classes, pays for sharing a slot.
+
+    Returns
+    -------
+    bool[n_classes, width]
+        The codes, ``sparsity`` active slots per row. Where several codes have the least energy,
+        equal input gives equal output.
+
+    Raises
+    ------
+    ValueError
+        For scores that are not finite (the rows are named) or not two-dimensional, for
+        ``sparsity`` beyond ``width``, penalties that are negative or not finite, and groups
+        that do not fit. Nothing has been computed then.
+
+    Notes
+    -----
+    The result is optimal up to the rounding of float64: no costs are rounded to integers. Time
+    grows about like n_classes · width, the size of the input; see ``docs/results/solver.md``.
+    The first call in a process loads the compiled kernels (they are compiled once per machine).
+
+    Examples
+    --------
+    Both classes would like slot 0; sharing it would cost 2 · 0.5, moving one of them 0.1:
+
+    >>> from hashcade import solve_level
+    >>> solve_level([[0.9, 0.2, 0.0], [0.8, 0.7, 0.1]], collision_penalty=0.5).astype(int)
+    array([[1, 0, 0],
+           [0, 1, 0]])
+    """
+    scores = checked_scores(class_scores)
+    n_classes, width = scores.shape
+    sparsity = checked_sparsity(sparsity, width)
+    sibling_step = 2.0 * checked_penalty("sibling_penalty", sibling_penalty)
+    collision_step = 2.0 * checked_penalty("collision_penalty", collision_penalty)
+    groups = None if sibling_groups is None else checked_groups(sibling_groups, n_classes)
+    if n_classes == 0 or sparsity == width:
+        return np.ones((n_classes, width), np.bool_)
+
+    # Imported here, because `import hashcade` must not pay for numba.
+    from hashcade.codes._flow import optimal_codes
+    from hashcade.codes._groups import arrange_groups
+    from hashcade.codes._prices import estimate_prices
+
+    if groups is None or sibling_step == 0.0:
+        order = np.arange(n_classes)
+        group_start = np.array([0, n_classes])
+    else:
+        order, group_start = arrange_groups(groups)
+    market = (scores, sparsity, order, group_start, sibling_step, collision_step)
+    n_units = n_classes * sparsity
+    prices = estimate_prices(*market, *_effort(n_units, width, group_start))
+    codes: npt.NDArray[np.bool_] = optimal_codes(*market, *prices)[0]
+    return codes
+
+
+def _effort(n_units: int, width: int, group_start: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """Number of corrections and sweeps that are worth their time: measured, nothing depends on it.
+
+    A search of the exact half is cheap without siblings, and in groups that fill all slots. It is
+    dear where many small groups meet, and there better prices pay.
+    """
+    if n_units < width:
+        return 0, 0
+    n_groups = len(group_start) - 2
+    if n_groups == 0 or n_units >= 2 * n_groups * width:
+        return 4, 0
+    return 2, 1 if n_units < 512 else 2
