@@ -7,8 +7,9 @@
 Measured for every cell, that is one kind of problem at one size:
 - ours: `hashcade.solve_level`, the whole public call, input checks included;
 - OR-tools: its solve call alone, on the network of the paper, built beforehand.
-Each repetition is a new problem, so that no cache and no branch predictor can learn it, and both
-solve it one after the other, in turns as to who goes first. Their energies are then compared.
+Each repetition is a new problem, so that no cache and no branch predictor can learn it. Small
+problems come in blocks: one solver takes the block, then the other, in turns as to who goes first,
+so that neither pays for finding its code evicted by the other. Then their energies are compared.
 
 Progress goes to stderr; every cell and a summary beside its targets go to stdout. A missed target
 is reported and no error; an energy that is not equal is one (exit code 1).
@@ -35,6 +36,8 @@ from _solver_report import markdown_page, terminal_text
 from _solver_results import PENALTIES, Cell, CellResult, Run, read_json, write_json
 from _timing import Progress, import_seconds, machine, quartiles, run_python, timed, versions
 
+BLOCK = 8  # problems of a block, at most ...
+BLOCK_SCORES = 262_144  # ... and the scores in it
 SECONDS_PER_SCORE = 3e-6  # of a repetition, roughly; only to foretell the time left
 
 # ---------------------------------------------------------------------------- the measurement
@@ -46,23 +49,27 @@ def measure_cell(
     """Repeat with new problems until ``seconds`` are over, and ``at_least`` so many times."""
     ours, peer, gaps, violations = [], [], [], []
     name = str(cell).encode()  # a part of the seed: no two cells have a problem in common
+    block = max(1, min(BLOCK, BLOCK_SCORES // cell.size))
     start = time.perf_counter()
     while len(ours) < at_least or time.perf_counter() - start < seconds:
-        repetition = len(ours)
-        problem = Problem(cell, scores, [seed, repetition, *name])
-        network = problem.network()
-        if repetition % 2 == 0:
-            codes, our_time = timed(problem.ours)
-            _, peer_time = timed(network.solve)
+        repetitions = range(len(ours), len(ours) + block)
+        problems = [Problem(cell, scores, [seed, r, *name]) for r in repetitions]
+        networks = [problem.network() for problem in problems]
+        if len(ours) // block % 2 == 0:
+            our_runs = [timed(problem.ours) for problem in problems]
+            peer_runs = [timed(network.solve) for network in networks]
         else:
-            _, peer_time = timed(network.solve)
-            codes, our_time = timed(problem.ours)
-        ours.append(1e3 * our_time)
-        peer.append(1e3 * peer_time)
-        gap, violation = compare_energies(problem, codes, network)
-        gaps.append(abs(gap))
-        if violation:
-            violations.append(f"repetition {repetition}: {violation}")
+            peer_runs = [timed(network.solve) for network in networks]
+            our_runs = [timed(problem.ours) for problem in problems]
+        ours += [1e3 * seconds_taken for _, seconds_taken in our_runs]
+        peer += [1e3 * seconds_taken for _, seconds_taken in peer_runs]
+        for r, problem, network, (codes, _) in zip(
+            repetitions, problems, networks, our_runs, strict=True
+        ):
+            gap, violation = compare_energies(problem, codes, network)
+            gaps.append(abs(gap))
+            if violation:
+                violations.append(f"repetition {r}: {violation}")
     return _cell_result(cell, ours, peer, gaps, violations)
 
 

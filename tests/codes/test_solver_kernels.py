@@ -9,6 +9,7 @@ from hashcade import code_energy, solve_level
 from hashcade.codes._flow import optimal_codes
 from hashcade.codes._groups import arrange_groups
 from hashcade.codes._prices import _rank_slot, _sell, estimate_prices
+from hashcade.codes._solve import scratch_for
 
 
 def net_values(scores, order, group_start, slot_price, pair_price):
@@ -45,7 +46,9 @@ def test_any_prices_lead_to_the_same_energy(seed, spread):
     pair_price[0] = -np.inf
     net = net_values(scores, order, group_start, slot_price, pair_price)
     choice = np.ascontiguousarray(np.argsort(-net, axis=1, kind="stable")[:, : sparsity + 1])
-    codes, _ = optimal_codes(*market, slot_price.copy(), pair_price.copy(), choice)
+    prices = (slot_price.copy(), pair_price.copy())
+    scratch = scratch_for(*scores.shape, sparsity)
+    codes, _ = optimal_codes(*market, *prices, choice, *scratch)
     problem = {
         "sibling_groups": groups,
         "sibling_penalty": sibling_step / 2,
@@ -62,7 +65,8 @@ def test_choices_are_the_best_slots_at_the_estimated_prices(seed, corrections, s
     """What the exact half relies on: it takes the choices as optimal for the prices."""
     _, market = random_market(np.random.default_rng(seed))
     scores, sparsity, order, group_start, *_ = market
-    slot_price, pair_price, choice = estimate_prices(*market, corrections, sweeps)
+    scratch, _ = scratch_for(*scores.shape, sparsity)
+    slot_price, pair_price, choice = estimate_prices(*market, corrections, sweeps, scratch)
     net = net_values(scores, order, group_start, slot_price, pair_price)
     expected = -np.sort(-net, axis=1)[:, : sparsity + 1]
     np.testing.assert_allclose(np.take_along_axis(net, choice, axis=1), expected, atol=1e-12)
@@ -74,8 +78,11 @@ def test_sweeps_leave_little_to_search_for():
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(512, 128)) / np.sqrt(128)
     market = (scores, 1, np.arange(512), np.array([0, 512]), 0.0, 1.0)
+    scratch = scratch_for(512, 128, 1)
     searches = [
-        optimal_codes(*market, *estimate_prices(*market, corrections, sweeps))[1]
+        optimal_codes(
+            *market, *estimate_prices(*market, corrections, sweeps, scratch[0]), *scratch
+        )[1]
         for corrections, sweeps in [(0, 0), (4, 0), (0, 3)]
     ]
     assert searches[1] < searches[0] / 2

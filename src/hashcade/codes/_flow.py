@@ -55,7 +55,7 @@ Ints = npt.NDArray[np.int64]
 _INF = np.inf
 _DENSE = 2  # a group with so many units per slot gets exchange tables of its own
 _UNSEEN = -1
-_FEW = 8  # units in a row, up to which filling it anew beats mending it
+_FEW = 4  # units in a row, up to which filling it anew beats mending it
 
 
 @njit(cache=True)
@@ -69,6 +69,8 @@ def optimal_codes(
     slot_price: Floats,  # (width,), changed in place
     pair_price: Floats,  # (n_groups, width), changed in place; -inf: the slot's price
     choice: Ints,  # (n_classes, >= sparsity): the best slots of each class at these prices
+    scratch: Floats,  # (>= n_classes * width + table_size,): room for the large arrays ...
+    int_scratch: Ints,  # (>= table_size,), with table_size = width * (width + n_units / _DENSE)
 ) -> tuple[npt.NDArray[np.bool_], int]:
     """Return the optimal codes, bool (n_classes, width), and the number of searches it took."""
     n_classes, width = scores.shape
@@ -92,7 +94,8 @@ def optimal_codes(
             gate[order[i]] = 0 if dense else h
 
     # ---- Every class in its slots (I1)
-    open_score = scores.copy()  # -inf where the class holds the slot
+    open_score = scratch[: n_classes * width].reshape(n_classes, width)
+    open_score[:] = scores  # -inf where the class holds the slot
     class_of = np.empty(n_units, np.int64)
     slot_of = np.empty(n_units, np.int64)
     n_here = np.zeros((n_groups, width), np.int64)  # units per pair; group 0: per slot
@@ -145,8 +148,11 @@ def optimal_codes(
     # ---- Exchange tables: the least cost, prices apart, at which a unit of row r goes to slot k
     # that is open to it, and which unit that is. A unit of a small group starts from the *slot*,
     # going back over the link into its pair; a unit of a dense group starts from its pair.
-    exchange = np.full((n_rows, width), _INF)
-    mover = np.full((n_rows, width), -1, np.int64)
+    end = n_classes * width
+    exchange = scratch[end : end + n_rows * width].reshape(n_rows, width)
+    mover = int_scratch[: n_rows * width].reshape(n_rows, width)
+    exchange[:] = _INF
+    mover[:] = -1
     for u in range(n_units):
         p = class_of[u]
         _offer(
@@ -267,7 +273,7 @@ def optimal_codes(
                             if n_here[h, q] < link[h, q]:
                                 bound = min(bound, label)
                 _relax(
-                    node, distance - slot_price[q], distance, exchange[q], mover[q], closed[0],
+                    node, distance - slot_price[q], distance, exchange[q], mover[q],
                     open_price, slot_label, slot_from, slot_via,
                 )  # fmt: skip
             else:
@@ -287,7 +293,7 @@ def optimal_codes(
                 if table[h] > 0:
                     row = table[h] + q
                     if n_slots_of[h] < width:
-                        _relax(
+                        _relax_gated(
                             node, before, distance, exchange[row], mover[row], closed[h],
                             open_price, slot_label, slot_from, slot_via,
                         )  # fmt: skip
@@ -676,6 +682,27 @@ def _lowest(labels: Floats) -> float:
 
 @njit(cache=True)
 def _relax(
+    node: int,
+    before: float,  # distance less the price of the node that is left
+    distance: float,
+    exchange: Floats,  # (width,), as all arrays here
+    mover: Ints,
+    open_price: Floats,
+    slot_label: Floats,
+    slot_from: Ints,
+    slot_via: Ints,
+) -> None:
+    for k in range(slot_label.size):
+        label = before + exchange[k] + open_price[k]
+        label = label if label > distance else distance
+        better = label < slot_label[k]
+        slot_label[k] = label if better else slot_label[k]
+        slot_from[k] = node if better else slot_from[k]
+        slot_via[k] = mover[k] if better else slot_via[k]
+
+
+@njit(cache=True)
+def _relax_gated(
     node: int,
     before: float,  # distance less the price of the node that is left
     distance: float,

@@ -50,6 +50,7 @@ def estimate_prices(
     collision_step: float,  # 2 * beta
     corrections: int,
     sweeps: int,
+    scratch: Floats,  # (>= n_classes * width,): room that need not be asked of the system anew
 ) -> tuple[Floats, Floats, Ints]:
     """Return ``slot_price[slot]``, ``pair_price[group, slot]`` and ``choice[class, rank]``.
 
@@ -60,7 +61,8 @@ def estimate_prices(
     n_classes, width = scores.shape
     n_groups = group_start.size - 1
     # In here class p is the p-th in order, so that a group is a range.
-    columns = np.empty((width, n_classes))  # a slot's scores side by side: what a visit reads
+    # A slot's scores side by side: what a visit reads.
+    columns = scratch[: n_classes * width].reshape(width, n_classes)
     _transpose(scores, order, columns)
     group = np.empty(n_classes, np.int64)
     for h in range(n_groups):
@@ -69,7 +71,6 @@ def estimate_prices(
     # ---- Opening prices: level, so that the slots together sell exactly what is bought
     slot_price = np.full(width, _level(n_classes * sparsity, width, collision_step))
     pair_price = np.full((n_groups, width), -_INF)
-    pair_price_by_slot = np.full((width, n_groups), -_INF)
     raised = np.empty((width, n_groups), np.int64)  # groups that pay more than the slot's price
     n_raised = np.zeros(width, np.int64)
     for h in range(1, n_groups):
@@ -101,9 +102,6 @@ def estimate_prices(
             reach += (last_bought[p] - next_best[p]) / n_classes
         if correction < corrections:
             _correct(choice, sparsity, group, group_start, reach, slot_price, pair_price)
-    for q in range(width):
-        for i in range(n_raised[q]):
-            pair_price_by_slot[q, raised[q, i]] = pair_price[raised[q, i], q]
 
     bid = np.empty(n_classes)  # bids of group h, highest first, from bid[group_start[h]] on
     n_bids = np.zeros(n_groups, np.int64)
@@ -115,7 +113,6 @@ def estimate_prices(
         for q in range(width):
             column = columns[q]
             old_price = slot_price[q]
-            old_pair_price = pair_price_by_slot[q]
 
             # ---- Bids: margin is how much dearer the slot may get before the class leaves it,
             # or, negative, how much cheaper it must get before the class comes
@@ -142,7 +139,7 @@ def estimate_prices(
                 # A group that lives on high prices, with too few bids to justify them: all of it.
                 for i in range(n_raised[q]):
                     h = raised[q, i]
-                    if old_pair_price[h] - this_reach - sibling_step * n_bids[h] > old_price:
+                    if pair_price[h, q] - this_reach - sibling_step * n_bids[h] > old_price:
                         if n_bids[h] == 0:
                             bidders[n_bidders] = h
                             n_bidders += 1
@@ -189,14 +186,12 @@ def estimate_prices(
             for i in range(n_raised[q]):  # groups that bought nothing: their price falls, limited
                 h = raised[q, i]
                 if n_sold[h] == 0:
-                    group_price = old_pair_price[h] - this_reach
+                    group_price = pair_price[h, q] - this_reach
                     if group_price > price:
-                        old_pair_price[h] = group_price
                         pair_price[h, q] = group_price
                         raised[q, n_kept_raised] = h
                         n_kept_raised += 1
                     else:
-                        old_pair_price[h] = -_INF
                         pair_price[h, q] = -_INF
             for i in range(n_bidders):
                 h = bidders[i]
@@ -205,17 +200,15 @@ def estimate_prices(
                     first = group_start[h]
                     low = price + sibling_step * (sold - 1)
                     high = min(price + sibling_step * sold, bid[first + sold - 1])
-                    group_price = max(low, old_pair_price[h] - this_reach)
+                    group_price = max(low, pair_price[h, q] - this_reach)
                     if sold < n_bids[h] and bid[first + sold] > low:
                         group_price = 0.5 * (bid[first + sold] + high)
                     group_price = min(group_price, high)
                     if group_price > price:
-                        old_pair_price[h] = group_price
                         pair_price[h, q] = group_price
                         raised[q, n_kept_raised] = h
                         n_kept_raised += 1
                     else:
-                        old_pair_price[h] = -_INF
                         pair_price[h, q] = -_INF
                 n_bids[h] = 0
                 n_sold[h] = 0

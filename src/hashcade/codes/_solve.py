@@ -36,10 +36,17 @@ are. Both say in their heads what they do and why it is right.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from hashcade.codes._check import checked_groups, checked_penalty, checked_scores, checked_sparsity
+
+Kernel = Callable[..., Any]
 
 
 def solve_level(
@@ -102,25 +109,62 @@ def solve_level(
     if n_classes == 0 or sparsity == width:
         return np.ones((n_classes, width), np.bool_)
 
-    # Imported here, because `import hashcade` must not pay for numba.
-    from hashcade.codes._flow import optimal_codes
-    from hashcade.codes._groups import arrange_groups
-    from hashcade.codes._prices import estimate_prices
-
+    arrange_groups, estimate_prices, optimal_codes = _kernels()
     if groups is None or sibling_step == 0.0:
         order = np.arange(n_classes)
         group_start = np.array([0, n_classes])
     else:
         order, group_start = arrange_groups(groups)
     market = (scores, sparsity, order, group_start, sibling_step, collision_step)
-    n_units = n_classes * sparsity
-    prices = estimate_prices(*market, *_effort(n_units, width, group_start))
-    codes: npt.NDArray[np.bool_] = optimal_codes(*market, *prices)[0]
+    scratch = scratch_for(n_classes, width, sparsity)
+    effort = _effort(n_classes * sparsity, width, group_start)
+    prices = estimate_prices(*market, *effort, scratch[0])
+    codes: npt.NDArray[np.bool_] = optimal_codes(*market, *prices, *scratch)[0]
     return codes
 
 
+class _Scratch(threading.local):
+    """Room for the kernels' large arrays, kept per thread.
+
+    Memory fresh from the system costs a page fault every 4 KiB: a quarter of the time of a
+    problem of 512 × 128.
+    """
+
+    floats = np.empty(0)
+    ints = np.empty(0, np.int64)
+
+
+_scratch = _Scratch()
+_KEPT = 2**22  # numbers; room for larger problems is given back
+
+
+def scratch_for(
+    n_classes: int, width: int, sparsity: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Room for one call of the kernels, as they want it; what is in it is nobody's business."""
+    table_size = width * (width + n_classes * sparsity // 2)
+    n_floats = n_classes * width + table_size
+    if n_floats > _KEPT:
+        return np.empty(n_floats), np.empty(table_size, np.int64)
+    if len(_scratch.floats) < n_floats:
+        _scratch.floats = np.empty(n_floats)
+    if len(_scratch.ints) < table_size:
+        _scratch.ints = np.empty(table_size, np.int64)
+    return _scratch.floats, _scratch.ints
+
+
+@cache
+def _kernels() -> tuple[Kernel, Kernel, Kernel]:
+    """Load the compiled half of the solver: `import hashcade` must not pay for numba."""
+    from hashcade.codes._flow import optimal_codes
+    from hashcade.codes._groups import arrange_groups
+    from hashcade.codes._prices import estimate_prices
+
+    return arrange_groups, estimate_prices, optimal_codes
+
+
 def _effort(n_units: int, width: int, group_start: npt.NDArray[np.int64]) -> tuple[int, int]:
-    """Number of corrections and sweeps that are worth their time: measured, nothing depends on it.
+    """Corrections and sweeps that are worth their time: measured, nothing depends on it.
 
     A search of the exact half is cheap without siblings, and in groups that fill all slots. It is
     dear where many small groups meet, and there better prices pay.
@@ -128,6 +172,13 @@ def _effort(n_units: int, width: int, group_start: npt.NDArray[np.int64]) -> tup
     if n_units < width:
         return 0, 0
     n_groups = len(group_start) - 2
-    if n_groups == 0 or n_units >= 2 * n_groups * width:
+    if n_groups == 0:
+        return (2, 1) if width >= 128 and n_units <= 4 * width else (3, 0)
+    group_units = n_units / n_groups
+    if group_units >= 2 * width:
         return 4, 0
-    return 2, 1 if n_units < 512 else 2
+    if group_units >= width:
+        return 4, 1
+    if group_units > 8:
+        return 2, 3
+    return 2, 1 if n_units < 1024 else 2
