@@ -35,9 +35,11 @@ with a deficit. Raising the price of every node that was passed by (final distan
 keeps I2, and the path's arcs become tight, so that using them keeps it too. Without excess the
 flow is feasible, and with I2 it is optimal: a cheaper one would need a negative cycle.
 
-Complexity: one search is O(units · width) in the worst case; in practice it ends early, and the
-exchange tables below make a step from a slot to all others O(width). The number of searches is
-the total excess, which good prices make small; it never exceeds units · (1 + 1 per level of arcs).
+Complexity: one search passes each slot and each pair in use at most once, and the exchange tables
+below make a step from a slot to all others O(width): O(width² + units · width) at worst, and it
+ends as soon as the nearest deficit is known. There are as many searches as there are units of
+excess at the start. At level prices these are a tenth to a half of all units, at good prices a
+few per cent; from prices that nobody would pay it still ends, after n_classes · width at most.
 
 Rounding: reduced costs are clamped at zero, so that a search cannot run backwards on the last
 bit; the error this adds to the energy is of the order of the last bits of the prices.

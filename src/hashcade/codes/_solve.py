@@ -175,6 +175,8 @@ def _effort(n_units: int, width: int, group_start: npt.NDArray[np.int64]) -> tup
     if n_groups == 0:
         return 4, 0
     group_units = n_units / n_groups
-    if group_units >= width or n_units < 128:
+    if group_units >= 2 * width or n_units < 128:
         return 6, 0
+    if group_units >= width:
+        return (6, 0) if n_units <= 256 else (4, 1)
     return 4, 1 if group_units <= 8 else 2
