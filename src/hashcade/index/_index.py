@@ -1,0 +1,240 @@
+"""The index: a table of buckets to search in, to change, to store and to look into."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade.codes._shape import CodeShape
+from hashcade.index import _check as check
+from hashcade.index._search import SearchResult, checked_request, run
+from hashcade.index._snapshot import Snapshot, empty_snapshot
+from hashcade.index._table import build_segment
+
+
+class HashIndex:
+    """Items in buckets: exact search among the few that share a bucket with the query.
+
+    Made by :meth:`build` or :meth:`load`. It needs neither a model nor torch: bucket ids may come
+    from a learned hasher, from a baseline, or from you.
+
+    A search looks at one state of the index from beginning to end, whatever is added or removed
+    meanwhile: changes make a new state and put it in place at once. Searches may run in any
+    number of threads; changes wait for each other.
+
+    Examples
+    --------
+    >>> from hashcade import CodeShape, HashIndex
+    >>> shape = CodeShape(width=4, depth=2)
+    >>> index = HashIndex.build([5, 5, 9], [[0.0, 0.0], [3.0, 4.0], [1.0, 1.0]], shape=shape)
+    >>> result = index.search([[0.0, 0.0]], bucket_ids=[5], n_neighbors=2)
+    >>> result.ids.tolist(), result.distances.tolist(), result.candidates.tolist()
+    ([[0, 1]], [[0.0, 5.0]], [2])
+    >>> index.remove([1])
+    >>> index.search([[0.0, 0.0]], bucket_ids=[5], n_neighbors=2).ids.tolist()
+    [[0, 2]]
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._change = threading.Lock()
+
+    # -- making ------------------------------------------------------------------------------------
+
+    @classmethod
+    def build(
+        cls,
+        bucket_ids: npt.ArrayLike,
+        vectors: npt.ArrayLike,
+        ids: npt.ArrayLike | None = None,
+        labels: npt.ArrayLike | None = None,
+        *,
+        shape: CodeShape,
+    ) -> HashIndex:
+        """Build an index.
+
+        Parameters
+        ----------
+        bucket_ids : int[n, sparsity] or int[n]
+            The buckets of each item. A bucket that is named twice for an item counts once.
+        vectors : float[n, dim]
+            What results are ranked by; kept as float32. NaN and infinite values are refused.
+        ids : int[n], optional
+            Names of the items, not negative, none twice. Default: 0..n-1.
+        labels : int[n], optional
+            Classes of the items, for :meth:`stats` and :meth:`explain`. All items or none.
+        shape
+            Shape of the table, which gives the range of bucket ids and the tree for filling.
+        """
+        if not isinstance(shape, CodeShape):
+            raise ValueError(f"shape={shape!r} must be a CodeShape")
+        values = check.checked_vectors("vectors", vectors)
+        index = cls(empty_snapshot(shape, values.shape[1], labels is not None))
+        index.add(bucket_ids, values, ids, labels)
+        return index
+
+    # -- searching ---------------------------------------------------------------------------------
+
+    def search(
+        self,
+        vectors: npt.ArrayLike,
+        *,
+        bucket_ids: npt.ArrayLike | None = None,
+        scores: npt.ArrayLike | None = None,
+        n_neighbors: int = 10,
+        n_probe: int | None = None,
+        max_candidates: int | None = None,
+        fill: str = "path",
+        filter_ids: Any = None,
+        exclude_self: Any = False,
+        metric: str = "euclidean",
+        threads: int | None = None,
+    ) -> SearchResult:
+        """Find the nearest items among those in the buckets of each query.
+
+        The ranking is exact: distances are computed in float64 and rounded to float32 once, and
+        equal distances are ordered by id. The answer depends neither on the number of threads nor
+        on which queries are asked together.
+
+        Parameters
+        ----------
+        vectors : float[q, dim] or float[dim]
+            The queries; one vector alone is one query.
+        bucket_ids : int[q, p] or int[q]
+            The buckets to look into, any number of them per query. (For one query: int[p] too.)
+        scores : float[q, depth, width]
+            Slot scores instead: without ``n_probe`` the buckets of the hash function are looked
+            into, ``shape.sparsity`` of them. NaN and +inf are refused.
+        n_neighbors
+            Results per query. If fewer exist, rows are padded with id -1.
+        n_probe
+            With scores: look into this many occupied buckets, those with the largest sums of slot
+            scores over the levels; equal sums by bucket id.
+        max_candidates
+            Compute at most this many distances per query. Buckets are visited in order and items
+            in the order in which they were added, so what is left out is always the same;
+            ``truncated`` tells that something was.
+        fill
+            What to do with fewer than ``n_neighbors`` candidates. ``"path"``: go on bucket by
+            bucket, with scores in the lexicographic order of the query's sorted slots, without
+            scores through the buckets of the same parent, then of the parent's parent, up to the
+            root. ``"none"``: pad.
+        filter_ids : set or int[m], or bool[m]
+            Only these items may be found: ids, or a mask over ids (``mask[id]``; ids beyond its end
+            are out). Others are neither candidates nor results, and filling goes on past them.
+        exclude_self : bool or int[q]
+            An id per query that it must not find; True is short for ``arange(q)``, for queries
+            that are the items of an index built without ids, in order.
+        metric
+            ``"euclidean"``, or ``"inner_product"`` with the largest first.
+        threads
+            At most this many. Default: all cores this process may use.
+        """
+        snapshot = self._snapshot
+        request = checked_request(
+            snapshot, vectors, bucket_ids=bucket_ids, scores=scores, n_neighbors=n_neighbors,
+            n_probe=n_probe, max_candidates=max_candidates, fill=fill, filter_ids=filter_ids,
+            exclude_self=exclude_self, metric=metric, threads=threads,
+        )  # fmt: skip
+        return run(snapshot, request)
+
+    # -- changing ----------------------------------------------------------------------------------
+
+    def add(
+        self,
+        bucket_ids: npt.ArrayLike,
+        vectors: npt.ArrayLike,
+        ids: npt.ArrayLike | None = None,
+        labels: npt.ArrayLike | None = None,
+    ) -> None:
+        """Add items; the arguments are those of :meth:`build`.
+
+        Without ``ids`` they go on after the largest id that was ever here. An id that is here
+        already is refused, and then nothing is added.
+        """
+        with self._change:
+            old = self._snapshot
+            values = check.checked_vectors("vectors", vectors, old.dim)
+            n = len(values)
+            buckets = check.checked_buckets(
+                bucket_ids, n, old.shape, several=old.shape.sparsity, of="item"
+            )
+            if (labels is not None) != old.with_labels:
+                has = "has labels" if old.with_labels else "has no labels"
+                raise ValueError(f"labels must be given for all items or none: the index {has}")
+            classes = None if labels is None else check.checked_labels(labels, n)
+            if ids is None:
+                names = np.arange(old.next_id, old.next_id + n, dtype=np.int64)
+            else:
+                names = check.checked_ids("ids", ids, n)
+                present = [name for name, here in zip(names, self._has(names), strict=True) if here]
+                if present:
+                    raise ValueError(
+                        f"{check.name_ids(np.array(present))} already in the index; remove first"
+                    )
+            if n == 0:
+                return
+            segment = build_segment(buckets, values, names, classes)
+            self._snapshot = old.with_segment(segment, max(old.next_id, int(names.max()) + 1))
+
+    def remove(self, ids: npt.ArrayLike) -> None:
+        """Remove items by id. An id that is not here is refused, and then nothing is removed."""
+        with self._change:
+            old = self._snapshot
+            names = check.checked_ids("ids", ids)
+            if len(names) == 0:
+                return
+            missing = np.ones(len(names), dtype=np.bool_)
+            views = []
+            for view in old.views:
+                entries, found = view.segment.entries_of(names)
+                if len(view.dead) and len(entries):
+                    entries = entries[view.dead[entries] == 0]
+                    found = np.isin(names, view.segment.ids[entries])
+                n_found = int(found.sum())
+                views.append(view.without(entries, n_found) if n_found else view)
+                missing &= ~found
+            if missing.any():
+                raise ValueError(f"{check.name_ids(names[missing])} not in the index")
+            self._snapshot = old.with_views(tuple(views))
+
+    def compact(self) -> None:
+        """Put everything into one segment, and give back the memory of removed items."""
+        with self._change:
+            self._snapshot = self._snapshot.compacted()
+
+    def _has(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        here = np.zeros(len(ids), dtype=np.bool_)
+        for view in self._snapshot.views:
+            entries, found = view.segment.entries_of(ids)
+            if len(view.dead) and len(entries):
+                entries = entries[view.dead[entries] == 0]
+                found = np.isin(ids, view.segment.ids[entries])
+            here |= found
+        return here
+
+    def __contains__(self, item_id: int) -> bool:
+        return bool(self._has(np.array([item_id], dtype=np.int64))[0])
+
+    def __len__(self) -> int:
+        return self._snapshot.n_items
+
+    def __repr__(self) -> str:
+        snapshot = self._snapshot
+        return (
+            f"HashIndex({len(self)} items, dim={snapshot.dim}, "
+            f"{len(snapshot.directory.buckets)} of {self.shape.n_buckets} buckets occupied)"
+        )
+
+    @property
+    def shape(self) -> CodeShape:
+        """Shape of the table."""
+        return self._snapshot.shape
+
+    @property
+    def dim(self) -> int:
+        """Length of the vectors."""
+        return self._snapshot.dim
