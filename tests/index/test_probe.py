@@ -1,5 +1,7 @@
 """Finding the best buckets through the tree, against scoring all of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -65,7 +67,7 @@ def test_a_full_table_is_not_scored_in_full(width, depth):
 def test_buckets_that_were_emptied_are_passed_over():
     shape = CodeShape(width=4, depth=2)
     directory = directory_of([1, 2, 9], shape)
-    directory.live[1] = 0  # bucket 2
+    directory = replace(directory, live=np.array([1, 0, 1]))  # nothing is left in bucket 2
     scores = np.zeros((2, 4))
     scores[1, 2] = 1.0
     assert find(directory, scores, 3)[0].tolist() == [1, 9]

@@ -60,6 +60,10 @@ class Directory:
     live: Int64s
     tree: Tree
 
+    def __post_init__(self) -> None:
+        for array in (self.buckets, self.starts, self.stops, self.live):
+            array.flags.writeable = False
+
 
 def build_directory(
     views: Sequence[View], shape: CodeShape, previous: Directory | None = None

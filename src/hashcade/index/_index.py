@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hashcade.codes._shape import CodeShape
+from hashcade.errors import CorruptIndexError, StorageError
 from hashcade.index import _check as check
+from hashcade.index import _store as store
 from hashcade.index._search import SearchResult, checked_request, run
 from hashcade.index._snapshot import Snapshot, empty_snapshot
-from hashcade.index._table import build_segment
+from hashcade.index._table import build_segment, new_uid
+from hashcade.index._verify import problems
 
 
 class HashIndex:
@@ -41,6 +46,7 @@ class HashIndex:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._change = threading.Lock()
+        self._home: tuple[Path, frozenset[str]] | None = None  # directory, generations left there
 
     # -- making ------------------------------------------------------------------------------------
 
@@ -205,6 +211,73 @@ class HashIndex:
         """Put everything into one segment, and give back the memory of removed items."""
         with self._change:
             self._snapshot = self._snapshot.compacted()
+
+    # -- storing -----------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the index into a directory, which is made if it is not there.
+
+        At every moment, whatever happens, the directory holds the old state or the new one. What
+        is there already and did not change is not written again. Other indexes that were loaded
+        from the directory go on with what they loaded.
+
+        Raises
+        ------
+        IndexLockedError
+            Another writer is at it.
+        StorageError
+            The directory cannot be written, or another writer has changed it since this index was
+            loaded from it or saved to it: nothing of theirs is overwritten unseen.
+        """
+        directory = Path(path)
+        with self._change:
+            here = directory.resolve()
+            expected = self._home[1] if self._home and self._home[0] == here else None
+            generation = new_uid()
+            try:
+                store.save(directory, self._snapshot, generation, expected)
+            except StorageError:  # the new state may be in place all the same
+                if expected is not None:
+                    self._home = (here, expected | {generation})
+                raise
+            self._home = (here, frozenset({generation}))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, mmap: bool = True) -> HashIndex:
+        """Open an index that was saved.
+
+        Parameters
+        ----------
+        path
+            The directory.
+        mmap
+            True: map the files into memory; opening takes milliseconds, processes share the
+            memory, and every bucket is checked when it is first read. False: read and check
+            everything now.
+
+        Raises
+        ------
+        CorruptIndexError
+            Something is damaged. With ``mmap`` this may also be raised by a later call that reads
+            a damaged bucket: an error, never a wrong answer.
+        IncompatibleFormatError
+            The format is of another version.
+        StorageError
+            There is no index, or it cannot be read.
+        """
+        directory = Path(path)
+        snapshot, manifest = store.load(directory, mmap=mmap)
+        index = cls(snapshot)
+        index._home = (directory.resolve(), frozenset({manifest.generation}))
+        return index
+
+    def verify(self) -> None:
+        """Read everything, and raise ``CorruptIndexError`` with all that is wrong, if anything."""
+        found = problems(self._snapshot, self._home[0] if self._home else None)
+        if found:
+            raise CorruptIndexError("\n".join(found))
+
+    # -- small things ----------------------------------------------------------------------
 
     def _has(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         here = np.zeros(len(ids), dtype=np.bool_)

@@ -151,6 +151,13 @@ def make_plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s, npt
         or (request.max_candidates >= 0 and snapshot.any_dead)
     )
     addresses, lengths = snapshot.addresses
+    if careful:  # reads ids and item numbers before it is known which blocks will be visited
+        for view in snapshot.views:
+            segment = view.segment
+            if segment.check is not None and not segment.check.done:
+                segment.check.section(segment, "ids")
+                if segment.items is not None:
+                    segment.check.section(segment, "items")
 
     def part(first: int, last: int) -> Any:
         return plan(
@@ -212,7 +219,7 @@ def check_blocks(snapshot: Snapshot, visits: Int64s) -> None:
     """Let stored segments check the blocks that are about to be read, each once."""
     for number, view in enumerate(snapshot.views):
         segment = view.segment
-        if segment.check is not None:
+        if segment.check is not None and not segment.check.done:
             starts = visits[visits[:, 1] == number, 2]
             segment.check.buckets(segment, segment.buckets_of(np.unique(starts)))
 

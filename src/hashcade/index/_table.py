@@ -39,6 +39,8 @@ def new_uid() -> str:
 class BlockCheck:
     """What a stored segment asks before its blocks are used; memory needs no such thing."""
 
+    done = False  # nothing is left to be checked
+
     def buckets(self, segment: Segment, which: Int64s) -> None:
         """Raise ``CorruptIndexError`` unless these blocks are what was written."""
 
@@ -77,6 +79,11 @@ class Segment:
     uid: str = field(default_factory=new_uid)
     check: BlockCheck | None = None
     _cache: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for array in (self.buckets, self.offsets, self.ids, self.vectors, self.labels, self.items):
+            if array is not None:
+                array.flags.writeable = False
 
     @property
     def n_entries(self) -> int:
@@ -217,6 +224,9 @@ class View:
     dead: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
     n_dead_items: int = 0
     dead_uid: str = ""
+
+    def __post_init__(self) -> None:
+        self.dead.flags.writeable = False
 
     @property
     def n_items(self) -> int:
