@@ -43,12 +43,23 @@ def checked_vectors(name: str, value: object, dim: int | None = None) -> Float32
     return vectors
 
 
+def plain(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return an array of the one kind that kernels are compiled for: of another, a copy.
+
+    A read-only array would be another type to numba, and be compiled for in the middle of a search.
+    """
+    flags = array.flags
+    if array.dtype == dtype and flags.c_contiguous and flags.writeable and flags.aligned:
+        return np.asarray(array)
+    return np.array(array, dtype=dtype, order="C", subok=False)
+
+
 def checked_queries(value: object, dim: int) -> Float32s:
     """Return queries as float32[q, dim]; one vector alone is one query."""
     vectors = as_array("vectors", value)
     if vectors.ndim == 1:
         vectors = vectors[None, :]
-    return checked_vectors("vectors", vectors, dim)
+    return plain(checked_vectors("vectors", vectors, dim), np.float32)
 
 
 def checked_buckets(
@@ -76,7 +87,7 @@ def checked_buckets(
             f"bucket_ids has values outside 0..{shape.n_buckets - 1} in {name_rows(bad)},"
             f" must be >= 0 and < n_buckets={shape.n_buckets}"
         )
-    return np.ascontiguousarray(buckets, dtype=np.int64)
+    return plain(buckets, np.int64)
 
 
 def checked_scores(value: object, n: int, shape: CodeShape) -> npt.NDArray[Any]:
@@ -94,7 +105,7 @@ def checked_scores(value: object, n: int, shape: CodeShape) -> npt.NDArray[Any]:
     wide = scores.dtype if scores.dtype in (np.float32, np.float64) else np.dtype(np.float64)
     if wide == np.float64 and scores.dtype == np.float16:
         wide = np.dtype(np.float32)
-    scores = np.ascontiguousarray(scores, dtype=wide)
+    scores = plain(scores, wide)
     bad = (np.isnan(scores) | (scores == np.inf)).any(axis=(1, 2))
     if bad.any():
         raise ValueError(f"scores has NaN or +inf in {name_rows(bad)}")
@@ -146,7 +157,7 @@ def checked_own(value: object, n: int) -> Int64s:
             f"exclude_self has shape {own.shape} and dtype {own.dtype},"
             f" must be True, False or one id per query, ({n},)"
         )
-    return np.ascontiguousarray(own, dtype=np.int64)
+    return plain(own, np.int64)
 
 
 def checked_filter(
@@ -161,7 +172,7 @@ def checked_filter(
     if chosen.ndim != 1:
         raise ValueError(f"filter_ids has shape {chosen.shape}, must be (n,)")
     if chosen.dtype.kind == "b":
-        return FILTER_MASK, np.ascontiguousarray(chosen), _NO_IDS
+        return FILTER_MASK, plain(chosen, np.bool_), _NO_IDS
     if len(chosen) == 0:
         return FILTER_SORTED, _NO_MASK, _NO_IDS
     if chosen.dtype.kind not in "iu":

@@ -14,8 +14,10 @@ from hashcade.codes._shape import CodeShape
 from hashcade.errors import CorruptIndexError, StorageError
 from hashcade.index import _check as check
 from hashcade.index import _store as store
+from hashcade.index._explain import explain
 from hashcade.index._search import SearchResult, checked_request, run
 from hashcade.index._snapshot import Snapshot, empty_snapshot
+from hashcade.index._stats import stats
 from hashcade.index._table import build_segment, new_uid
 from hashcade.index._verify import problems
 
@@ -276,6 +278,57 @@ class HashIndex:
         found = problems(self._snapshot, self._home[0] if self._home else None)
         if found:
             raise CorruptIndexError("\n".join(found))
+
+    # -- looking into it ---------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        """Describe the table in numbers, as a dictionary that can be written as JSON.
+
+        ``n_items``, ``n_entries`` (items times their buckets), ``dim``, ``n_buckets``,
+        ``n_occupied``, ``empty_share``, ``largest_bucket``, ``mean_bucket`` (of occupied ones),
+        ``gini`` (of the sizes of all buckets: 0 even, 1 everything in one),
+        ``expected_candidates`` (items in the buckets of an item, on average, itself included; for
+        several buckets per item from a sample), ``expected_speedup``, ``n_segments``,
+        ``n_removed_entries``, ``bytes_vectors``, ``bytes_other``. With labels also ``purity``
+        (share of entries of their bucket's largest class) and ``classes``: for each label
+        ``n_entries``, ``n_buckets`` it lies in, and ``purity`` (how much of the buckets of one of its items is of
+        the same class, on average).
+        """
+        return stats(self._snapshot)
+
+    def explain(
+        self,
+        vector: npt.ArrayLike,
+        bucket_ids: npt.ArrayLike | None = None,
+        scores: npt.ArrayLike | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """Explain the search for one vector; the options are those of :meth:`search`.
+
+        Returns
+        -------
+        dict
+            ``levels``: from the top down the slots of the query's own buckets, each with its score
+            and rank (with scores), and how many buckets and entries lie below it. ``buckets``:
+            those looked into, in order, each with ``path``, ``size``, ``classes`` (label: count,
+            largest first), ``score``, how many entries were ``looked_at``, and whether it is a ``fill``.
+            ``results``: id, distance, label, and the ``buckets`` it came from. ``candidates``,
+            ``truncated``, ``n_items``.
+        """
+        settings: dict[str, Any] = {
+            "n_neighbors": 10, "n_probe": None, "max_candidates": None, "fill": "path",
+            "filter_ids": None, "exclude_self": False, "metric": "euclidean", "threads": None,
+        }  # fmt: skip
+        unknown = options.keys() - settings.keys()
+        if unknown:
+            raise ValueError(f"unknown option {min(unknown)!r}, known are {', '.join(settings)}")
+        settings.update(options)
+        snapshot = self._snapshot
+        query = check.checked_queries(vector, snapshot.dim)
+        if len(query) != 1:
+            raise ValueError(f"vector has {len(query)} rows, must be one vector")
+        request = checked_request(snapshot, query, bucket_ids=bucket_ids, scores=scores, **settings)
+        return explain(snapshot, request)
 
     # -- small things ----------------------------------------------------------------------
 
