@@ -81,7 +81,9 @@ def checked_buckets(
         raise ValueError(f"bucket_ids has shape {buckets.shape}, must name at least one bucket")
     if n > 0 and several is not None and buckets.shape[1] != several:
         raise ValueError(f"bucket_ids has {buckets.shape[1]} columns, shape.sparsity={several}")
-    if buckets.size > 0 and (buckets.min() < 0 or buckets.max() >= shape.n_buckets):
+    buckets = plain(buckets, np.int64) if buckets.dtype != np.uint64 else buckets
+    # Seen as unsigned a negative number is larger than any that is allowed.
+    if buckets.size > 0 and buckets.view(np.uint64).max() >= shape.n_buckets:
         bad = np.asarray(((buckets < 0) | (buckets >= shape.n_buckets)).any(axis=1))
         raise ValueError(
             f"bucket_ids has values outside 0..{shape.n_buckets - 1} in {name_rows(bad)},"

@@ -291,8 +291,8 @@ class HashIndex:
         several buckets per item from a sample), ``expected_speedup``, ``n_segments``,
         ``n_removed_entries``, ``bytes_vectors``, ``bytes_other``. With labels also ``purity``
         (share of entries of their bucket's largest class) and ``classes``: for each label
-        ``n_entries``, ``n_buckets`` it lies in, and ``purity`` (how much of the buckets of one of its items is of
-        the same class, on average).
+        ``n_entries``, ``n_buckets`` it lies in, and ``purity`` (how much of the bucket of one of
+        its items is of the same class, on average).
         """
         return stats(self._snapshot)
 
@@ -311,9 +311,9 @@ class HashIndex:
             ``levels``: from the top down the slots of the query's own buckets, each with its score
             and rank (with scores), and how many buckets and entries lie below it. ``buckets``:
             those looked into, in order, each with ``path``, ``size``, ``classes`` (label: count,
-            largest first), ``score``, how many entries were ``looked_at``, and whether it is a ``fill``.
-            ``results``: id, distance, label, and the ``buckets`` it came from. ``candidates``,
-            ``truncated``, ``n_items``.
+            largest first), ``score``, how many entries were ``looked_at``, and whether it is a
+            ``fill``. ``results``: id, distance, label, and the ``buckets`` it came from.
+            ``candidates``, ``truncated``, ``n_items``.
         """
         settings: dict[str, Any] = {
             "n_neighbors": 10, "n_probe": None, "max_candidates": None, "fill": "path",

@@ -17,9 +17,13 @@ next to each other, and a tile is fetched from memory once for all of them.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 EUCLIDEAN = 0
 INNER_PRODUCT = 1
@@ -105,6 +109,49 @@ def _negative_dot_4(vectors, start, stop, qa, qb, qc, qd, out):  # type: ignore[
 # -- exact distances: float64, eight sums in a fixed order -------------------------------------
 
 
+def _emit_eight_sums(typing_context, vector, query, metric):  # type: ignore[no-untyped-def]
+    """Sum the terms of whole groups of eight: term j goes to sum number j % 8.
+
+    Written out as vector operations, because the order is part of the result and so must not be
+    left to the optimiser, which in turn does not find the vectors without the freedom to reorder.
+    """
+
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        vector_type, query_type, _ = signature.args
+        left = context.make_array(vector_type)(context, builder, args[0])
+        right = context.make_array(query_type)(context, builder, args[1])
+        n = builder.extract_value(left.shape, 0)
+        size = n.type
+        singles = ir.VectorType(ir.FloatType(), 8)
+        doubles = ir.VectorType(ir.DoubleType(), 8)
+        zero = ir.Constant(doubles, [0.0] * 8)
+        sums = cgutils.alloca_once_value(builder, zero)  # type: ignore[no-untyped-call]
+        euclidean = builder.icmp_signed("==", args[2], ir.Constant(args[2].type, EUCLIDEAN))
+        groups = builder.lshr(n, ir.Constant(size, 3))
+        with cgutils.for_range(builder, groups) as loop:
+            at = builder.shl(loop.index, ir.Constant(size, 3))
+
+            def loaded(data):  # type: ignore[no-untyped-def]
+                pointer = builder.bitcast(builder.gep(data, [at]), singles.as_pointer())
+                return builder.fpext(builder.load(pointer, align=4), doubles)
+
+            x: Any = loaded(left.data)  # type: ignore[no-untyped-call]
+            q: Any = loaded(right.data)  # type: ignore[no-untyped-call]
+            difference = builder.fsub(x, q)
+            a = builder.select(euclidean, difference, x)
+            b = builder.select(euclidean, difference, q)
+            builder.store(builder.fadd(builder.load(sums), builder.fmul(a, b)), sums)
+        final = builder.load(sums)
+        lanes = [builder.extract_element(final, ir.Constant(ir.IntType(32), k)) for k in range(8)]
+        return context.make_tuple(builder, signature.return_type, lanes)
+
+    eight: Any = types.UniTuple(types.float64, 8)  # type: ignore[no-untyped-call]
+    return eight(vector, query, metric), generate
+
+
+_eight_sums: Any = intrinsic(_emit_eight_sums)
+
+
 @njit(cache=True, nogil=True)
 def exact_key(vector, query, metric):  # type: ignore[no-untyped-def]
     """Return what results are ordered by: the distance, or minus the inner product.
@@ -112,37 +159,9 @@ def exact_key(vector, query, metric):  # type: ignore[no-untyped-def]
     Term j goes to sum number j % 8 and the eight sums are added up in order, so that the same
     bits come out on every machine. The result is rounded to float32 as the very last step.
     """
+    s0, s1, s2, s3, s4, s5, s6, s7 = _eight_sums(vector, query, metric)
     dim = vector.shape[0]
-    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
     whole = dim - dim % 8
-    if metric == EUCLIDEAN:
-        for j in range(0, whole, 8):
-            d0 = np.float64(vector[j]) - np.float64(query[j])
-            d1 = np.float64(vector[j + 1]) - np.float64(query[j + 1])
-            d2 = np.float64(vector[j + 2]) - np.float64(query[j + 2])
-            d3 = np.float64(vector[j + 3]) - np.float64(query[j + 3])
-            d4 = np.float64(vector[j + 4]) - np.float64(query[j + 4])
-            d5 = np.float64(vector[j + 5]) - np.float64(query[j + 5])
-            d6 = np.float64(vector[j + 6]) - np.float64(query[j + 6])
-            d7 = np.float64(vector[j + 7]) - np.float64(query[j + 7])
-            s0 += d0 * d0
-            s1 += d1 * d1
-            s2 += d2 * d2
-            s3 += d3 * d3
-            s4 += d4 * d4
-            s5 += d5 * d5
-            s6 += d6 * d6
-            s7 += d7 * d7
-    else:
-        for j in range(0, whole, 8):
-            s0 += np.float64(vector[j]) * np.float64(query[j])
-            s1 += np.float64(vector[j + 1]) * np.float64(query[j + 1])
-            s2 += np.float64(vector[j + 2]) * np.float64(query[j + 2])
-            s3 += np.float64(vector[j + 3]) * np.float64(query[j + 3])
-            s4 += np.float64(vector[j + 4]) * np.float64(query[j + 4])
-            s5 += np.float64(vector[j + 5]) * np.float64(query[j + 5])
-            s6 += np.float64(vector[j + 6]) * np.float64(query[j + 6])
-            s7 += np.float64(vector[j + 7]) * np.float64(query[j + 7])
     for j in range(whole, dim):  # fewer than eight are left, so sum 7 gets none of them
         if metric == EUCLIDEAN:
             diff = np.float64(vector[j]) - np.float64(query[j])
@@ -243,31 +262,110 @@ def is_chosen(item_id, filter_mode, mask, chosen):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
-def _select(  # type: ignore[no-untyped-def]
-    fast, start, stop, query, own, metric, relative, absolute,
-    vectors, ids, dead, several, filter_mode, mask, chosen, keys, kept, size,
+def _survivors(  # type: ignore[no-untyped-def]
+    fast, start, stop, own, ids, dead, filter_mode, mask, chosen,
+    metric, relative, absolute, limit, local, n_local, rows, values, n_rows,
 ):  # fmt: skip
-    """Measure exactly what the fast pass leaves of entries start..stop; return the heap's size."""
-    room = keys.shape[0]
-    limit = np.float32(np.inf)
-    if size == room:
-        limit = _limit(keys[0], metric, relative, absolute)
-    for row in range(start, stop):
-        # Written so that a NaN (an overflow in the fast pass) is measured, not dropped.
-        if fast[row - start] > limit:
+    """Keep the entries start..stop that may be among the best, by their fast distances.
+
+    ``local`` is a heap of the best fast distances seen in this visit, the worst at its root. The
+    entries of a bucket are different items, so as soon as it is full there are that many items no
+    farther than its root, and nothing beyond the root, errors allowed for, is needed.
+    Returns the new sizes and the new limit.
+    """
+    room = local.shape[0]
+    row = start - 1
+    checked = start  # entries before this one may pass
+    while True:
+        row += 1
+        if row == checked:
+            # Most entries are too far. Sixteen at a time are ruled out by one vector comparison.
+            while checked < stop:
+                until = min(checked + 16, stop)
+                near = 0
+                for k in range(checked - start, until - start):
+                    near += not (fast[k] > limit)
+                row = checked
+                checked = until
+                if near > 0:
+                    break
+                row = checked
+        if row == stop:
+            break
+        value = fast[row - start]
+        # Written so that a NaN (an overflow in the fast pass) is kept, not dropped.
+        if value > limit:
             continue
         item_id = ids[row]
         if item_id == own or (dead.shape[0] > 0 and dead[row] != 0):
             continue
         if not is_chosen(item_id, filter_mode, mask, chosen):
             continue
+        rows[n_rows] = row
+        values[n_rows] = value
+        n_rows += 1
+        if n_local < room:
+            hole = n_local
+            n_local += 1
+            while hole > 0:
+                parent = (hole - 1) >> 1
+                if not value > local[parent]:
+                    break
+                local[hole] = local[parent]
+                hole = parent
+            local[hole] = value
+        elif value < local[0]:
+            hole = 0
+            while True:
+                child = 2 * hole + 1
+                if child >= room:
+                    break
+                if child + 1 < room and local[child + 1] > local[child]:
+                    child += 1
+                if not local[child] > value:
+                    break
+                local[hole] = local[child]
+                hole = child
+            local[hole] = value
+        if n_local == room:
+            limit = min(limit, _loosened(local[0], metric, relative, absolute))
+    return n_local, n_rows, limit
+
+
+@njit(cache=True, nogil=True)
+def _loosened(worst, metric, relative, absolute):  # type: ignore[no-untyped-def]
+    """Return the fast distance beyond which nothing can be better than a fast distance ``worst``.
+
+    Both may be off, in opposite directions, hence twice the error.
+    """
+    if metric == EUCLIDEAN:
+        bound = np.float64(worst) * (1.0 + 2.0 * relative) + 2.0 * absolute
+    else:
+        bound = np.float64(worst) + abs(np.float64(worst)) * 1e-6 + 2.0 * absolute
+    bound += abs(bound) * 1e-6  # rounding to float32, and of the result that is returned
+    if bound != bound:  # NaN: an overflow in the fast pass
+        return np.float32(np.inf)
+    return np.float32(bound)
+
+
+@njit(cache=True, nogil=True)
+def _measure(  # type: ignore[no-untyped-def]
+    rows, values, n_rows, limit, query, metric, vectors, ids, several, keys, kept, size
+):
+    """Measure the survivors exactly and put the best into the heap; return its size."""
+    room = keys.shape[0]
+    for k in range(n_rows):
+        if values[k] > limit:
+            continue
+        row = rows[k]
+        item_id = ids[row]
         key = exact_key(vectors[row], query, metric)
         if size == room and not _worse(keys[0], kept[0], key, item_id):
             continue
         if several:  # an item lies in several buckets, and must not be kept twice
             seen = False
-            for k in range(size):
-                if kept[k] == item_id:
+            for other in range(size):
+                if kept[other] == item_id:
                     seen = True
                     break
             if seen:
@@ -277,14 +375,12 @@ def _select(  # type: ignore[no-untyped-def]
             size += 1
         else:
             _sift_down(keys, kept, 0, size, key, item_id)
-        if size == room:
-            limit = _limit(keys[0], metric, relative, absolute)
     return size
 
 
 @njit(cache=True, nogil=True)
 def scan(  # type: ignore[no-untyped-def]
-    queries, own, metric, slack, visit_query, visit_start, visit_stop,
+    queries, own, metric, slack, visits, order,
     vectors, ids, dead, several, filter_mode, mask, chosen, keys, kept, sizes,
 ):  # fmt: skip
     """Scan the entries of one segment for a batch of queries, and update what was found so far.
@@ -298,8 +394,11 @@ def scan(  # type: ignore[no-untyped-def]
         ``EUCLIDEAN`` or ``INNER_PRODUCT``.
     slack : float64[q]
         Absolute error that the fast inner product of a query may have; not used otherwise.
-    visit_query, visit_start, visit_stop : int64[v]
-        Which query looks at which entries, sorted by start. No query comes twice with one start.
+    visits : int64[v, 5]
+        Columns 0, 2 and 3: which query looks at which entries, from the first to before the last.
+    order : int64[m]
+        The visits to make, of this segment, sorted by their first entry. No query comes twice
+        with the same first entry.
     vectors, ids, dead : float32[m, dim], int64[m], uint8[m] or uint8[0]
         The entries of the segment; non-zero in ``dead`` means removed.
     several
@@ -313,44 +412,72 @@ def scan(  # type: ignore[no-untyped-def]
     relative = (dim + 8) * 2.0**-23  # twice the worst rounding error of the fast pass
     tile = max(16, _TILE_BYTES // (4 * dim))
     fast = np.empty((4, tile), dtype=np.float32)
-    n_visits = visit_query.shape[0]
-    first = 0
-    while first < n_visits:
-        # A group of visits with one start: everybody who looks at this bucket.
-        last = first + 1
-        farthest = visit_stop[first]
-        while last < n_visits and visit_start[last] == visit_start[first]:
-            farthest = max(farthest, visit_stop[last])
-            last += 1
-        for low in range(visit_start[first], farthest, tile):
+    longest = 0
+    for row in order:
+        longest = max(longest, visits[row, 3] - visits[row, 2])
+    rows = np.empty((4, longest), dtype=np.int64)
+    values = np.empty((4, longest), dtype=np.float32)
+    local = np.empty((4, keys.shape[1]), dtype=np.float32)
+    n_local = np.zeros(4, dtype=np.int64)
+    n_rows = np.zeros(4, dtype=np.int64)
+    limits = np.empty(4, dtype=np.float32)
+    who = np.zeros(4, dtype=np.int64)
+    stops = np.zeros(4, dtype=np.int64)
+    visit = 0
+    while visit < order.shape[0]:
+        # Up to four visits with one start: a tile is read once for all of them.
+        start = visits[order[visit], 2]
+        farthest = start
+        together = 0
+        while together < 4 and visit + together < order.shape[0]:
+            row = order[visit + together]
+            if visits[row, 2] != start:
+                break
+            who[together] = visits[row, 0]
+            stops[together] = visits[row, 3]
+            farthest = max(farthest, visits[row, 3])
+            together += 1
+        for k in range(together):
+            q = who[k]
+            absolute = 1e-36 if metric == EUCLIDEAN else slack[q]
+            n_local[k] = 0
+            n_rows[k] = 0
+            limits[k] = np.inf
+            if sizes[q] == keys.shape[1]:
+                limits[k] = _limit(keys[q, 0], metric, relative, absolute)
+        qa = queries[who[0]]
+        qb = queries[who[min(1, together - 1)]]
+        qc = queries[who[min(2, together - 1)]]
+        qd = queries[who[together - 1]]
+        for low in range(start, farthest, tile):
             high = min(low + tile, farthest)
-            visit = first
-            while visit < last:
-                together = 4 if visit + 4 <= last else 1
-                if together == 4:
-                    qa = queries[visit_query[visit]]
-                    qb = queries[visit_query[visit + 1]]
-                    qc = queries[visit_query[visit + 2]]
-                    qd = queries[visit_query[visit + 3]]
-                    if metric == EUCLIDEAN:
-                        _squared_4(vectors, low, high, qa, qb, qc, qd, fast)
-                    else:
-                        _negative_dot_4(vectors, low, high, qa, qb, qc, qd, fast)
+            if together >= 3:
+                if metric == EUCLIDEAN:
+                    _squared_4(vectors, low, high, qa, qb, qc, qd, fast)
                 else:
-                    if metric == EUCLIDEAN:
-                        _squared_1(vectors, low, high, queries[visit_query[visit]], fast[0])
-                    else:
-                        _negative_dot_1(vectors, low, high, queries[visit_query[visit]], fast[0])
+                    _negative_dot_4(vectors, low, high, qa, qb, qc, qd, fast)
+            else:
                 for k in range(together):
-                    q = visit_query[visit + k]
-                    absolute = 1e-36 if metric == EUCLIDEAN else slack[q]
-                    sizes[q] = _select(
-                        fast[k], low, min(high, visit_stop[visit + k]), queries[q], own[q], metric,
-                        relative, absolute, vectors, ids, dead, several,
-                        filter_mode, mask, chosen, keys[q], kept[q], sizes[q],
-                    )  # fmt: skip
-                visit += together
-        first = last
+                    query = queries[who[k]]
+                    if metric == EUCLIDEAN:
+                        _squared_1(vectors, low, high, query, fast[k])
+                    else:
+                        _negative_dot_1(vectors, low, high, query, fast[k])
+            for k in range(together):
+                q = who[k]
+                absolute = 1e-36 if metric == EUCLIDEAN else slack[q]
+                n_local[k], n_rows[k], limits[k] = _survivors(
+                    fast[k], low, min(high, stops[k]), own[q], ids, dead,
+                    filter_mode, mask, chosen, metric, relative, absolute,
+                    limits[k], local[k], n_local[k], rows[k], values[k], n_rows[k],
+                )  # fmt: skip
+        for k in range(together):
+            q = who[k]
+            sizes[q] = _measure(
+                rows[k], values[k], n_rows[k], limits[k], queries[q], metric,
+                vectors, ids, several, keys[q], kept[q], sizes[q],
+            )  # fmt: skip
+        visit += together
 
 
 @njit(cache=True, nogil=True)

@@ -195,13 +195,11 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
     slack = _slack(snapshot, request)
 
     def scan_part(rows: Int64s) -> None:
-        for number, first, last in _stretches(visits[rows, 1]):
+        for number, first, last in _stretches(visits, rows):
             view = snapshot.views[number]
             segment = view.segment
-            some = visits[rows[first:last]]
             scan(
-                request.queries, request.own, request.metric, slack,
-                some[:, 0].copy(), some[:, 2].copy(), some[:, 3].copy(),
+                request.queries, request.own, request.metric, slack, visits, rows[first:last],
                 segment.vectors, segment.ids, view.dead, segment.items is not None,
                 *request.filter, keys, kept, sizes,
             )  # fmt: skip
@@ -267,9 +265,12 @@ def _shares(visits: Int64s, n: int, dim: int, threads: int) -> list[Int64s]:
     return parts
 
 
-def _stretches(numbers: Int64s) -> list[tuple[int, int, int]]:
-    """Return the runs of equal numbers as (number, first, after the last)."""
-    if len(numbers) == 0:
+def _stretches(visits: Int64s, rows: Int64s) -> list[tuple[int, int, int]]:
+    """Return the runs of visits to one segment as (segment, first, after the last)."""
+    if len(rows) == 0:
         return []
+    if len(rows) == 1:
+        return [(int(visits[rows[0], 1]), 0, 1)]
+    numbers = visits[rows, 1]
     cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
     return [(int(numbers[a]), a, b) for a, b in pairwise(cuts)]
