@@ -119,6 +119,32 @@ def test_many_items_many_queries(metric, kind, dim, sparsity):
         np.testing.assert_array_equal(alone.distances[0], together.distances[q])
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "inner_product"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("option", ["nothing", "own", "few", "most", "cut", "removed"])
+def test_large_buckets_with_options(metric, kind, option):
+    """Buckets of hundreds of entries: limits from chunks, and what must not rely on them."""
+    shape = CodeShape(width=2, depth=2)
+    n_removed = 700 if option == "removed" else 0
+    world, index, rng = large_world(7, n=2500, dim=24, shape=shape, kind=kind, n_removed=n_removed)
+    n = 11
+    near = rng.choice(2500, n)
+    items = np.array([world.items.get(i, world.items[min(world.items)])[1] for i in near])
+    queries = (items + 0.1 * (kind != "ties")).astype(np.float32)
+    buckets = rng.integers(0, shape.n_buckets, (n, 2))
+    options = {"n_neighbors": 9, "metric": metric}
+    more, meaning = {}, {}
+    if option == "own":
+        more, meaning = {"exclude_self": near}, {"own": near}
+    if option in ("few", "most"):
+        mask = rng.random(2500) < (0.02 if option == "few" else 0.9)
+        more, meaning = {"filter_ids": mask}, {"allowed": set(np.flatnonzero(mask).tolist())}
+    if option == "cut":
+        options["max_candidates"] = 777
+    result = index.search(queries, bucket_ids=buckets, **more, **options)
+    assert_same(result, world.expected(queries, bucket_ids=buckets, **meaning, **options))
+
+
 def test_threads_are_really_used(monkeypatch):
     from hashcade.index import _search
 

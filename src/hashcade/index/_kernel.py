@@ -35,75 +35,111 @@ FILTER_SORTED = 2
 # Sums may be reordered and fused, which is what a vector unit needs. Nothing is assumed about
 # NaN and infinity: the comparisons below rely on both.
 _SUMS = {"reassoc", "contract", "nsz"}
-_TILE_BYTES = 1 << 16
+CHUNK = 16
+_TILE = 4096  # entries whose fast distances are kept at a time: they stay in the first cache
 
 
-# -- fast distances: float32, any order ------------------------------------------------------
-
-
-@njit(cache=True, nogil=True, fastmath=_SUMS)
-def _squared_1(vectors, start, stop, query, out):  # type: ignore[no-untyped-def]
-    dim = vectors.shape[1]
-    for row in range(start, stop):
-        total = np.float32(0.0)
-        for j in range(dim):
-            diff = vectors[row, j] - query[j]
-            total += diff * diff
-        out[row - start] = total
+# -- fast distances: float32, any order; also the nearest of every sixteen entries ---------------
 
 
 @njit(cache=True, nogil=True, fastmath=_SUMS)
-def _squared_4(vectors, start, stop, qa, qb, qc, qd, out):  # type: ignore[no-untyped-def]
+def _squared_1(vectors, start, stop, query, out, nearest):  # type: ignore[no-untyped-def]
     dim = vectors.shape[1]
-    for row in range(start, stop):
-        a = np.float32(0.0)
-        b = np.float32(0.0)
-        c = np.float32(0.0)
-        d = np.float32(0.0)
-        for j in range(dim):
-            value = vectors[row, j]
-            diff = value - qa[j]
-            a += diff * diff
-            diff = value - qb[j]
-            b += diff * diff
-            diff = value - qc[j]
-            c += diff * diff
-            diff = value - qd[j]
-            d += diff * diff
-        out[0, row - start] = a
-        out[1, row - start] = b
-        out[2, row - start] = c
-        out[3, row - start] = d
+    for low in range(start, stop, CHUNK):
+        least = np.float32(np.inf)
+        for row in range(low, min(low + CHUNK, stop)):
+            total = np.float32(0.0)
+            for j in range(dim):
+                diff = vectors[row, j] - query[j]
+                total += diff * diff
+            out[row - start] = total
+            least = min(least, total)
+        nearest[(low - start) // CHUNK] = least
 
 
 @njit(cache=True, nogil=True, fastmath=_SUMS)
-def _negative_dot_1(vectors, start, stop, query, out):  # type: ignore[no-untyped-def]
+def _squared_4(vectors, start, stop, qa, qb, qc, qd, out, nearest):  # type: ignore[no-untyped-def]
     dim = vectors.shape[1]
-    for row in range(start, stop):
-        total = np.float32(0.0)
-        for j in range(dim):
-            total += vectors[row, j] * query[j]
-        out[row - start] = -total
+    for low in range(start, stop, CHUNK):
+        chunk = (low - start) // CHUNK
+        least_a = least_b = least_c = least_d = np.float32(np.inf)
+        for row in range(low, min(low + CHUNK, stop)):
+            a = np.float32(0.0)
+            b = np.float32(0.0)
+            c = np.float32(0.0)
+            d = np.float32(0.0)
+            for j in range(dim):
+                value = vectors[row, j]
+                diff = value - qa[j]
+                a += diff * diff
+                diff = value - qb[j]
+                b += diff * diff
+                diff = value - qc[j]
+                c += diff * diff
+                diff = value - qd[j]
+                d += diff * diff
+            out[0, row - start] = a
+            out[1, row - start] = b
+            out[2, row - start] = c
+            out[3, row - start] = d
+            least_a = min(least_a, a)
+            least_b = min(least_b, b)
+            least_c = min(least_c, c)
+            least_d = min(least_d, d)
+        nearest[0, chunk] = least_a
+        nearest[1, chunk] = least_b
+        nearest[2, chunk] = least_c
+        nearest[3, chunk] = least_d
 
 
 @njit(cache=True, nogil=True, fastmath=_SUMS)
-def _negative_dot_4(vectors, start, stop, qa, qb, qc, qd, out):  # type: ignore[no-untyped-def]
+def _negative_dot_1(vectors, start, stop, query, out, nearest):  # type: ignore[no-untyped-def]
     dim = vectors.shape[1]
-    for row in range(start, stop):
-        a = np.float32(0.0)
-        b = np.float32(0.0)
-        c = np.float32(0.0)
-        d = np.float32(0.0)
-        for j in range(dim):
-            value = vectors[row, j]
-            a += value * qa[j]
-            b += value * qb[j]
-            c += value * qc[j]
-            d += value * qd[j]
-        out[0, row - start] = -a
-        out[1, row - start] = -b
-        out[2, row - start] = -c
-        out[3, row - start] = -d
+    for low in range(start, stop, CHUNK):
+        least = np.float32(np.inf)
+        for row in range(low, min(low + CHUNK, stop)):
+            total = np.float32(0.0)
+            for j in range(dim):
+                total += vectors[row, j] * query[j]
+            total = -total
+            out[row - start] = total
+            least = min(least, total)
+        nearest[(low - start) // CHUNK] = least
+
+
+@njit(cache=True, nogil=True, fastmath=_SUMS)
+def _negative_dot_4(vectors, start, stop, qa, qb, qc, qd, out, nearest):  # type: ignore[no-untyped-def]
+    dim = vectors.shape[1]
+    for low in range(start, stop, CHUNK):
+        chunk = (low - start) // CHUNK
+        least_a = least_b = least_c = least_d = np.float32(np.inf)
+        for row in range(low, min(low + CHUNK, stop)):
+            a = np.float32(0.0)
+            b = np.float32(0.0)
+            c = np.float32(0.0)
+            d = np.float32(0.0)
+            for j in range(dim):
+                value = vectors[row, j]
+                a += value * qa[j]
+                b += value * qb[j]
+                c += value * qc[j]
+                d += value * qd[j]
+            a = -a
+            b = -b
+            c = -c
+            d = -d
+            out[0, row - start] = a
+            out[1, row - start] = b
+            out[2, row - start] = c
+            out[3, row - start] = d
+            least_a = min(least_a, a)
+            least_b = min(least_b, b)
+            least_c = min(least_c, c)
+            least_d = min(least_d, d)
+        nearest[0, chunk] = least_a
+        nearest[1, chunk] = least_b
+        nearest[2, chunk] = least_c
+        nearest[3, chunk] = least_d
 
 
 # -- exact distances: float64, eight sums in a fixed order -------------------------------------
@@ -262,9 +298,47 @@ def is_chosen(item_id, filter_mode, mask, chosen):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
+def _replace_largest(heap, value, size):  # type: ignore[no-untyped-def]
+    hole = 0
+    while True:
+        child = 2 * hole + 1
+        if child >= size:
+            break
+        if child + 1 < size and heap[child + 1] > heap[child]:
+            child += 1
+        if not heap[child] > value:
+            break
+        heap[hole] = heap[child]
+        hole = child
+    heap[hole] = value
+
+
+@njit(cache=True, nogil=True)
+def _push_largest(heap, value, size):  # type: ignore[no-untyped-def]
+    hole = size
+    while hole > 0:
+        parent = (hole - 1) >> 1
+        if not value > heap[parent]:
+            break
+        heap[hole] = heap[parent]
+        hole = parent
+    heap[hole] = value
+
+
+@njit(cache=True, nogil=True)
+def _nth_smallest(values, n_values, n, heap):  # type: ignore[no-untyped-def]
+    for k in range(n):
+        _push_largest(heap, values[k], k)
+    for k in range(n, n_values):
+        if values[k] < heap[0]:
+            _replace_largest(heap, values[k], n)
+    return heap[0]
+
+
+@njit(cache=True, nogil=True)
 def _survivors(  # type: ignore[no-untyped-def]
-    fast, start, stop, own, ids, dead, filter_mode, mask, chosen,
-    metric, relative, absolute, limit, local, n_local, rows, values, n_rows,
+    fast, nearest, start, stop, own, ids, dead, filter_mode, mask, chosen,
+    metric, relative, absolute, limit, local, spare, n_local, rows, values, n_rows,
 ):  # fmt: skip
     """Keep the entries start..stop that may be among the best, by their fast distances.
 
@@ -274,59 +348,41 @@ def _survivors(  # type: ignore[no-untyped-def]
     Returns the new sizes and the new limit.
     """
     room = local.shape[0]
+    # A first limit from the nearest of each chunk: as many different items as are wanted, one more
+    # if one may be left out. It spares most of the heap's work. (Not if others may be left out.)
+    wanted = room + (own >= 0)
+    n_chunks = (stop - start) // CHUNK
+    if n_local == 0 and dead.shape[0] == 0 and filter_mode == NO_FILTER and n_chunks >= wanted:
+        limit = min(
+            limit,
+            _loosened(_nth_smallest(nearest, n_chunks, wanted, spare), metric, relative, absolute),
+        )
     row = start - 1
-    checked = start  # entries before this one may pass
-    while True:
+    while row + 1 < stop:
         row += 1
-        if row == checked:
-            # Most entries are too far. Sixteen at a time are ruled out by one vector comparison.
-            while checked < stop:
-                until = min(checked + 16, stop)
-                near = 0
-                for k in range(checked - start, until - start):
-                    near += not (fast[k] > limit)
-                row = checked
-                checked = until
-                if near > 0:
-                    break
-                row = checked
-        if row == stop:
-            break
+        # Most entries are too far, and are passed over a chunk at a time.
+        if (row - start) % CHUNK == 0 and nearest[(row - start) // CHUNK] > limit:
+            row += CHUNK - 1
+            continue
         value = fast[row - start]
         # Written so that a NaN (an overflow in the fast pass) is kept, not dropped.
         if value > limit:
             continue
-        item_id = ids[row]
-        if item_id == own or (dead.shape[0] > 0 and dead[row] != 0):
+        if dead.shape[0] > 0 and dead[row] != 0:
             continue
-        if not is_chosen(item_id, filter_mode, mask, chosen):
+        # Ids lie elsewhere in memory, and one is read only if it may decide something.
+        if own >= 0 and ids[row] == own:
+            continue
+        if filter_mode != NO_FILTER and not is_chosen(ids[row], filter_mode, mask, chosen):
             continue
         rows[n_rows] = row
         values[n_rows] = value
         n_rows += 1
         if n_local < room:
-            hole = n_local
+            _push_largest(local, value, n_local)
             n_local += 1
-            while hole > 0:
-                parent = (hole - 1) >> 1
-                if not value > local[parent]:
-                    break
-                local[hole] = local[parent]
-                hole = parent
-            local[hole] = value
         elif value < local[0]:
-            hole = 0
-            while True:
-                child = 2 * hole + 1
-                if child >= room:
-                    break
-                if child + 1 < room and local[child + 1] > local[child]:
-                    child += 1
-                if not local[child] > value:
-                    break
-                local[hole] = local[child]
-                hole = child
-            local[hole] = value
+            _replace_largest(local, value, room)
         if n_local == room:
             limit = min(limit, _loosened(local[0], metric, relative, absolute))
     return n_local, n_rows, limit
@@ -350,15 +406,21 @@ def _loosened(worst, metric, relative, absolute):  # type: ignore[no-untyped-def
 
 @njit(cache=True, nogil=True)
 def _measure(  # type: ignore[no-untyped-def]
-    rows, values, n_rows, limit, query, metric, vectors, ids, several, keys, kept, size
+    rows, values, names, n_rows, limit, query, metric, vectors, ids, several, keys, kept, size
 ):
     """Measure the survivors exactly and put the best into the heap; return its size."""
     room = keys.shape[0]
+    n_near = 0
     for k in range(n_rows):
-        if values[k] > limit:
-            continue
+        if not values[k] > limit:
+            rows[n_near] = rows[k]
+            n_near += 1
+    # All ids first: reads that do not wait for each other.
+    for k in range(n_near):
+        names[k] = ids[rows[k]]
+    for k in range(n_near):
         row = rows[k]
-        item_id = ids[row]
+        item_id = names[k]
         key = exact_key(vectors[row], query, metric)
         if size == room and not _worse(keys[0], kept[0], key, item_id):
             continue
@@ -410,14 +472,17 @@ def scan(  # type: ignore[no-untyped-def]
     """
     dim = queries.shape[1]
     relative = (dim + 8) * 2.0**-23  # twice the worst rounding error of the fast pass
-    tile = max(16, _TILE_BYTES // (4 * dim))
-    fast = np.empty((4, tile), dtype=np.float32)
     longest = 0
     for row in order:
         longest = max(longest, visits[row, 3] - visits[row, 2])
+    tile = min(longest, _TILE)
+    fast = np.empty((4, tile), dtype=np.float32)
+    nearest = np.empty((4, tile // CHUNK + 1), dtype=np.float32)
     rows = np.empty((4, longest), dtype=np.int64)
     values = np.empty((4, longest), dtype=np.float32)
+    names = np.empty(longest, dtype=np.int64)
     local = np.empty((4, keys.shape[1]), dtype=np.float32)
+    spare = np.empty(keys.shape[1] + 1, dtype=np.float32)
     n_local = np.zeros(4, dtype=np.int64)
     n_rows = np.zeros(4, dtype=np.int64)
     limits = np.empty(4, dtype=np.float32)
@@ -453,28 +518,28 @@ def scan(  # type: ignore[no-untyped-def]
             high = min(low + tile, farthest)
             if together >= 3:
                 if metric == EUCLIDEAN:
-                    _squared_4(vectors, low, high, qa, qb, qc, qd, fast)
+                    _squared_4(vectors, low, high, qa, qb, qc, qd, fast, nearest)
                 else:
-                    _negative_dot_4(vectors, low, high, qa, qb, qc, qd, fast)
+                    _negative_dot_4(vectors, low, high, qa, qb, qc, qd, fast, nearest)
             else:
                 for k in range(together):
                     query = queries[who[k]]
                     if metric == EUCLIDEAN:
-                        _squared_1(vectors, low, high, query, fast[k])
+                        _squared_1(vectors, low, high, query, fast[k], nearest[k])
                     else:
-                        _negative_dot_1(vectors, low, high, query, fast[k])
+                        _negative_dot_1(vectors, low, high, query, fast[k], nearest[k])
             for k in range(together):
                 q = who[k]
                 absolute = 1e-36 if metric == EUCLIDEAN else slack[q]
                 n_local[k], n_rows[k], limits[k] = _survivors(
-                    fast[k], low, min(high, stops[k]), own[q], ids, dead,
+                    fast[k], nearest[k], low, min(high, stops[k]), own[q], ids, dead,
                     filter_mode, mask, chosen, metric, relative, absolute,
-                    limits[k], local[k], n_local[k], rows[k], values[k], n_rows[k],
+                    limits[k], local[k], spare, n_local[k], rows[k], values[k], n_rows[k],
                 )  # fmt: skip
         for k in range(together):
             q = who[k]
             sizes[q] = _measure(
-                rows[k], values[k], n_rows[k], limits[k], queries[q], metric,
+                rows[k], values[k], names, n_rows[k], limits[k], queries[q], metric,
                 vectors, ids, several, keys[q], kept[q], sizes[q],
             )  # fmt: skip
         visit += together
