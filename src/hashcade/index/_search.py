@@ -22,7 +22,7 @@ from hashcade.index._table import Float32s, Int64s
 METRICS = {"euclidean": EUCLIDEAN, "inner_product": INNER_PRODUCT}
 FILLS = ("path", "none")
 # Less work than this (numbers read) is done sooner than another thread is woken.
-_WORTH_A_THREAD = 1 << 19
+_WORTH_A_THREAD = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +195,7 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
     slack = _slack(snapshot, request)
 
     def scan_part(rows: Int64s) -> None:
-        for number, first, last in _stretches(visits, rows):
+        for number, first, last in _stretches(visits, rows, len(snapshot.views)):
             view = snapshot.views[number]
             segment = view.segment
             scan(
@@ -204,7 +204,7 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
                 *request.filter, keys, kept, sizes,
             )  # fmt: skip
 
-    parts = _shares(visits, n, snapshot.dim, request.threads)
+    parts = _shares(visits, len(snapshot.views), n, snapshot.dim, request.threads)
     if len(parts) == 1:
         scan_part(parts[0])
     else:
@@ -235,7 +235,7 @@ def _slack(snapshot: Snapshot, request: Request) -> npt.NDArray[np.float64]:
     return np.asarray(slack)
 
 
-def _shares(visits: Int64s, n: int, dim: int, threads: int) -> list[Int64s]:
+def _shares(visits: Int64s, n_segments: int, n: int, dim: int, threads: int) -> list[Int64s]:
     """Divide visits among threads: row numbers, by segment and start within each share.
 
     All visits of a query go to one thread, because they share the query's heap. Queries are
@@ -244,12 +244,13 @@ def _shares(visits: Int64s, n: int, dim: int, threads: int) -> list[Int64s]:
     if len(visits) <= 1:
         return [np.arange(len(visits))]
     starts = visits[:, 2]
-    place = visits[:, 1] * (int(starts.max()) + 1) + starts
-    work = visits[:, 3] - starts
-    total = int(work.sum())
-    threads = max(1, min(threads, total * dim // _WORTH_A_THREAD))
+    place = starts if n_segments == 1 else visits[:, 1] * (int(starts.max()) + 1) + starts
+    if threads > 1:
+        work = visits[:, 3] - starts
+        total = int(work.sum())
+        threads = max(1, min(threads, total * dim // _WORTH_A_THREAD))
     if threads == 1:
-        return [np.argsort(place, kind="stable")]
+        return [place.argsort(kind="stable")]
     first_place = np.zeros(n, dtype=np.int64)
     first_place[visits[::-1, 0]] = place[::-1]
     per_query = np.bincount(visits[:, 0], weights=work, minlength=n)
@@ -265,12 +266,12 @@ def _shares(visits: Int64s, n: int, dim: int, threads: int) -> list[Int64s]:
     return parts
 
 
-def _stretches(visits: Int64s, rows: Int64s) -> list[tuple[int, int, int]]:
+def _stretches(visits: Int64s, rows: Int64s, n_segments: int) -> list[tuple[int, int, int]]:
     """Return the runs of visits to one segment as (segment, first, after the last)."""
     if len(rows) == 0:
         return []
-    if len(rows) == 1:
-        return [(int(visits[rows[0], 1]), 0, 1)]
+    if n_segments == 1:
+        return [(0, 0, len(rows))]
     numbers = visits[rows, 1]
     cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
     return [(int(numbers[a]), a, b) for a, b in pairwise(cuts)]
