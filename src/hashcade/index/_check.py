@@ -150,7 +150,9 @@ def checked_labels(value: object, n: int) -> Int64s:
 def checked_own(value: object, n: int) -> Int64s:
     """Return for each query the id that it must not find, -1 for none."""
     if value is None or value is False:
-        return np.full(n, -1, dtype=np.int64)
+        nobody = np.empty(n, dtype=np.int64)
+        nobody.fill(-1)
+        return nobody
     if value is True:
         return np.arange(n, dtype=np.int64)
     own = as_array("exclude_self", value)

@@ -73,7 +73,7 @@ def build_directory(
         segment = views[0].segment
         buckets = segment.buckets
         starts, stops = segment.offsets[None, :-1], segment.offsets[None, 1:]
-        live = views[0].live_per_bucket()
+        live = views[0].live_per_bucket.copy()
     else:
         parts = [view.segment.buckets for view in views]
         buckets = np.unique(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
@@ -84,7 +84,7 @@ def build_directory(
             at = np.searchsorted(buckets, view.segment.buckets)
             starts[number, at] = view.segment.offsets[:-1]
             stops[number, at] = view.segment.offsets[1:]
-            live[at] += view.live_per_bucket()
+            live[at] += view.live_per_bucket
     if previous is not None and np.array_equal(previous.buckets, buckets):
         return Directory(previous.buckets, starts, stops, live, previous.tree)
     return Directory(buckets, starts, stops, live, _build_tree(buckets, shape))

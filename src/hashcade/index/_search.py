@@ -48,7 +48,7 @@ class SearchResult:
     truncated: npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)  # made for every search: frozen would cost several microseconds
 class Request:
     """A checked search."""
 

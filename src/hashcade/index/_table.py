@@ -15,6 +15,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -239,6 +240,7 @@ class View:
             return np.arange(self.segment.n_entries)
         return np.flatnonzero(self.dead == 0)
 
+    @cached_property
     def live_per_bucket(self) -> Int64s:
         """Entries per bucket of the segment, removed ones not counted."""
         sizes = np.diff(self.segment.offsets)
@@ -251,4 +253,9 @@ class View:
         """Return the view with these entries, which belong to ``n_items`` items, removed."""
         dead = self.dead.copy() if len(self.dead) else np.zeros(self.segment.n_entries, np.uint8)
         dead[entries] = 1
-        return View(self.segment, dead, self.n_dead_items + n_items, new_uid())
+        view = View(self.segment, dead, self.n_dead_items + n_items, new_uid())
+        # Counted on from what is known: to count anew would read the whole mask.
+        live = self.live_per_bucket.copy()
+        np.subtract.at(live, self.segment.buckets_of(entries), 1)
+        view.__dict__["live_per_bucket"] = live
+        return view

@@ -10,7 +10,7 @@ from hashcade.errors import StorageError
 from hashcade.index._blocks import StoredCheck, structure_problems
 from hashcade.index._snapshot import Snapshot
 from hashcade.index._store import read_manifest
-from hashcade.index._table import View
+from hashcade.index._table import Int64s, View
 
 
 def problems(snapshot: Snapshot, home: Path | None) -> list[str]:
@@ -35,13 +35,18 @@ def problems(snapshot: Snapshot, home: Path | None) -> list[str]:
             if damage:
                 continue
         found += [f"{where}: {p}" for p in _view_problems(view, snapshot)]
-        all_ids.append(np.unique(view.segment.ids[view.live_entries()]))
+        all_ids.append(_different(view.segment.ids[view.live_entries()]))
     ids = np.concatenate(all_ids) if all_ids else np.empty(0, dtype=np.int64)
-    if len(np.unique(ids)) != len(ids):
+    if len(_different(ids)) != len(ids):
         found.append("an id is in several segments")
     if len(ids) and (ids.min() < 0 or ids.max() >= snapshot.next_id):
         found.append(f"ids must be in 0..{snapshot.next_id - 1}")
     return found
+
+
+def _different(ids: Int64s) -> Int64s:
+    ordered = np.sort(ids)
+    return ordered[np.r_[True, ordered[1:] != ordered[:-1]]] if len(ids) else ordered
 
 
 def _view_problems(view: View, snapshot: Snapshot) -> list[str]:
@@ -56,7 +61,7 @@ def _view_problems(view: View, snapshot: Snapshot) -> list[str]:
     if len(view.dead) not in (0, segment.n_entries):
         found.append(f"{len(view.dead)} removal marks for {segment.n_entries} entries")
         return found
-    n_live = len(np.unique(segment.ids[view.live_entries()]))
+    n_live = len(_different(segment.ids[view.live_entries()]))
     if n_live != view.n_items:
         found.append(f"{n_live} items are there, must be {view.n_items}")
     return found
