@@ -135,8 +135,9 @@ def test_large_buckets_with_options(metric, kind, option):
     buckets = rng.integers(0, shape.n_buckets, (n, 2))
     options = {"n_neighbors": 9, "metric": metric}
     more, meaning = {}, {}
-    if option == "own":
+    if option == "own":  # in the bucket that is looked into, and nearest of all
         more, meaning = {"exclude_self": near}, {"own": near}
+        buckets = np.array([world.items[i][0] for i in near.tolist()])
     if option in ("few", "most"):
         mask = rng.random(2500) < (0.02 if option == "few" else 0.9)
         more, meaning = {"filter_ids": mask}, {"allowed": set(np.flatnonzero(mask).tolist())}
@@ -144,6 +145,32 @@ def test_large_buckets_with_options(metric, kind, option):
         options["max_candidates"] = 777
     result = index.search(queries, bucket_ids=buckets, **more, **options)
     assert_same(result, world.expected(queries, bucket_ids=buckets, **meaning, **options))
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "inner_product"])
+@pytest.mark.parametrize("n_queries", [1, 6])
+def test_distances_closer_together_than_float32_can_tell(metric, n_queries):
+    """All items on a shell around the query: the fast pass puts them in an order of its own."""
+    rng = np.random.default_rng(3)
+    dim, n = 96, 3000
+    directions = rng.normal(size=(n, dim))
+    if metric == "euclidean":
+        queries = np.zeros((n_queries, dim), np.float32)
+        vectors = directions / np.linalg.norm(directions, axis=1)[:, None]
+    else:
+        queries = np.tile(rng.normal(size=dim), (n_queries, 1)).astype(np.float32)
+        q = queries[0] / np.linalg.norm(queries[0])
+        vectors = directions - (directions @ q)[:, None] * q + q
+    shape = CodeShape(width=1, depth=1)
+    vectors = vectors.astype(np.float32)
+    ids = rng.permutation(n)
+    index = HashIndex.build([0] * n, vectors, ids, shape=shape)
+    world = World(shape, dim)
+    world.items = {int(i): ([0], v, 0) for i, v in zip(ids, vectors, strict=True)}
+    options = {"n_neighbors": 25, "metric": metric}
+    asked = [[0]] * n_queries
+    result = index.search(queries, bucket_ids=asked, **options)
+    assert_same(result, world.expected(queries, bucket_ids=asked, **options))
 
 
 def test_threads_are_really_used(monkeypatch):
