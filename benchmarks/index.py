@@ -139,6 +139,9 @@ def compare_lists(name, vectors, labels, tests, test_labels, rounds):
         nothing = np.zeros((len(rows), 1), np.float32)
         for threads in (1, 2):
             faiss.omp_set_num_threads(threads)
+            # In mode 0 search_preassigned leaves the threads to its caller; in mode 3 it divides
+            # the queries among them itself.
+            theirs.parallel_mode = 3 if threads > 1 else 0
 
             def our_search(queries=queries, lists=lists, threads=threads):
                 return ours.search(
