@@ -7,8 +7,13 @@ import pkgutil
 import pytest
 
 import hashcade.codes
+import hashcade.index
 
-MODULES = sorted(m.name for m in pkgutil.iter_modules(hashcade.codes.__path__, "hashcade.codes."))
+MODULES = sorted(
+    m.name
+    for package in (hashcade.codes, hashcade.index)
+    for m in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+)
 
 
 def test_there_are_examples():
