@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from hashcade import code_energy, solve_level
 from hashcade.codes._flow import optimal_codes
 from hashcade.codes._groups import arrange_groups
-from hashcade.codes._prices import _rank_slot, _sell, estimate_prices
+from hashcade.codes._prices import (
+    _rank_slot,
+    _rank_slot_roughly,
+    _sell,
+    _unpack,
+    estimate_prices,
+)
 from hashcade.codes._solve import scratch_for
 
 
@@ -101,6 +107,19 @@ def test_ranking_all_classes_abreast_is_a_sort(n_classes, n_kept):
     np.testing.assert_array_equal(value, -np.sort(-columns, axis=0)[:n_kept])
     np.testing.assert_array_equal(np.take_along_axis(columns, choice, axis=0), value)
     assert all(len(set(slots)) == n_kept for slots in choice.T.tolist())
+
+
+@pytest.mark.parametrize("width", [2, 3, 16, 100])
+def test_rough_ranking_finds_the_best_slots(width):
+    columns = np.random.default_rng(width).normal(size=(width, 333))
+    value = np.full((2, 333), -np.inf)
+    choice = np.empty((2, 333), np.int64)
+    n_bits = (width - 1).bit_length()
+    for q in range(width):
+        _rank_slot_roughly(columns[q].copy(), q, n_bits, value)
+    _unpack(value, n_bits, choice)
+    np.testing.assert_array_equal(choice, np.argsort(-columns, axis=0)[:2])
+    np.testing.assert_allclose(value, -np.sort(-columns, axis=0)[:2], rtol=1e-12)
 
 
 @pytest.mark.parametrize("n_keys", [0, 1, 20, 24, 25, 200])

@@ -38,6 +38,7 @@ _INF = np.inf
 _MAX_WIDENINGS = 3
 _BISECTIONS = 14
 _FEW = 24
+_PADDING = 8
 _CAUTION = 0.8  # all prices move at once, so each by less than it would alone ...
 _CALM = 0.4  # ... and by less each time
 
@@ -52,7 +53,7 @@ def estimate_prices(
     collision_step: float,  # 2 * beta
     corrections: int,  # how often to correct all prices at once ...
     sweeps: int,  # ... and then how often to visit every slot
-    scratch: Floats,  # (>= n_classes * width,): room that need not be asked of the system anew
+    scratch: Floats,  # (>= (n_classes + 8) * width,): room not to be asked of the system anew
 ) -> tuple[Floats, Floats, Ints]:
     """Return ``slot_price[slot]``, ``pair_price[group, slot]`` and ``choice[class, rank]``.
 
@@ -63,9 +64,13 @@ def estimate_prices(
     n_classes, width = scores.shape
     n_groups = group_start.size - 1
     # In here class p is the p-th in order, so that a group is a range.
-    # A slot's scores side by side: what a visit reads.
-    columns = scratch[: n_classes * width].reshape(width, n_classes)
-    _transpose(scores, order, columns)
+    # A slot's scores side by side: what a visit reads. Padded, because rows that are a power of
+    # two apart compete for the same lines of the cache.
+    stride = n_classes + _PADDING
+    columns = scratch[: width * stride].reshape(width, stride)
+    for p in range(n_classes):
+        for q in range(width):
+            columns[q, p] = scores[order[p], q]
     group = np.empty(n_classes, np.int64)
     for h in range(n_groups):
         group[group_start[h] : group_start[h + 1]] = h
@@ -94,20 +99,25 @@ def estimate_prices(
     new_net = np.empty(n_classes)
     margin = np.empty(n_classes)
     carried = np.empty(n_classes, np.int64)
-    for correction in range(corrections + 1):
+    n_bits = 0
+    while 1 << n_bits < width:
+        n_bits += 1
+    for correction in range(corrections):
         value[:] = -_INF
         for q in range(width):
             _net_values(q, columns, slot_price, pair_price, raised, n_raised, group_start, net)
-            _rank_slot(net, q, value, choice, carried)
-        reach = 0.0  # how far a price is expected to fall in one visit
-        for p in range(n_classes):
-            reach += (last_bought[p] - next_best[p]) / n_classes
-        if correction < corrections:
-            step = reach * _CAUTION / (1.0 + _CALM * correction)
-            _correct(
-                choice, sparsity, group, group_start, sibling_step, step,
-                slot_price, pair_price, raised, n_raised,
-            )  # fmt: skip
+            _rank_slot_roughly(net, q, n_bits, value)
+        _unpack(value, n_bits, choice)
+        step = _mean_gap(last_bought, next_best) * _CAUTION / (1.0 + _CALM * correction)
+        _correct(
+            choice, sparsity, group, group_start, sibling_step, step,
+            slot_price, pair_price, raised, n_raised,
+        )  # fmt: skip
+    value[:] = -_INF
+    for q in range(width):
+        _net_values(q, columns, slot_price, pair_price, raised, n_raised, group_start, net)
+        _rank_slot(net, q, value, choice, carried)
+    reach = _mean_gap(last_bought, next_best)  # how far a price is expected to fall in one visit
 
     bid = np.empty(n_classes)  # bids of group h, highest first, from bid[group_start[h]] on
     n_bids = np.zeros(n_groups, np.int64)
@@ -237,16 +247,6 @@ def estimate_prices(
 
 
 @njit(cache=True)
-def _transpose(scores: Floats, order: Ints, columns: Floats) -> None:
-    n_classes, width = scores.shape
-    for first in range(0, n_classes, 8):  # in tiles, for the cache's sake
-        last = min(first + 8, n_classes)
-        for q in range(width):
-            for p in range(first, last):
-                columns[q, p] = scores[order[p], q]
-
-
-@njit(cache=True)
 def _level(n_units: int, n_slots: int, step: float) -> float:
     """Price level at which slots whose units cost 0, step, 2·step, ... sell n_units together."""
     full_rounds = n_units // n_slots
@@ -335,6 +335,41 @@ def _correct(
                 n_raised[q] += 1
             else:
                 pair_price[h, q] = -_INF
+
+
+@njit(cache=True)
+def _mean_gap(last_bought: Floats, next_best: Floats) -> float:
+    gap = 0.0
+    for p in range(last_bought.size):
+        gap += last_bought[p] - next_best[p]
+    return gap / last_bought.size
+
+
+@njit(cache=True)
+def _rank_slot_roughly(net: Floats, q: int, n_bits: int, value: Floats) -> None:
+    """Insert one slot into the ranked list of every class, with its number in the last bits.
+
+    Good enough to count buyers, and three times faster than ranking values and slots: a step of
+    the insertion sort is a minimum and a maximum. ``net`` is used up.
+    """
+    bits = net.view(np.int64)
+    for p in range(bits.size):
+        bits[p] = ((bits[p] >> n_bits) << n_bits) | q
+    for i in range(value.shape[0]):
+        ranked = value[i]
+        for p in range(net.size):
+            v = ranked[p]
+            w = net[p]
+            ranked[p] = v if v > w else w
+            net[p] = w if v > w else v
+
+
+@njit(cache=True)
+def _unpack(value: Floats, n_bits: int, choice: Ints) -> None:
+    bits = value.view(np.int64)
+    for i in range(value.shape[0]):
+        for p in range(value.shape[1]):
+            choice[i, p] = bits[i, p] & ((1 << n_bits) - 1)
 
 
 @njit(cache=True)

@@ -143,7 +143,7 @@ def scratch_for(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Room for one call of the kernels, as they want it; what is in it is nobody's business."""
     table_size = width * (width + n_classes * sparsity // 2)
-    n_floats = n_classes * width + table_size
+    n_floats = (n_classes + 8) * width + table_size
     if n_floats > _KEPT:
         return np.empty(n_floats), np.empty(table_size, np.int64)
     if len(_scratch.floats) < n_floats:
@@ -173,10 +173,12 @@ def _effort(n_units: int, width: int, group_start: npt.NDArray[np.int64]) -> tup
         return 0, 0
     n_groups = len(group_start) - 2
     if n_groups == 0:
-        return 4, 0
+        return (6 if width >= 64 else 4), 0
     group_units = n_units / n_groups
     if group_units >= 2 * width or n_units < 128:
         return 6, 0
     if group_units >= width:
         return (6, 0) if n_units <= 256 else (4, 1)
-    return 4, 1 if group_units <= 8 else 2
+    if group_units <= 8:
+        return (6, 0) if n_units < 512 else (4, 1)
+    return 6, 1 if n_units <= 1024 else 2
