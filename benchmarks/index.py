@@ -429,6 +429,8 @@ def report(results):
         ]
         worst = min(r["same_ids"] for r in rows)
         lines += ["", f"Share of results with the same id as faiss: at least {worst:.4%}.", ""]
+        if results.get("note"):
+            lines += [results["note"], ""]
     if results.get("single"):
         lines += [
             "One query per call, one thread. The price of a call counts, and is lower in faiss: "
@@ -545,6 +547,8 @@ def main():
     }  # fmt: skip
     names = arguments.data.split(",")
     tables = [*parts, *(["single"] if "lists" in parts else [])]
+    if "lists" in parts:
+        results.pop("note", None)
     for table in tables:  # what is measured again replaces what was there
         again = curve_dims if table == "curves" else dims
         results[table] = [
