@@ -5,6 +5,7 @@ import pytest
 
 import hashcade
 import hashcade.codes
+import hashcade.data
 from hashcade._lazy import lazy_names
 
 CODES = [
@@ -14,6 +15,10 @@ CODES = [
     "relabel_by_code",
     "solve_cascade",
     "solve_level",
+]
+DATA = [
+    "LabelledItems",
+    "encode_labels",
 ]
 ERRORS = [
     "ConfigError",
@@ -30,9 +35,12 @@ ERRORS = [
 def test_exported_names_are_exactly_these():
     assert sorted(hashcade.__all__) == sorted([*CODES, *ERRORS, "__version__"])
     assert sorted(hashcade.codes.__all__) == sorted(CODES)
+    assert sorted(hashcade.data.__all__) == sorted(DATA)
 
 
-@pytest.mark.parametrize("package", [hashcade, hashcade.codes], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "package", [hashcade, hashcade.codes, hashcade.data], ids=lambda m: m.__name__
+)
 def test_dir_shows_the_exported_names(package):
     assert set(package.__all__) <= set(dir(package))
 
@@ -45,6 +53,13 @@ def test_both_packages_export_the_same_object(name):
 @pytest.mark.parametrize("name", [*CODES, *ERRORS])
 def test_exported_names_can_be_imported_and_are_documented(name):
     value = getattr(hashcade, name)
+    assert value.__name__ == name
+    assert inspect.getdoc(value)
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_names_of_the_data_package_can_be_imported_and_are_documented(name):
+    value = getattr(hashcade.data, name)
     assert value.__name__ == name
     assert inspect.getdoc(value)
 

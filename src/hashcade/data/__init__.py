@@ -1,0 +1,29 @@
+"""Data: from files of many kinds to items with class numbers.
+
+- :class:`LabelledItems`: what all of them return; :func:`encode_labels`: how labels become
+  class numbers.
+
+Needs numpy; Pillow for folders of images (extra ``images``), pyarrow for Parquet (extra
+``parquet``). Pickles of official data sets are read without executing anything in them.
+"""
+
+from typing import TYPE_CHECKING
+
+from hashcade._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from hashcade.data._items import LabelledItems
+    from hashcade.data._labels import encode_labels
+else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "LabelledItems": "hashcade.data._items",
+            "encode_labels": "hashcade.data._labels",
+        },
+    )
+
+__all__ = [
+    "LabelledItems",
+    "encode_labels",
+]
