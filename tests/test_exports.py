@@ -19,6 +19,8 @@ CODES = [
 DATA = [
     "LabelledItems",
     "encode_labels",
+    "load_cifar100",
+    "load_imagenet32",
 ]
 ERRORS = [
     "ConfigError",

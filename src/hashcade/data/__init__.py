@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from hashcade._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from hashcade.data._cifar100 import load_cifar100
+    from hashcade.data._imagenet32 import load_imagenet32
     from hashcade.data._items import LabelledItems
     from hashcade.data._labels import encode_labels
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
@@ -20,10 +22,14 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         {
             "LabelledItems": "hashcade.data._items",
             "encode_labels": "hashcade.data._labels",
+            "load_cifar100": "hashcade.data._cifar100",
+            "load_imagenet32": "hashcade.data._imagenet32",
         },
     )
 
 __all__ = [
     "LabelledItems",
     "encode_labels",
+    "load_cifar100",
+    "load_imagenet32",
 ]
