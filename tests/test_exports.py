@@ -19,6 +19,8 @@ CODES = [
 DATA = [
     "LabelledItems",
     "encode_labels",
+    "imagenet_split",
+    "imagenet_split_classes",
     "load_cifar100",
     "load_imagenet32",
 ]
