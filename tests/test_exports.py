@@ -21,8 +21,13 @@ DATA = [
     "encode_labels",
     "imagenet_split",
     "imagenet_split_classes",
+    "load",
     "load_cifar100",
+    "load_image_folder",
     "load_imagenet32",
+    "load_npy",
+    "load_npz",
+    "load_parquet",
 ]
 ERRORS = [
     "ConfigError",

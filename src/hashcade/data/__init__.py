@@ -1,5 +1,8 @@
 """Data: from files of many kinds to items with class numbers.
 
+- :func:`load`: recognises what is at a path, and loads it.
+- :func:`load_cifar100`, :func:`load_imagenet32`, :func:`load_image_folder`: images.
+- :func:`load_npy`, :func:`load_npz`, :func:`load_parquet`: embeddings (or images) in arrays.
 - :class:`LabelledItems`: what all of them return; :func:`encode_labels`: how labels become
   class numbers.
 - :func:`imagenet_split`, :func:`imagenet_split_classes`: the classes of supplement D.
@@ -13,11 +16,15 @@ from typing import TYPE_CHECKING
 from hashcade._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from hashcade.data._arrays import load_npy, load_npz
     from hashcade.data._cifar100 import load_cifar100
+    from hashcade.data._folder import load_image_folder
     from hashcade.data._imagenet32 import load_imagenet32
     from hashcade.data._imagenet_split import imagenet_split, imagenet_split_classes
     from hashcade.data._items import LabelledItems
     from hashcade.data._labels import encode_labels
+    from hashcade.data._load import load
+    from hashcade.data._parquet import load_parquet
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -26,8 +33,13 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             "encode_labels": "hashcade.data._labels",
             "imagenet_split": "hashcade.data._imagenet_split",
             "imagenet_split_classes": "hashcade.data._imagenet_split",
+            "load": "hashcade.data._load",
             "load_cifar100": "hashcade.data._cifar100",
+            "load_image_folder": "hashcade.data._folder",
             "load_imagenet32": "hashcade.data._imagenet32",
+            "load_npy": "hashcade.data._arrays",
+            "load_npz": "hashcade.data._arrays",
+            "load_parquet": "hashcade.data._parquet",
         },
     )
 
@@ -36,6 +48,11 @@ __all__ = [
     "encode_labels",
     "imagenet_split",
     "imagenet_split_classes",
+    "load",
     "load_cifar100",
+    "load_image_folder",
     "load_imagenet32",
+    "load_npy",
+    "load_npz",
+    "load_parquet",
 ]
