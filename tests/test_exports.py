@@ -18,6 +18,7 @@ CODES = [
 ]
 DATA = [
     "LabelledItems",
+    "download_cifar100",
     "encode_labels",
     "imagenet_split",
     "imagenet_split_classes",

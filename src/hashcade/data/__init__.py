@@ -5,6 +5,7 @@
 - :func:`load_npy`, :func:`load_npz`, :func:`load_parquet`: embeddings (or images) in arrays.
 - :class:`LabelledItems`: what all of them return; :func:`encode_labels`: how labels become
   class numbers.
+- :func:`download_cifar100`: gets the archive from the official site.
 - :func:`imagenet_split`, :func:`imagenet_split_classes`: the classes of supplement D.
 
 Needs numpy; Pillow for folders of images (extra ``images``), pyarrow for Parquet (extra
@@ -18,6 +19,7 @@ from hashcade._lazy import lazy_names
 if TYPE_CHECKING:
     from hashcade.data._arrays import load_npy, load_npz
     from hashcade.data._cifar100 import load_cifar100
+    from hashcade.data._download import download_cifar100
     from hashcade.data._folder import load_image_folder
     from hashcade.data._imagenet32 import load_imagenet32
     from hashcade.data._imagenet_split import imagenet_split, imagenet_split_classes
@@ -30,6 +32,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         __name__,
         {
             "LabelledItems": "hashcade.data._items",
+            "download_cifar100": "hashcade.data._download",
             "encode_labels": "hashcade.data._labels",
             "imagenet_split": "hashcade.data._imagenet_split",
             "imagenet_split_classes": "hashcade.data._imagenet_split",
@@ -45,6 +48,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
 
 __all__ = [
     "LabelledItems",
+    "download_cifar100",
     "encode_labels",
     "imagenet_split",
     "imagenet_split_classes",
