@@ -18,6 +18,8 @@ CODES = [
 ]
 DATA = [
     "LabelledItems",
+    "augment",
+    "centre_pixels",
     "download_cifar100",
     "encode_labels",
     "imagenet_split",
@@ -29,6 +31,7 @@ DATA = [
     "load_npy",
     "load_npz",
     "load_parquet",
+    "per_pixel_mean",
 ]
 ERRORS = [
     "ConfigError",

@@ -7,6 +7,7 @@
   class numbers.
 - :func:`download_cifar100`: gets the archive from the official site.
 - :func:`imagenet_split`, :func:`imagenet_split_classes`: the classes of supplement D.
+- :func:`per_pixel_mean`, :func:`centre_pixels`, :func:`augment`: images for a network.
 
 Needs numpy; Pillow for folders of images (extra ``images``), pyarrow for Parquet (extra
 ``parquet``). Pickles of official data sets are read without executing anything in them.
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
     from hashcade.data._labels import encode_labels
     from hashcade.data._load import load
     from hashcade.data._parquet import load_parquet
+    from hashcade.data._transforms import augment, centre_pixels, per_pixel_mean
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "LabelledItems": "hashcade.data._items",
+            "augment": "hashcade.data._transforms",
+            "centre_pixels": "hashcade.data._transforms",
             "download_cifar100": "hashcade.data._download",
             "encode_labels": "hashcade.data._labels",
             "imagenet_split": "hashcade.data._imagenet_split",
@@ -43,11 +47,14 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             "load_npy": "hashcade.data._arrays",
             "load_npz": "hashcade.data._arrays",
             "load_parquet": "hashcade.data._parquet",
+            "per_pixel_mean": "hashcade.data._transforms",
         },
     )
 
 __all__ = [
     "LabelledItems",
+    "augment",
+    "centre_pixels",
     "download_cifar100",
     "encode_labels",
     "imagenet_split",
@@ -59,4 +66,5 @@ __all__ = [
     "load_npy",
     "load_npz",
     "load_parquet",
+    "per_pixel_mean",
 ]
