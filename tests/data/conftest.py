@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -37,7 +38,8 @@ def unpacked(real_data, tmp_path_factory):
                 temporary.mkdir()
             except OSError:
                 temporary = tmp_path_factory.mktemp("unpacking")
-            with tarfile.open(archive) as tar:
+            # Read forward only: with going back, the archive would be unpacked again and again.
+            with tarfile.open(archive, "r|*") as tar:
                 tar.extractall(temporary, filter="data")
             if temporary.parent != base:
                 return temporary / folder
@@ -45,7 +47,7 @@ def unpacked(real_data, tmp_path_factory):
                 (temporary / folder).rename(base / folder)
             except OSError:  # another run was faster
                 assert (base / folder).is_dir()
-            temporary.rmdir() if not any(temporary.iterdir()) else None
+            shutil.rmtree(temporary)
         return base / folder
 
     return unpack

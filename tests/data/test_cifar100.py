@@ -72,9 +72,11 @@ def test_one_changed_byte_is_seen(written, tiny_sums):
 
 def test_bytes_behind_the_end_are_seen(written, tiny_sums):
     file = next(f for f in (written / "train", written / "train.bin") if f.exists())
-    file.write_bytes(file.read_bytes() + b"x")
-    with pytest.raises(DataError, match="md5 is"):
-        load_cifar100(written)
+    whole = file.read_bytes()
+    for more in (b"x", b"x" * 3_000_000):  # within what is read ahead, and beyond it
+        file.write_bytes(whole + more)
+        with pytest.raises(DataError, match="md5 is"):
+            load_cifar100(written)
 
 
 @pytest.mark.parametrize("verify", [True, False])
@@ -96,6 +98,18 @@ def test_a_truncated_archive_is_refused(cifar, tmp_path):
         archive.write_bytes(whole[:length])
         with pytest.raises(DataError, match=r"c\.tar\.xz"):
             load_cifar100(archive, verify=False)
+
+
+def test_an_archive_is_read_only_as_far_as_needed(cifar, tmp_path):
+    cifar.write_pickles(tmp_path / "c")
+    with tarfile.open(tmp_path / "c.tar", "w") as tar:
+        for name in ("meta", "test", "train"):
+            tar.add(tmp_path / "c" / name, f"cifar-100-python/{name}")
+    whole = (tmp_path / "c.tar").read_bytes()
+    (tmp_path / "c.tar").write_bytes(whole[: whole.index(b"cifar-100-python/train") + 1000])
+    assert len(load_cifar100(tmp_path / "c.tar", "test", verify=False)) == 4
+    with pytest.raises(DataError, match="damaged"):
+        load_cifar100(tmp_path / "c.tar", "train", verify=False)
 
 
 def test_what_is_not_there_is_named(tmp_path, written):

@@ -82,6 +82,7 @@ def test_large_finite_numbers_are_fine():
         ([[1.0], [2.0]], [[1, 0], [0, 1]], None, r"labels has several labels in row 0"),
         ([[1.0], [2.0]], [0, 2], ["a", "b"], "labels has 2 in row 1, must be from 0 to 1"),
         ([[1.0], [2.0]], [-1, 0], ["a", "b"], "labels has -1 in row 0, must be from 0 to 1"),
+        ([[1.0], [2.0]], [[0], [0, 1]], ["a", "b"], "labels is not a flat list of class numbers"),
         ([[1.0], [2.0]], ["a", "b"], ["a", "b"], "with class_names it must be class numbers"),
     ],
 )

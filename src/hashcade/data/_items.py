@@ -160,7 +160,10 @@ def _finite_float32(array: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 def _checked_numbers(labels: object, n_classes: int) -> npt.NDArray[np.int64]:
     """Return class numbers as int64[n], all of them from 0 to ``n_classes - 1``."""
-    numbers = np.asarray(labels)
+    try:
+        numbers = np.asarray(labels)
+    except ValueError:  # rows of different length
+        raise DataError("labels is not a flat list of class numbers") from None
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or len(numbers) == 0:
         raise DataError(
             f"labels is {numbers.dtype} of shape {numbers.shape}, "
