@@ -8,11 +8,12 @@ import pytest
 
 import hashcade.codes
 import hashcade.data
+import hashcade.index
 
 MODULES = sorted(
-    module.name
-    for package in (hashcade.codes, hashcade.data)
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    m.name
+    for package in (hashcade.codes, hashcade.data, hashcade.index)
+    for m in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
 )
 
 

@@ -6,6 +6,7 @@ import pytest
 import hashcade
 import hashcade.codes
 import hashcade.data
+import hashcade.index
 from hashcade._lazy import lazy_names
 
 CODES = [
@@ -33,6 +34,7 @@ DATA = [
     "load_parquet",
     "per_pixel_mean",
 ]
+INDEX = ["HashIndex", "SearchResult"]
 ERRORS = [
     "ConfigError",
     "CorruptIndexError",
@@ -46,24 +48,28 @@ ERRORS = [
 
 
 def test_exported_names_are_exactly_these():
-    assert sorted(hashcade.__all__) == sorted([*CODES, *ERRORS, "__version__"])
+    assert sorted(hashcade.__all__) == sorted([*CODES, *INDEX, *ERRORS, "__version__"])
     assert sorted(hashcade.codes.__all__) == sorted(CODES)
     assert sorted(hashcade.data.__all__) == sorted(DATA)
+    assert sorted(hashcade.index.__all__) == sorted(INDEX)
 
 
 @pytest.mark.parametrize(
-    "package", [hashcade, hashcade.codes, hashcade.data], ids=lambda m: m.__name__
+    "package",
+    [hashcade, hashcade.codes, hashcade.data, hashcade.index],
+    ids=lambda m: m.__name__,
 )
 def test_dir_shows_the_exported_names(package):
     assert set(package.__all__) <= set(dir(package))
 
 
-@pytest.mark.parametrize("name", CODES)
+@pytest.mark.parametrize("name", [*CODES, *INDEX])
 def test_both_packages_export_the_same_object(name):
-    assert getattr(hashcade, name) is getattr(hashcade.codes, name)
+    package = hashcade.codes if name in CODES else hashcade.index
+    assert getattr(hashcade, name) is getattr(package, name)
 
 
-@pytest.mark.parametrize("name", [*CODES, *ERRORS])
+@pytest.mark.parametrize("name", [*CODES, *INDEX, *ERRORS])
 def test_exported_names_can_be_imported_and_are_documented(name):
     value = getattr(hashcade, name)
     assert value.__name__ == name

@@ -28,11 +28,14 @@ if TYPE_CHECKING:
         solve_cascade,
         solve_level,
     )
+    from hashcade.index import HashIndex, SearchResult
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "CodeShape": "hashcade.codes",
+            "HashIndex": "hashcade.index",
+            "SearchResult": "hashcade.index",
             "code_energy": "hashcade.codes",
             "expected_speedup": "hashcade.codes",
             "relabel_by_code": "hashcade.codes",
@@ -46,10 +49,12 @@ __all__ = [
     "ConfigError",
     "CorruptIndexError",
     "DataError",
+    "HashIndex",
     "HashcadeError",
     "IncompatibleFormatError",
     "IndexLockedError",
     "NotFittedError",
+    "SearchResult",
     "StorageError",
     "__version__",
     "code_energy",
