@@ -7,11 +7,12 @@ import pkgutil
 import pytest
 
 import hashcade.codes
+import hashcade.data
 import hashcade.index
 
 MODULES = sorted(
     m.name
-    for package in (hashcade.codes, hashcade.index)
+    for package in (hashcade.codes, hashcade.data, hashcade.index)
     for m in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
 )
 

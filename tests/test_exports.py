@@ -5,6 +5,7 @@ import pytest
 
 import hashcade
 import hashcade.codes
+import hashcade.data
 import hashcade.index
 from hashcade._lazy import lazy_names
 
@@ -15,6 +16,23 @@ CODES = [
     "relabel_by_code",
     "solve_cascade",
     "solve_level",
+]
+DATA = [
+    "LabelledItems",
+    "augment",
+    "centre_pixels",
+    "download_cifar100",
+    "encode_labels",
+    "imagenet_split",
+    "imagenet_split_classes",
+    "load",
+    "load_cifar100",
+    "load_image_folder",
+    "load_imagenet32",
+    "load_npy",
+    "load_npz",
+    "load_parquet",
+    "per_pixel_mean",
 ]
 INDEX = ["HashIndex", "SearchResult"]
 ERRORS = [
@@ -32,11 +50,14 @@ ERRORS = [
 def test_exported_names_are_exactly_these():
     assert sorted(hashcade.__all__) == sorted([*CODES, *INDEX, *ERRORS, "__version__"])
     assert sorted(hashcade.codes.__all__) == sorted(CODES)
+    assert sorted(hashcade.data.__all__) == sorted(DATA)
     assert sorted(hashcade.index.__all__) == sorted(INDEX)
 
 
 @pytest.mark.parametrize(
-    "package", [hashcade, hashcade.codes, hashcade.index], ids=lambda m: m.__name__
+    "package",
+    [hashcade, hashcade.codes, hashcade.data, hashcade.index],
+    ids=lambda m: m.__name__,
 )
 def test_dir_shows_the_exported_names(package):
     assert set(package.__all__) <= set(dir(package))
@@ -51,6 +72,13 @@ def test_both_packages_export_the_same_object(name):
 @pytest.mark.parametrize("name", [*CODES, *INDEX, *ERRORS])
 def test_exported_names_can_be_imported_and_are_documented(name):
     value = getattr(hashcade, name)
+    assert value.__name__ == name
+    assert inspect.getdoc(value)
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_names_of_the_data_package_can_be_imported_and_are_documented(name):
+    value = getattr(hashcade.data, name)
     assert value.__name__ == name
     assert inspect.getdoc(value)
 

@@ -33,6 +33,12 @@ def test_codes_without_the_solver_do_not_import_numba():
     assert not modules & {"numba", "llvmlite", "torch"}
 
 
+def test_loaders_import_pillow_and_pyarrow_only_when_used():
+    modules = imported_by("from hashcade.data import *")
+    assert "numpy" in modules
+    assert not modules & {"numba", "llvmlite", "torch", "PIL", "pyarrow"}
+
+
 def test_import_takes_less_than_three_tenths_of_a_second():
     # Interleaved with the bare interpreter, so that a busy machine weighs on both.
     extra = []
