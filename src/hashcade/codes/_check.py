@@ -15,17 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hashcade._messages import list_rows
+
 _FLOAT64 = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
-_MAX_NAMED = 10
 
 
 def name_rows(bad: npt.NDArray[np.bool_]) -> str:
     """Name the rows where ``bad`` (one bool per row) is true: ``rows 3, 17``, ten at most."""
-    rows = np.flatnonzero(bad).tolist()
-    named = ", ".join(map(str, rows[:_MAX_NAMED]))
-    more = f" and {len(rows) - _MAX_NAMED} more" if len(rows) > _MAX_NAMED else ""
-    return f"{'row' if len(rows) == 1 else 'rows'} {named}{more}"
+    return list_rows(np.flatnonzero(bad).tolist())
 
 
 def as_array(name: str, value: object) -> npt.NDArray[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,15 +12,7 @@ from hashcade.errors import DataError
 
 Label: TypeAlias = int | str
 
-_MAX_NAMED = 10
 _ONE_EACH = "one integer or one string per item"
-
-
-def name_rows(rows: Sequence[int] | npt.NDArray[np.integer[Any]]) -> str:
-    """Name some rows in a message: ``rows 3, 17``, ten at most."""
-    named = ", ".join(str(int(row)) for row in rows[:_MAX_NAMED])
-    more = f" and {len(rows) - _MAX_NAMED} more" if len(rows) > _MAX_NAMED else ""
-    return f"{'row' if len(rows) == 1 else 'rows'} {named}{more}"
 
 
 def encode_labels(labels: object) -> tuple[npt.NDArray[np.int64], tuple[Label, ...]]:
