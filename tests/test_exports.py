@@ -5,6 +5,7 @@ import pytest
 
 import hashcade
 import hashcade.codes
+import hashcade.learn
 from hashcade._lazy import lazy_names
 
 CODES = [
@@ -15,6 +16,7 @@ CODES = [
     "solve_cascade",
     "solve_level",
 ]
+LEARN = ["hash_npairs_loss", "hash_triplet_loss", "npairs_loss", "triplet_loss"]
 ERRORS = [
     "ConfigError",
     "CorruptIndexError",
@@ -30,9 +32,12 @@ ERRORS = [
 def test_exported_names_are_exactly_these():
     assert sorted(hashcade.__all__) == sorted([*CODES, *ERRORS, "__version__"])
     assert sorted(hashcade.codes.__all__) == sorted(CODES)
+    assert sorted(hashcade.learn.__all__) == sorted(LEARN)
 
 
-@pytest.mark.parametrize("package", [hashcade, hashcade.codes], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "package", [hashcade, hashcade.codes, hashcade.learn], ids=lambda m: m.__name__
+)
 def test_dir_shows_the_exported_names(package):
     assert set(package.__all__) <= set(dir(package))
 
@@ -45,6 +50,13 @@ def test_both_packages_export_the_same_object(name):
 @pytest.mark.parametrize("name", [*CODES, *ERRORS])
 def test_exported_names_can_be_imported_and_are_documented(name):
     value = getattr(hashcade, name)
+    assert value.__name__ == name
+    assert inspect.getdoc(value)
+
+
+@pytest.mark.parametrize("name", LEARN)
+def test_names_of_learn_can_be_imported_and_are_documented(name):
+    value = getattr(hashcade.learn, name)
     assert value.__name__ == name
     assert inspect.getdoc(value)
 
