@@ -7,8 +7,13 @@ import pkgutil
 import pytest
 
 import hashcade.codes
+import hashcade.learn
 
-MODULES = sorted(m.name for m in pkgutil.iter_modules(hashcade.codes.__path__, "hashcade.codes."))
+MODULES = sorted(
+    module.name
+    for package in (hashcade.codes, hashcade.learn)
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+)
 
 
 def test_there_are_examples():

@@ -16,7 +16,13 @@ CODES = [
     "solve_cascade",
     "solve_level",
 ]
-LEARN = ["hash_npairs_loss", "hash_triplet_loss", "npairs_loss", "triplet_loss"]
+LEARN = [
+    "ClassSampler",
+    "hash_npairs_loss",
+    "hash_triplet_loss",
+    "npairs_loss",
+    "triplet_loss",
+]
 ERRORS = [
     "ConfigError",
     "CorruptIndexError",

@@ -1,5 +1,6 @@
 """Learning: from labelled embeddings or images to a trained hasher.
 
+- :class:`ClassSampler`: batches of n classes × m items that leave nothing out.
 - :func:`triplet_loss`, :func:`npairs_loss`: losses of a base network, on plain embeddings.
 - :func:`hash_triplet_loss`, :func:`hash_npairs_loss`: losses of one level of hash scores.
 
@@ -16,11 +17,13 @@ require_extra("safetensors", "train")
 
 if TYPE_CHECKING:
     from hashcade.learn._npairs import hash_npairs_loss, npairs_loss
+    from hashcade.learn._sampler import ClassSampler
     from hashcade.learn._triplet import hash_triplet_loss, triplet_loss
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "ClassSampler": "hashcade.learn._sampler",
             "hash_npairs_loss": "hashcade.learn._npairs",
             "hash_triplet_loss": "hashcade.learn._triplet",
             "npairs_loss": "hashcade.learn._npairs",
@@ -29,6 +32,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     )
 
 __all__ = [
+    "ClassSampler",
     "hash_npairs_loss",
     "hash_triplet_loss",
     "npairs_loss",
