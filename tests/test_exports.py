@@ -17,7 +17,10 @@ CODES = [
     "solve_level",
 ]
 LEARN = [
+    "NIN",
     "ClassSampler",
+    "Hasher",
+    "StrideNet",
     "hash_npairs_loss",
     "hash_triplet_loss",
     "npairs_loss",
@@ -36,7 +39,7 @@ ERRORS = [
 
 
 def test_exported_names_are_exactly_these():
-    assert sorted(hashcade.__all__) == sorted([*CODES, *ERRORS, "__version__"])
+    assert sorted(hashcade.__all__) == sorted([*CODES, "Hasher", *ERRORS, "__version__"])
     assert sorted(hashcade.codes.__all__) == sorted(CODES)
     assert sorted(hashcade.learn.__all__) == sorted(LEARN)
 

@@ -28,11 +28,13 @@ if TYPE_CHECKING:
         solve_cascade,
         solve_level,
     )
+    from hashcade.learn import Hasher
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "CodeShape": "hashcade.codes",
+            "Hasher": "hashcade.learn",
             "code_energy": "hashcade.codes",
             "expected_speedup": "hashcade.codes",
             "relabel_by_code": "hashcade.codes",
@@ -47,6 +49,7 @@ __all__ = [
     "CorruptIndexError",
     "DataError",
     "HashcadeError",
+    "Hasher",
     "IncompatibleFormatError",
     "IndexLockedError",
     "NotFittedError",

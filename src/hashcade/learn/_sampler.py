@@ -143,7 +143,8 @@ classes have 2 to 4 items
         )
         low, high = int(self._sizes.min()), int(self._sizes.max())
         if low == high:
-            return f"{text}classes have {low} items each"
+            filled = "batch" if low % self.items_per_class == 0 else "items of a class"
+            return f"{text.removesuffix(', because ')} to fill the last {filled}"
         single = Counter(self._sizes.tolist())[1]
         alone = f", {single} of them a single one" if single else ""
         return f"{text}classes have {low} to {high} items{alone}"
