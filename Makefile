@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 CODE   := src tests $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint types test-fast test-slow format bench bench-solver bench-learn-embeddings clean distclean
+.PHONY: help setup test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings clean distclean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ printf "  %-24s %s\n", $$1, $$2 }'
@@ -44,13 +44,18 @@ test-fast: $(STAMP) ## The quick tests alone
 test-slow: $(STAMP) ## The slow tests, with many more examples per property
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m slow
 
-bench: bench-solver bench-learn-embeddings ## All benchmarks
+bench: bench-solver bench-index bench-learn-embeddings ## All benchmarks
 
 bench-solver: $(STAMP) ## The code solver against OR-tools
 	$(BIN)/python benchmarks/solver.py
 
 bench-learn-embeddings: $(STAMP) ## Hasher on embeddings of Cifar-100, and the solver's share
 	$(BIN)/python benchmarks/learn_embeddings.py
+
+# hnswlib is published as source: without a C++ compiler the benchmark goes on without it.
+bench-index: $(STAMP) ## The index against faiss, hnswlib and usearch; writes docs/results
+	-$(PIP) hnswlib
+	$(BIN)/python benchmarks/index.py
 
 clean: ## Remove caches and build results
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

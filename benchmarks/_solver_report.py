@@ -110,9 +110,10 @@ At every training step the classes of the mini-batch are given codes with the le
 {skipped}
 Time of ours is the whole public call, input checks included. Time of OR-tools is its solve call
 alone, on the network of the paper: building the network (bulk numpy interface) and reading the
-solution are not counted. Each repetition is a new problem, solved by both, in turns as to who goes
-first. Small problems are repeated more often. Times are medians, in milliseconds; the ratio is
-OR-tools' median by ours; quartiles and range are those of the ratios of single repetitions.
+solution are not counted. Each repetition is a new problem. Problems come in blocks, of eight where
+they are small; one solver takes the block, then the other, in turns as to who goes first. Small
+problems are repeated more often. Times are medians, in milliseconds; the ratio is OR-tools' median
+by ours; quartiles and range are those of the ratios of single repetitions.
 
 After each repetition both energies are computed independently. Ours may be no higher than that of
 OR-tools, and lower at most by what its rounding of costs to integers explains.

@@ -47,6 +47,8 @@ def verdict(name: str, value: float, target: float, *, at_most: bool = False) ->
 def learn(seed: int) -> bool:
     """Train on the training set, search the test set; whether all targets are met."""
     folder = Path(os.environ.get("HASHCADE_DATA", ROOT.parent / "shared" / "data"))
+    if not (folder / EMBEDDINGS).exists():
+        sys.exit(f"{folder / EMBEDDINGS} is missing: set HASHCADE_DATA to the folder that has it")
     with np.load(folder / EMBEDDINGS) as file:
         data = {name: file[name] for name in file.files}
     test, labels = data["test"].astype(np.float32), data["test_labels"]

@@ -7,12 +7,13 @@ import pkgutil
 import pytest
 
 import hashcade.codes
+import hashcade.index
 import hashcade.learn
 
 MODULES = sorted(
-    module.name
-    for package in (hashcade.codes, hashcade.learn)
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    m.name
+    for package in (hashcade.codes, hashcade.index, hashcade.learn)
+    for m in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
 )
 
 

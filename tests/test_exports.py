@@ -5,6 +5,7 @@ import pytest
 
 import hashcade
 import hashcade.codes
+import hashcade.index
 import hashcade.learn
 from hashcade._lazy import lazy_names
 
@@ -16,6 +17,7 @@ CODES = [
     "solve_cascade",
     "solve_level",
 ]
+INDEX = ["HashIndex", "SearchResult"]
 LEARN = [
     "NIN",
     "ClassSampler",
@@ -39,24 +41,28 @@ ERRORS = [
 
 
 def test_exported_names_are_exactly_these():
-    assert sorted(hashcade.__all__) == sorted([*CODES, "Hasher", *ERRORS, "__version__"])
+    assert sorted(hashcade.__all__) == sorted([*CODES, *INDEX, "Hasher", *ERRORS, "__version__"])
     assert sorted(hashcade.codes.__all__) == sorted(CODES)
+    assert sorted(hashcade.index.__all__) == sorted(INDEX)
     assert sorted(hashcade.learn.__all__) == sorted(LEARN)
 
 
 @pytest.mark.parametrize(
-    "package", [hashcade, hashcade.codes, hashcade.learn], ids=lambda m: m.__name__
+    "package",
+    [hashcade, hashcade.codes, hashcade.index, hashcade.learn],
+    ids=lambda m: m.__name__,
 )
 def test_dir_shows_the_exported_names(package):
     assert set(package.__all__) <= set(dir(package))
 
 
-@pytest.mark.parametrize("name", CODES)
+@pytest.mark.parametrize("name", [*CODES, *INDEX])
 def test_both_packages_export_the_same_object(name):
-    assert getattr(hashcade, name) is getattr(hashcade.codes, name)
+    package = hashcade.codes if name in CODES else hashcade.index
+    assert getattr(hashcade, name) is getattr(package, name)
 
 
-@pytest.mark.parametrize("name", [*CODES, *ERRORS])
+@pytest.mark.parametrize("name", [*CODES, *INDEX, *ERRORS])
 def test_exported_names_can_be_imported_and_are_documented(name):
     value = getattr(hashcade, name)
     assert value.__name__ == name

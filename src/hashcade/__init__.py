@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         solve_cascade,
         solve_level,
     )
+    from hashcade.index import HashIndex, SearchResult
     from hashcade.learn import Hasher
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
@@ -35,6 +36,8 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         {
             "CodeShape": "hashcade.codes",
             "Hasher": "hashcade.learn",
+            "HashIndex": "hashcade.index",
+            "SearchResult": "hashcade.index",
             "code_energy": "hashcade.codes",
             "expected_speedup": "hashcade.codes",
             "relabel_by_code": "hashcade.codes",
@@ -48,11 +51,13 @@ __all__ = [
     "ConfigError",
     "CorruptIndexError",
     "DataError",
+    "HashIndex",
     "HashcadeError",
     "Hasher",
     "IncompatibleFormatError",
     "IndexLockedError",
     "NotFittedError",
+    "SearchResult",
     "StorageError",
     "__version__",
     "code_energy",

@@ -1,5 +1,6 @@
 """The solver of one level: exact, for every kind of problem, and deterministic."""
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations, product
 
 import numpy as np
@@ -211,6 +212,17 @@ def test_penalties_far_apart_are_both_respected():
         "collision_penalty": 1e-4,
     }
     assert_equals_reference(scores, problem)
+
+
+def test_threads_do_not_share_their_scratch_room():
+    rng = np.random.default_rng(5)
+    problems = [rng.normal(size=(40 + 7 * i, 24)) for i in range(12)]
+    expected = [solve_level(p, sparsity=2, collision_penalty=0.2) for p in problems]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            codes = pool.map(lambda p: solve_level(p, sparsity=2, collision_penalty=0.2), problems)
+            for ours, theirs in zip(codes, expected, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
 
 
 def test_torch_like_lists_and_float32_are_accepted():

@@ -1,4 +1,4 @@
-"""First half of the solver: good slot prices, found by letting every slot sell itself in turn.
+"""First half of the solver: good slot prices, as a market would find them.
 
 Kernel only: arrays in, arrays out, numba. `_solve.py` says what is solved, `_flow.py` makes it
 exact. Nothing here decides correctness: whatever prices come out, the second half ends at an
@@ -15,13 +15,14 @@ unit for no less than ``collision_step * Y`` (the cost of one more collision, 2�
 (y+1)-th unit within one group for ``sibling_step * y`` (2·alpha·y) on top. At an optimum of
 equation 5 there are prices at which everybody gets what he wants; that is the dual problem.
 
-One visit to a slot is an exact line search in all prices of that slot at once, everything else
-kept. A class comes at any price below its *bid*: its score less the net value it would have to
-give up elsewhere. The bids, sold highest first, meet the rising cost at some number of units;
-every price between the last bid that was served and the first that was not fits, and the middle
-is taken, because a neighbouring slot's price will move next. A sweep visits every slot once and
-costs O(n_classes · width) plus O(n_classes · sparsity · log) for the sales; it needs no more
-memory than the scores.
+Prices are improved in two ways. A *correction* counts the buyers everywhere and moves all prices at
+once, by the slope at which buyers are expected to leave: crude, and vectorised throughout. A
+*sweep* visits one slot after the other, and a visit is an exact line search in all prices of that
+slot, everything else kept. A class comes at any price below its *bid*: its score less the net
+value it would have to give up elsewhere. The bids, sold highest first, meet the rising cost at
+some number of units; every price between the last bid that was served and the first that was not
+fits, and the middle is taken, because a neighbouring slot's price will move next. Each of the two
+costs O(n_classes · width · sparsity) and needs no more memory than the scores.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _INF = np.inf
 _MAX_WIDENINGS = 3
 _BISECTIONS = 14
 _FEW = 24
-_CAUTION = 0.7
+_CAUTION = 0.8  # all prices move at once, so each by less than it would alone ...
+_CALM = 0.4  # ... and by less each time
 
 
 @njit(cache=True)
@@ -48,8 +50,8 @@ def estimate_prices(
     group_start: Ints,  # (n_groups + 1,): group h is order[group_start[h]:group_start[h + 1]]
     sibling_step: float,  # 2 * alpha
     collision_step: float,  # 2 * beta
-    corrections: int,
-    sweeps: int,
+    corrections: int,  # how often to correct all prices at once ...
+    sweeps: int,  # ... and then how often to visit every slot
     scratch: Floats,  # (>= n_classes * width,): room that need not be asked of the system anew
 ) -> tuple[Floats, Floats, Ints]:
     """Return ``slot_price[slot]``, ``pair_price[group, slot]`` and ``choice[class, rank]``.
@@ -101,7 +103,11 @@ def estimate_prices(
         for p in range(n_classes):
             reach += (last_bought[p] - next_best[p]) / n_classes
         if correction < corrections:
-            _correct(choice, sparsity, group, group_start, reach, slot_price, pair_price)
+            step = reach * _CAUTION / (1.0 + _CALM * correction)
+            _correct(
+                choice, sparsity, group, group_start, sibling_step, step,
+                slot_price, pair_price, raised, n_raised,
+            )  # fmt: skip
 
     bid = np.empty(n_classes)  # bids of group h, highest first, from bid[group_start[h]] on
     n_bids = np.zeros(n_groups, np.int64)
@@ -275,33 +281,60 @@ def _correct(
     sparsity: int,
     group: Ints,
     group_start: Ints,
-    gap: float,  # mean net value between the last slot bought and the next best
+    sibling_step: float,
+    step: float,  # mean net value between the last slot bought and the next best, or less
     slot_price: Floats,
     pair_price: Floats,
+    raised: Ints,
+    n_raised: Ints,
 ) -> None:
     """Move all prices at once towards where supply meets demand.
 
-    Of the units on a slot the share price / (sparsity * gap) leaves it when its price rises by so
-    little; that is the slope by which an excess of buyers is turned into a price.
+    If a price rises by x, about the share x / (sparsity * step) of the units there leaves: by
+    this slope an excess of buyers is turned into a price. A pair whose group is too small to
+    fill all slots sells what its price above the slot's justifies, one unit at least; only what
+    it sells counts as demand at the slot.
     """
     n_groups, width = pair_price.shape
-    demand = np.zeros((n_groups, width))
-    n_units = np.zeros(n_groups)  # per group, those who pay the slot's own price as group 0
-    for p in range(group.size):
-        h = group[p] if pair_price[group[p], 0] > -_INF else 0
-        n_units[h] += sparsity
+    n_classes = group.size
+    buyers = np.zeros((n_groups, width), np.int64)
+    for p in range(n_classes):
         for i in range(sparsity):
-            demand[h, choice[i, p]] += 1.0
-    for h in range(n_groups):
-        supply = n_units[h] / width
-        if supply > 0.0:
-            slope = _CAUTION * sparsity * gap / max(supply, 1.0)
+            buyers[group[p], choice[i, p]] += 1
+    demand = buyers[0].astype(np.float64)  # at the slots' own prices
+    n_units = (group_start[1] - group_start[0]) * sparsity
+    for h in range(1, n_groups):
+        group_units = (group_start[h + 1] - group_start[h]) * sparsity
+        supply = group_units / width
+        if supply >= 1.0:
+            slope = sparsity * step / supply
             for q in range(width):
-                change = slope * (demand[h, q] - supply)
-                if h == 0:  # no slot sells below its first unit's cost, no pair below the slot
-                    slot_price[q] = max(slot_price[q] + change, 0.0)
-                else:
-                    pair_price[h, q] = max(pair_price[h, q] + change, slot_price[q])
+                pair_price[h, q] += slope * (buyers[h, q] - supply)
+            continue
+        n_units += group_units
+        for q in range(width):
+            served = 1
+            if pair_price[h, q] > slot_price[q]:
+                served += int((pair_price[h, q] - slot_price[q]) / sibling_step)
+            elif buyers[h, q] <= 1:
+                demand[q] += buyers[h, q]
+                continue
+            excess = buyers[h, q] - served
+            demand[q] += min(buyers[h, q], served)
+            pair_price[h, q] = max(pair_price[h, q], slot_price[q])
+            pair_price[h, q] += sparsity * step * excess / max(buyers[h, q], 1)
+    supply = n_units / width
+    for q in range(width):
+        n_raised[q] = 0
+        if n_units > 0:  # no slot sells below its first unit's cost, which is nothing
+            change = sparsity * step * (demand[q] - supply) / max(supply, 1.0)
+            slot_price[q] = max(slot_price[q] + change, 0.0)
+        for h in range(1, n_groups):
+            if pair_price[h, q] > slot_price[q]:
+                raised[q, n_raised[q]] = h
+                n_raised[q] += 1
+            else:
+                pair_price[h, q] = -_INF
 
 
 @njit(cache=True)

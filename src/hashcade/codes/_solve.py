@@ -173,12 +173,10 @@ def _effort(n_units: int, width: int, group_start: npt.NDArray[np.int64]) -> tup
         return 0, 0
     n_groups = len(group_start) - 2
     if n_groups == 0:
-        return (2, 1) if width >= 128 and n_units <= 4 * width else (3, 0)
-    group_units = n_units / n_groups
-    if group_units >= 2 * width:
         return 4, 0
+    group_units = n_units / n_groups
+    if group_units >= 2 * width or n_units < 128:
+        return 6, 0
     if group_units >= width:
-        return 4, 1
-    if group_units > 8:
-        return 2, 3
-    return 2, 1 if n_units < 1024 else 2
+        return (6, 0) if n_units <= 256 else (4, 1)
+    return 4, 1 if group_units <= 8 else 2

@@ -1,0 +1,202 @@
+"""Checks of what comes in from outside. Each returns the one form that the code works with.
+
+An array that already has this form is returned as it is, not copied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade.codes._check import as_array, checked_count, name_rows
+from hashcade.codes._shape import CodeShape
+from hashcade.index._kernel import FILTER_MASK, FILTER_SORTED, NO_FILTER
+from hashcade.index._table import Float32s, Int64s
+
+_NO_MASK = np.empty(0, dtype=np.bool_)
+_NO_IDS = np.empty(0, dtype=np.int64)
+_MAX_NAMED = 10
+
+
+def checked_vectors(name: str, value: object, dim: int | None = None) -> Float32s:
+    """Return finite vectors as a C-contiguous float32[n, dim] array."""
+    vectors = as_array(name, value)
+    if vectors.dtype.kind not in "fiub":
+        raise ValueError(f"{name} has dtype {vectors.dtype}, must be real numbers")
+    if vectors.ndim != 2 or vectors.shape[1] == 0:
+        raise ValueError(f"{name} has shape {vectors.shape}, must be (n, dim) with dim >= 1")
+    if dim is not None and vectors.shape[1] != dim:
+        raise ValueError(f"{name} has dim {vectors.shape[1]}, the index has dim {dim}")
+    if vectors.dtype != np.float32 or not vectors.flags.c_contiguous:
+        with np.errstate(over="ignore", invalid="ignore"):  # named as infinite below
+            vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+    for at in range(0, len(vectors), 65536):  # in chunks: the test needs memory of its own
+        chunk = vectors[at : at + 65536]
+        if not math.isfinite(np.vdot(chunk, chunk)):  # may overflow: a reason to look closely
+            bad = ~np.isfinite(vectors).all(axis=1)
+            if bad.any():
+                raise ValueError(f"{name} has NaN or values beyond float32 in {name_rows(bad)}")
+    return vectors
+
+
+def plain(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return an array of the one kind that kernels are compiled for: of another, a copy.
+
+    A read-only array would be another type to numba, and be compiled for in the middle of a search.
+    """
+    flags = array.flags
+    if array.dtype == dtype and flags.c_contiguous and flags.writeable and flags.aligned:
+        return np.asarray(array)
+    return np.array(array, dtype=dtype, order="C", subok=False)
+
+
+def checked_queries(value: object, dim: int) -> Float32s:
+    """Return queries as float32[q, dim]; one vector alone is one query."""
+    vectors = as_array("vectors", value)
+    if vectors.ndim == 1:
+        vectors = vectors[None, :]
+    return plain(checked_vectors("vectors", vectors, dim), np.float32)
+
+
+def checked_buckets(
+    value: object, n: int, shape: CodeShape, *, several: int | None, of: str
+) -> Int64s:
+    """Return bucket ids as int64[n, p]; with ``several`` p must be that."""
+    buckets = as_array("bucket_ids", value)
+    if buckets.dtype.kind not in "iu" and buckets.size > 0:
+        raise ValueError(f"bucket_ids has dtype {buckets.dtype}, must be integers")
+    if buckets.ndim == 0 and n == 1:
+        buckets = buckets[None, None]
+    if buckets.ndim == 1:  # one bucket per row; for one query alone: all its buckets
+        buckets = buckets[None, :] if n == 1 and several is None else buckets[:, None]
+    if buckets.ndim != 2:
+        raise ValueError(f"bucket_ids has shape {buckets.shape}, must be (n, buckets per {of})")
+    if len(buckets) != n:
+        raise ValueError(f"bucket_ids has {len(buckets)} rows, vectors has {n}")
+    if n > 0 and buckets.shape[1] == 0:
+        raise ValueError(f"bucket_ids has shape {buckets.shape}, must name at least one bucket")
+    if n > 0 and several is not None and buckets.shape[1] != several:
+        raise ValueError(f"bucket_ids has {buckets.shape[1]} columns, shape.sparsity={several}")
+    buckets = plain(buckets, np.int64) if buckets.dtype != np.uint64 else buckets
+    # Seen as unsigned a negative number is larger than any that is allowed.
+    if buckets.size > 0 and buckets.view(np.uint64).max() >= shape.n_buckets:
+        bad = np.asarray(((buckets < 0) | (buckets >= shape.n_buckets)).any(axis=1))
+        raise ValueError(
+            f"bucket_ids has values outside 0..{shape.n_buckets - 1} in {name_rows(bad)},"
+            f" must be >= 0 and < n_buckets={shape.n_buckets}"
+        )
+    return plain(buckets, np.int64)
+
+
+def checked_scores(value: object, n: int, shape: CodeShape) -> npt.NDArray[Any]:
+    """Return slot scores as C-contiguous float32 or float64[n, depth, width]."""
+    scores = as_array("scores", value)
+    if scores.ndim == 2 and n == 1:
+        scores = scores[None]
+    if scores.shape != (n, shape.depth, shape.width):
+        raise ValueError(
+            f"scores has shape {scores.shape}, must be "
+            f"(n={n}, depth={shape.depth}, width={shape.width})"
+        )
+    if scores.dtype.kind not in "fiub":
+        raise ValueError(f"scores has dtype {scores.dtype}, must be real numbers")
+    wide = scores.dtype if scores.dtype in (np.float32, np.float64) else np.dtype(np.float64)
+    if wide == np.float64 and scores.dtype == np.float16:
+        wide = np.dtype(np.float32)
+    scores = plain(scores, wide)
+    bad = (np.isnan(scores) | (scores == np.inf)).any(axis=(1, 2))
+    if bad.any():
+        raise ValueError(f"scores has NaN or +inf in {name_rows(bad)}")
+    return scores
+
+
+def checked_ids(name: str, value: object, n: int | None = None) -> Int64s:
+    """Return ids as int64[n]: not negative, and none of them twice."""
+    ids = as_array(name, value)
+    if ids.ndim != 1:
+        raise ValueError(f"{name} has shape {ids.shape}, must be (n,)")
+    if n is not None and len(ids) != n:
+        raise ValueError(f"{name} has {len(ids)} entries, vectors has {n} rows")
+    if len(ids) == 0:
+        return np.empty(0, dtype=np.int64)
+    if ids.dtype.kind not in "iu":
+        raise ValueError(f"{name} has dtype {ids.dtype}, must be integers")
+    bad = ids < 0 if ids.dtype.kind == "i" else ids > np.iinfo(np.int64).max
+    if bad.any():
+        raise ValueError(f"{name} must be in 0..2**63-1, is not in {name_rows(np.asarray(bad))}")
+    ids = np.ascontiguousarray(ids, dtype=np.int64)
+    if len(ids) > 1:
+        ordered = np.sort(ids)
+        again = ordered[1:][ordered[1:] == ordered[:-1]]
+        if len(again) > 0:
+            raise ValueError(f"{name} has {name_ids(np.unique(again))} more than once")
+    return ids
+
+
+def checked_labels(value: object, n: int) -> Int64s:
+    """Return labels as int64[n]."""
+    labels = as_array("labels", value)
+    if labels.shape != (n,):
+        raise ValueError(f"labels has shape {labels.shape}, must be ({n},) as vectors has {n} rows")
+    if labels.dtype.kind not in "iub" and n > 0:
+        raise ValueError(f"labels has dtype {labels.dtype}, must be integers")
+    return labels.astype(np.int64)
+
+
+def checked_own(value: object, n: int) -> Int64s:
+    """Return for each query the id that it must not find, -1 for none."""
+    if value is None or value is False:
+        nobody = np.empty(n, dtype=np.int64)
+        nobody.fill(-1)
+        return nobody
+    if value is True:
+        return np.arange(n, dtype=np.int64)
+    own = as_array("exclude_self", value)
+    if own.shape != (n,) or (own.dtype.kind not in "iu" and n > 0):
+        raise ValueError(
+            f"exclude_self has shape {own.shape} and dtype {own.dtype},"
+            f" must be True, False or one id per query, ({n},)"
+        )
+    return plain(own, np.int64)
+
+
+def checked_filter(
+    value: object, id_bound: int
+) -> tuple[int, npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    """Return a filter as the kernels take it: mode, mask over ids, sorted ids."""
+    if value is None:
+        return NO_FILTER, _NO_MASK, _NO_IDS
+    if isinstance(value, Set):
+        value = list(value)
+    chosen = as_array("filter_ids", value)
+    if chosen.ndim != 1:
+        raise ValueError(f"filter_ids has shape {chosen.shape}, must be (n,)")
+    if chosen.dtype.kind == "b":
+        return FILTER_MASK, plain(chosen, np.bool_), _NO_IDS
+    if len(chosen) == 0:
+        return FILTER_SORTED, _NO_MASK, _NO_IDS
+    if chosen.dtype.kind not in "iu":
+        raise ValueError(f"filter_ids has dtype {chosen.dtype}, must be bool or integers")
+    chosen = chosen[(chosen >= 0) & (chosen < id_bound)].astype(np.int64)
+    # A mask answers in one step; a search in sorted ids needs no memory. Many ids: a mask.
+    if id_bound <= 64 * len(chosen):
+        mask = np.zeros(id_bound, dtype=np.bool_)
+        mask[chosen] = True
+        return FILTER_MASK, mask, _NO_IDS
+    return FILTER_SORTED, _NO_MASK, np.sort(chosen)
+
+
+def checked_limit(name: str, value: object) -> int:
+    """Return an optional positive number; -1 stands for None."""
+    return -1 if value is None else checked_count(name, value)
+
+
+def name_ids(ids: Int64s) -> str:
+    """Name ids in a message: ``id 7`` or ``ids 7, 9``, ten at most."""
+    named = ", ".join(map(str, ids[:_MAX_NAMED].tolist()))
+    more = f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else ""
+    return f"{'id' if len(ids) == 1 else 'ids'} {named}{more}"

@@ -1,0 +1,564 @@
+"""The scan: distances from queries to the entries of their buckets, and the best of them.
+
+One self-contained file, arrays in and arrays out; ``_reference.py`` is its plain twin.
+
+Two passes, fused. The fast one computes float32 distances of a tile of entries to up to four
+queries at once, summing in whatever order suits the vector unit. It decides nothing but this:
+an entry that cannot be among the best, the rounding error allowed for, is dropped. Whatever
+remains is measured again in float64, in a fixed order, and only this number counts. So the
+result is the same for one query or many, one thread or more, and in whatever order the entries
+come by: the best by (distance as returned, id).
+
+Layout. Entries lie row after row in memory, so one query on a cold bucket runs at the speed of the
+memory bus. Visits come sorted by where they start: queries that look at the same bucket are
+next to each other, and a tile is fetched from memory once for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+EUCLIDEAN = 0
+INNER_PRODUCT = 1
+
+NO_FILTER = 0
+FILTER_MASK = 1
+FILTER_SORTED = 2
+
+# Sums may be reordered and fused, which is what a vector unit needs. Nothing is assumed about
+# NaN and infinity: the comparisons below rely on both.
+_SUMS = {"reassoc", "contract", "nsz"}
+CHUNK = 16
+_TILE = 4096  # entries whose fast distances are kept at a time: they stay in the first cache
+
+
+# -- fast distances: float32, any order; also the nearest of every sixteen entries ---------------
+
+
+@njit(cache=True, nogil=True, fastmath=_SUMS)
+def _squared_1(vectors, start, stop, query, out, nearest):  # type: ignore[no-untyped-def]
+    dim = vectors.shape[1]
+    for low in range(start, stop, CHUNK):
+        least = np.float32(np.inf)
+        for row in range(low, min(low + CHUNK, stop)):
+            total = np.float32(0.0)
+            for j in range(dim):
+                diff = vectors[row, j] - query[j]
+                total += diff * diff
+            out[row - start] = total
+            least = min(least, total)
+        nearest[(low - start) // CHUNK] = least
+
+
+@njit(cache=True, nogil=True, fastmath=_SUMS)
+def _squared_4(vectors, start, stop, qa, qb, qc, qd, out, nearest):  # type: ignore[no-untyped-def]
+    dim = vectors.shape[1]
+    for low in range(start, stop, CHUNK):
+        chunk = (low - start) // CHUNK
+        least_a = least_b = least_c = least_d = np.float32(np.inf)
+        for row in range(low, min(low + CHUNK, stop)):
+            a = np.float32(0.0)
+            b = np.float32(0.0)
+            c = np.float32(0.0)
+            d = np.float32(0.0)
+            for j in range(dim):
+                value = vectors[row, j]
+                diff = value - qa[j]
+                a += diff * diff
+                diff = value - qb[j]
+                b += diff * diff
+                diff = value - qc[j]
+                c += diff * diff
+                diff = value - qd[j]
+                d += diff * diff
+            out[0, row - start] = a
+            out[1, row - start] = b
+            out[2, row - start] = c
+            out[3, row - start] = d
+            least_a = min(least_a, a)
+            least_b = min(least_b, b)
+            least_c = min(least_c, c)
+            least_d = min(least_d, d)
+        nearest[0, chunk] = least_a
+        nearest[1, chunk] = least_b
+        nearest[2, chunk] = least_c
+        nearest[3, chunk] = least_d
+
+
+@njit(cache=True, nogil=True, fastmath=_SUMS)
+def _negative_dot_1(vectors, start, stop, query, out, nearest):  # type: ignore[no-untyped-def]
+    dim = vectors.shape[1]
+    for low in range(start, stop, CHUNK):
+        least = np.float32(np.inf)
+        for row in range(low, min(low + CHUNK, stop)):
+            total = np.float32(0.0)
+            for j in range(dim):
+                total += vectors[row, j] * query[j]
+            total = -total
+            out[row - start] = total
+            least = min(least, total)
+        nearest[(low - start) // CHUNK] = least
+
+
+@njit(cache=True, nogil=True, fastmath=_SUMS)
+def _negative_dot_4(vectors, start, stop, qa, qb, qc, qd, out, nearest):  # type: ignore[no-untyped-def]
+    dim = vectors.shape[1]
+    for low in range(start, stop, CHUNK):
+        chunk = (low - start) // CHUNK
+        least_a = least_b = least_c = least_d = np.float32(np.inf)
+        for row in range(low, min(low + CHUNK, stop)):
+            a = np.float32(0.0)
+            b = np.float32(0.0)
+            c = np.float32(0.0)
+            d = np.float32(0.0)
+            for j in range(dim):
+                value = vectors[row, j]
+                a += value * qa[j]
+                b += value * qb[j]
+                c += value * qc[j]
+                d += value * qd[j]
+            a = -a
+            b = -b
+            c = -c
+            d = -d
+            out[0, row - start] = a
+            out[1, row - start] = b
+            out[2, row - start] = c
+            out[3, row - start] = d
+            least_a = min(least_a, a)
+            least_b = min(least_b, b)
+            least_c = min(least_c, c)
+            least_d = min(least_d, d)
+        nearest[0, chunk] = least_a
+        nearest[1, chunk] = least_b
+        nearest[2, chunk] = least_c
+        nearest[3, chunk] = least_d
+
+
+# -- exact distances: float64, eight sums in a fixed order -------------------------------------
+
+
+def _emit_eight_sums(typing_context, vector, query, metric):  # type: ignore[no-untyped-def]
+    """Sum the terms of whole groups of eight: term j goes to sum number j % 8.
+
+    Written out as vector operations, because the order is part of the result and so must not be
+    left to the optimiser, which in turn does not find the vectors without the freedom to reorder.
+    """
+
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        vector_type, query_type, _ = signature.args
+        left = context.make_array(vector_type)(context, builder, args[0])
+        right = context.make_array(query_type)(context, builder, args[1])
+        n = builder.extract_value(left.shape, 0)
+        size = n.type
+        singles = ir.VectorType(ir.FloatType(), 8)
+        doubles = ir.VectorType(ir.DoubleType(), 8)
+        zero = ir.Constant(doubles, [0.0] * 8)
+        sums = cgutils.alloca_once_value(builder, zero)  # type: ignore[no-untyped-call]
+        euclidean = builder.icmp_signed("==", args[2], ir.Constant(args[2].type, EUCLIDEAN))
+        groups = builder.lshr(n, ir.Constant(size, 3))
+        with cgutils.for_range(builder, groups) as loop:
+            at = builder.shl(loop.index, ir.Constant(size, 3))
+
+            def loaded(data):  # type: ignore[no-untyped-def]
+                pointer = builder.bitcast(builder.gep(data, [at]), singles.as_pointer())
+                return builder.fpext(builder.load(pointer, align=4), doubles)
+
+            x: Any = loaded(left.data)  # type: ignore[no-untyped-call]
+            q: Any = loaded(right.data)  # type: ignore[no-untyped-call]
+            difference = builder.fsub(x, q)
+            a = builder.select(euclidean, difference, x)
+            b = builder.select(euclidean, difference, q)
+            builder.store(builder.fadd(builder.load(sums), builder.fmul(a, b)), sums)
+        final = builder.load(sums)
+        lanes = [builder.extract_element(final, ir.Constant(ir.IntType(32), k)) for k in range(8)]
+        return context.make_tuple(builder, signature.return_type, lanes)
+
+    eight: Any = types.UniTuple(types.float64, 8)  # type: ignore[no-untyped-call]
+    return eight(vector, query, metric), generate
+
+
+_eight_sums: Any = intrinsic(_emit_eight_sums)
+
+
+@njit(cache=True, nogil=True)
+def exact_key(vector, query, metric):  # type: ignore[no-untyped-def]
+    """Return what results are ordered by: the distance, or minus the inner product.
+
+    Term j goes to sum number j % 8 and the eight sums are added up in order, so that the same
+    bits come out on every machine. The result is rounded to float32 as the very last step.
+    """
+    s0, s1, s2, s3, s4, s5, s6, s7 = _eight_sums(vector, query, metric)
+    dim = vector.shape[0]
+    whole = dim - dim % 8
+    for j in range(whole, dim):  # fewer than eight are left, so sum 7 gets none of them
+        if metric == EUCLIDEAN:
+            diff = np.float64(vector[j]) - np.float64(query[j])
+            term = diff * diff
+        else:
+            term = np.float64(vector[j]) * np.float64(query[j])
+        lane = j - whole
+        if lane == 0:
+            s0 += term
+        elif lane == 1:
+            s1 += term
+        elif lane == 2:
+            s2 += term
+        elif lane == 3:
+            s3 += term
+        elif lane == 4:
+            s4 += term
+        elif lane == 5:
+            s5 += term
+        else:
+            s6 += term
+    total = s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7
+    if metric == EUCLIDEAN:
+        return np.float32(math.sqrt(total))
+    return np.float32(-total)
+
+
+# -- the best n so far: a heap with the worst at its root ----------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _worse(key_a, id_a, key_b, id_b):  # type: ignore[no-untyped-def]
+    return key_a > key_b or (key_a == key_b and id_a > id_b)
+
+
+@njit(cache=True, nogil=True)
+def _sift_down(keys, ids, hole, size, key, new_id):  # type: ignore[no-untyped-def]
+    while True:
+        child = 2 * hole + 1
+        if child >= size:
+            break
+        if child + 1 < size and _worse(keys[child + 1], ids[child + 1], keys[child], ids[child]):
+            child += 1
+        if not _worse(keys[child], ids[child], key, new_id):
+            break
+        keys[hole] = keys[child]
+        ids[hole] = ids[child]
+        hole = child
+    keys[hole] = key
+    ids[hole] = new_id
+
+
+@njit(cache=True, nogil=True)
+def _sift_up(keys, ids, hole, key, new_id):  # type: ignore[no-untyped-def]
+    while hole > 0:
+        parent = (hole - 1) // 2
+        if not _worse(key, new_id, keys[parent], ids[parent]):
+            break
+        keys[hole] = keys[parent]
+        ids[hole] = ids[parent]
+        hole = parent
+    keys[hole] = key
+    ids[hole] = new_id
+
+
+@njit(cache=True, nogil=True)
+def _limit(worst, metric, relative, absolute):  # type: ignore[no-untyped-def]
+    """Fast distance above which an entry cannot beat ``worst``, an exact key, for certain.
+
+    Rounded up into float32; infinite if there is no such limit, which drops nothing.
+    """
+    if metric == EUCLIDEAN:
+        bound = np.float64(worst) * np.float64(worst) * (1.0 + relative) + absolute
+    else:
+        bound = np.float64(worst) + abs(np.float64(worst)) * 1e-6 + absolute
+    return np.float32(bound * (1.0 + 1e-6) if bound > 0.0 else bound * (1.0 - 1e-6))
+
+
+@njit(cache=True, nogil=True)
+def is_chosen(item_id, filter_mode, mask, chosen):  # type: ignore[no-untyped-def]
+    """Whether an id passes the filter: a mask over ids, or a sorted array of ids."""
+    if filter_mode == NO_FILTER:
+        return True
+    if filter_mode == FILTER_MASK:
+        return item_id < mask.shape[0] and mask[item_id]
+    low = 0
+    high = chosen.shape[0]
+    while low < high:
+        middle = (low + high) >> 1
+        if chosen[middle] < item_id:
+            low = middle + 1
+        else:
+            high = middle
+    return low < chosen.shape[0] and chosen[low] == item_id
+
+
+# -- the scan ------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _replace_largest(heap, value, size):  # type: ignore[no-untyped-def]
+    hole = 0
+    while True:
+        child = 2 * hole + 1
+        if child >= size:
+            break
+        if child + 1 < size and heap[child + 1] > heap[child]:
+            child += 1
+        if not heap[child] > value:
+            break
+        heap[hole] = heap[child]
+        hole = child
+    heap[hole] = value
+
+
+@njit(cache=True, nogil=True)
+def _push_largest(heap, value, size):  # type: ignore[no-untyped-def]
+    hole = size
+    while hole > 0:
+        parent = (hole - 1) >> 1
+        if not value > heap[parent]:
+            break
+        heap[hole] = heap[parent]
+        hole = parent
+    heap[hole] = value
+
+
+@njit(cache=True, nogil=True)
+def _nth_smallest(values, n_values, n, heap):  # type: ignore[no-untyped-def]
+    for k in range(n):
+        _push_largest(heap, values[k], k)
+    for k in range(n, n_values):
+        if values[k] < heap[0]:
+            _replace_largest(heap, values[k], n)
+    return heap[0]
+
+
+@njit(cache=True, nogil=True)
+def _survivors(  # type: ignore[no-untyped-def]
+    fast, nearest, start, stop, own, ids, dead, filter_mode, mask, chosen,
+    metric, relative, absolute, limit, local, spare, n_local, rows, values, n_rows,
+):  # fmt: skip
+    """Keep the entries start..stop that may be among the best, by their fast distances.
+
+    ``local`` is a heap of the best fast distances seen in this visit, the worst at its root. The
+    entries of a bucket are different items, so as soon as it is full there are that many items no
+    farther than its root, and nothing beyond the root, errors allowed for, is needed.
+    Returns the new sizes and the new limit.
+    """
+    room = local.shape[0]
+    # A first limit from the nearest of each chunk: as many different items as are wanted, one more
+    # if one may be left out. It spares most of the heap's work. (Not if others may be left out.)
+    wanted = room + (own >= 0)
+    n_chunks = (stop - start) // CHUNK
+    if n_local == 0 and dead.shape[0] == 0 and filter_mode == NO_FILTER and n_chunks >= wanted:
+        limit = min(
+            limit,
+            _loosened(_nth_smallest(nearest, n_chunks, wanted, spare), metric, relative, absolute),
+        )
+    row = start - 1
+    while row + 1 < stop:
+        row += 1
+        # Most entries are too far, and are passed over a chunk at a time.
+        if (row - start) % CHUNK == 0 and nearest[(row - start) // CHUNK] > limit:
+            row += CHUNK - 1
+            continue
+        value = fast[row - start]
+        # Written so that a NaN (an overflow in the fast pass) is kept, not dropped.
+        if value > limit:
+            continue
+        if dead.shape[0] > 0 and dead[row] != 0:
+            continue
+        # Ids lie elsewhere in memory, and one is read only if it may decide something.
+        if own >= 0 and ids[row] == own:
+            continue
+        if filter_mode != NO_FILTER and not is_chosen(ids[row], filter_mode, mask, chosen):
+            continue
+        rows[n_rows] = row
+        values[n_rows] = value
+        n_rows += 1
+        if n_local < room:
+            _push_largest(local, value, n_local)
+            n_local += 1
+        elif value < local[0]:
+            _replace_largest(local, value, room)
+        if n_local == room:
+            limit = min(limit, _loosened(local[0], metric, relative, absolute))
+    return n_local, n_rows, limit
+
+
+@njit(cache=True, nogil=True)
+def _loosened(worst, metric, relative, absolute):  # type: ignore[no-untyped-def]
+    """Return the fast distance beyond which nothing can be better than a fast distance ``worst``.
+
+    Both may be off, in opposite directions, hence twice the error.
+    """
+    if metric == EUCLIDEAN:
+        bound = np.float64(worst) * (1.0 + 2.0 * relative) + 2.0 * absolute
+    else:
+        bound = np.float64(worst) + abs(np.float64(worst)) * 1e-6 + 2.0 * absolute
+    bound += abs(bound) * 1e-6  # rounding to float32, and of the result that is returned
+    if bound != bound:  # NaN: an overflow in the fast pass
+        return np.float32(np.inf)
+    return np.float32(bound)
+
+
+@njit(cache=True, nogil=True)
+def _measure(  # type: ignore[no-untyped-def]
+    rows, values, names, n_rows, limit, query, metric, vectors, ids, several, keys, kept, size
+):
+    """Measure the survivors exactly and put the best into the heap; return its size."""
+    room = keys.shape[0]
+    n_near = 0
+    for k in range(n_rows):
+        if not values[k] > limit:
+            rows[n_near] = rows[k]
+            n_near += 1
+    # All ids first: reads that do not wait for each other.
+    for k in range(n_near):
+        names[k] = ids[rows[k]]
+    for k in range(n_near):
+        row = rows[k]
+        item_id = names[k]
+        key = exact_key(vectors[row], query, metric)
+        if size == room and not _worse(keys[0], kept[0], key, item_id):
+            continue
+        if several:  # an item lies in several buckets, and must not be kept twice
+            seen = False
+            for other in range(size):
+                if kept[other] == item_id:
+                    seen = True
+                    break
+            if seen:
+                continue
+        if size < room:
+            _sift_up(keys, kept, size, key, item_id)
+            size += 1
+        else:
+            _sift_down(keys, kept, 0, size, key, item_id)
+    return size
+
+
+@njit(cache=True, nogil=True)
+def scan(  # type: ignore[no-untyped-def]
+    queries, own, metric, slack, visits, order,
+    vectors, ids, dead, several, filter_mode, mask, chosen, keys, kept, sizes,
+):  # fmt: skip
+    """Scan the entries of one segment for a batch of queries, and update what was found so far.
+
+    Parameters
+    ----------
+    queries : float32[q, dim]
+    own : int64[q]
+        Id of the item that each query must not find; -1 for none.
+    metric
+        ``EUCLIDEAN`` or ``INNER_PRODUCT``.
+    slack : float64[q]
+        Absolute error that the fast inner product of a query may have; not used otherwise.
+    visits : int64[v, 5]
+        Columns 0, 2 and 3: which query looks at which entries, from the first to before the last.
+    order : int64[m]
+        The visits to make, of this segment, sorted by their first entry. No query comes twice
+        with the same first entry.
+    vectors, ids, dead : float32[m, dim], int64[m], uint8[m] or uint8[0]
+        The entries of the segment; non-zero in ``dead`` means removed.
+    several
+        Whether an item may be in more than one bucket of the segment.
+    filter_mode, mask, chosen : int, bool[...], int64[...]
+        See :func:`is_chosen`.
+    keys, kept, sizes : float32[q, n], int64[q, n], int64[q]
+        In and out: per query a heap of the best keys and ids, and how many there are.
+    """
+    dim = queries.shape[1]
+    relative = (dim + 8) * 2.0**-23  # twice the worst rounding error of the fast pass
+    longest = 0
+    for row in order:
+        longest = max(longest, visits[row, 3] - visits[row, 2])
+    tile = min(longest, _TILE)
+    fast = np.empty((4, tile), dtype=np.float32)
+    nearest = np.empty((4, tile // CHUNK + 1), dtype=np.float32)
+    rows = np.empty((4, longest), dtype=np.int64)
+    values = np.empty((4, longest), dtype=np.float32)
+    names = np.empty(longest, dtype=np.int64)
+    local = np.empty((4, keys.shape[1]), dtype=np.float32)
+    spare = np.empty(keys.shape[1] + 1, dtype=np.float32)
+    n_local = np.zeros(4, dtype=np.int64)
+    n_rows = np.zeros(4, dtype=np.int64)
+    limits = np.empty(4, dtype=np.float32)
+    who = np.zeros(4, dtype=np.int64)
+    stops = np.zeros(4, dtype=np.int64)
+    visit = 0
+    while visit < order.shape[0]:
+        # Up to four visits with one start: a tile is read once for all of them.
+        start = visits[order[visit], 2]
+        farthest = start
+        together = 0
+        while together < 4 and visit + together < order.shape[0]:
+            row = order[visit + together]
+            if visits[row, 2] != start:
+                break
+            who[together] = visits[row, 0]
+            stops[together] = visits[row, 3]
+            farthest = max(farthest, visits[row, 3])
+            together += 1
+        for k in range(together):
+            q = who[k]
+            absolute = 1e-36 if metric == EUCLIDEAN else slack[q]
+            n_local[k] = 0
+            n_rows[k] = 0
+            limits[k] = np.inf
+            if sizes[q] == keys.shape[1]:
+                limits[k] = _limit(keys[q, 0], metric, relative, absolute)
+        qa = queries[who[0]]
+        qb = queries[who[min(1, together - 1)]]
+        qc = queries[who[min(2, together - 1)]]
+        qd = queries[who[together - 1]]
+        for low in range(start, farthest, tile):
+            high = min(low + tile, farthest)
+            if together >= 3:
+                if metric == EUCLIDEAN:
+                    _squared_4(vectors, low, high, qa, qb, qc, qd, fast, nearest)
+                else:
+                    _negative_dot_4(vectors, low, high, qa, qb, qc, qd, fast, nearest)
+            else:
+                for k in range(together):
+                    query = queries[who[k]]
+                    if metric == EUCLIDEAN:
+                        _squared_1(vectors, low, high, query, fast[k], nearest[k])
+                    else:
+                        _negative_dot_1(vectors, low, high, query, fast[k], nearest[k])
+            for k in range(together):
+                q = who[k]
+                absolute = 1e-36 if metric == EUCLIDEAN else slack[q]
+                n_local[k], n_rows[k], limits[k] = _survivors(
+                    fast[k], nearest[k], low, min(high, stops[k]), own[q], ids, dead,
+                    filter_mode, mask, chosen, metric, relative, absolute,
+                    limits[k], local[k], spare, n_local[k], rows[k], values[k], n_rows[k],
+                )  # fmt: skip
+        for k in range(together):
+            q = who[k]
+            sizes[q] = _measure(
+                rows[k], values[k], names, n_rows[k], limits[k], queries[q], metric,
+                vectors, ids, several, keys[q], kept[q], sizes[q],
+            )  # fmt: skip
+        visit += together
+
+
+@njit(cache=True, nogil=True)
+def finish(keys, kept, sizes, metric):  # type: ignore[no-untyped-def]
+    """Turn heaps into rows: best first, inner products with their own sign, padded."""
+    for q in range(keys.shape[0]):
+        size = sizes[q]
+        for end in range(size - 1, 0, -1):
+            key, item_id = keys[q, end], kept[q, end]
+            worst_key, worst_id = keys[q, 0], kept[q, 0]
+            _sift_down(keys[q], kept[q], 0, end, key, item_id)
+            keys[q, end] = worst_key
+            kept[q, end] = worst_id
+        for k in range(size, keys.shape[1]):
+            keys[q, k] = np.inf
+            kept[q, k] = -1
+        if metric == INNER_PRODUCT:
+            for k in range(keys.shape[1]):
+                keys[q, k] = 0.0 - keys[q, k]  # no negative zero; padding becomes -inf

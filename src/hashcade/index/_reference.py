@@ -1,0 +1,130 @@
+"""The search in plain numpy and Python: slow, short, and what the kernels are held against.
+
+Nothing here is shared with the fast path. It takes items as they were given, in the order in
+which they came, and does what the documentation says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade.codes._shape import CodeShape
+
+
+def reference_keys(
+    vectors: npt.NDArray[np.float32], query: npt.NDArray[np.float32], metric: str
+) -> npt.NDArray[np.float32]:
+    """Return distances, or minus inner products: eight float64 sums, added up in order."""
+    x, q = vectors.astype(np.float64), query.astype(np.float64)
+    terms = (x - q) * (x - q) if metric == "euclidean" else x * q
+    dim = terms.shape[1]
+    terms = np.pad(terms, ((0, 0), (0, -dim % 8)))
+    sums = np.zeros((len(x), 8))
+    for at in range(0, terms.shape[1], 8):
+        sums += terms[:, at : at + 8]
+    total = sums[:, 0]
+    for lane in range(1, 8):
+        total = total + sums[:, lane]
+    with np.errstate(over="ignore"):
+        keys = np.sqrt(total) if metric == "euclidean" else -total
+        return keys.astype(np.float32)
+
+
+def reference_search(
+    ids: Sequence[int],
+    buckets_of: Sequence[Sequence[int]],
+    vectors: npt.NDArray[np.float32],
+    shape: CodeShape,
+    query: npt.NDArray[np.float32],
+    *,
+    bucket_ids: Sequence[int] | None = None,
+    scores: npt.NDArray[Any] | None = None,
+    n_neighbors: int = 10,
+    n_probe: int | None = None,
+    max_candidates: int | None = None,
+    fill: str = "path",
+    allowed: set[int] | None = None,
+    own: int = -1,
+    metric: str = "euclidean",
+) -> tuple[list[float], list[int], int, bool, list[int]]:
+    """Answer one query: distances, ids, candidates, truncated, and the buckets in order."""
+    contents: dict[int, list[int]] = {}
+    for row, buckets in enumerate(buckets_of):
+        for bucket in sorted({int(b) for b in buckets}):
+            contents.setdefault(bucket, []).append(row)
+
+    seen: list[int] = []
+    looked_in: list[int] = []
+    truncated = False
+    for bucket, is_fill in _order(contents, shape, bucket_ids, scores, n_probe):
+        if is_fill and (fill == "none" or len(seen) >= n_neighbors):
+            break
+        if bucket in looked_in:
+            continue
+        looked_in.append(bucket)
+        for row in contents.get(bucket, []):
+            item = int(ids[row])
+            if row in seen or item == own or (allowed is not None and item not in allowed):
+                continue
+            if max_candidates is not None and len(seen) == max_candidates:
+                truncated = True
+                break
+            seen.append(row)
+        if truncated:
+            break
+
+    keys = reference_keys(vectors[seen], query, metric) if seen else np.empty(0, np.float32)
+    best = sorted(zip(keys.tolist(), (int(ids[row]) for row in seen), strict=True))[:n_neighbors]
+    missing = n_neighbors - len(best)
+    sign = 1.0 if metric == "euclidean" else -1.0
+    distances = [sign * key + 0.0 for key, _ in best] + [sign * float("inf")] * missing
+    found = [item for _, item in best] + [-1] * missing
+    return distances, found, len(seen), truncated, looked_in
+
+
+def _order(
+    contents: dict[int, list[int]],
+    shape: CodeShape,
+    bucket_ids: Sequence[int] | None,
+    scores: npt.NDArray[Any] | None,
+    n_probe: int | None,
+) -> Iterator[tuple[int, bool]]:
+    """Yield buckets in the order of visiting, each with whether it belongs to the filling."""
+    occupied = sorted(contents)
+    if scores is None:
+        assert bucket_ids is not None
+        own = [int(b) for b in bucket_ids]
+        yield from ((b, False) for b in own)
+        for up in range(1, shape.depth + 1):
+            span = shape.width**up
+            for own_bucket in own:
+                yield from ((b, True) for b in occupied if b // span == own_bucket // span)
+        return
+    values = np.asarray(scores, dtype=np.float64)
+    paths = {b: [b // shape.width**k % shape.width for k in range(shape.depth)][::-1]
+             for b in occupied}  # fmt: skip
+    if n_probe is None:
+        yield from ((int(b), False) for b in shape.scores_to_bucket_ids(values[None])[0])
+    else:
+        sums = {b: _sum(values[level, slot] for level, slot in enumerate(paths[b]))
+                for b in occupied}  # fmt: skip
+        yield from ((b, False) for b in sorted(occupied, key=lambda b: (-sums[b], b))[:n_probe])
+    # Lexicographic in the ranks of the slots, best first, the lower slot first of equals.
+    rank = np.empty(values.shape, dtype=np.int64)
+    for level in range(shape.depth):
+        rank[level, np.argsort(-values[level], kind="stable")] = np.arange(shape.width)
+    yield from (
+        (b, True)
+        for b in sorted(occupied, key=lambda b: [int(rank[k, s]) for k, s in enumerate(paths[b])])
+    )
+
+
+def _sum(terms: Iterator[float]) -> float:
+    total = 0.0
+    for term in terms:
+        total += term
+    return total

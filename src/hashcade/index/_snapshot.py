@@ -1,0 +1,100 @@
+"""The state of an index at one moment: never written to, only replaced as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hashcade.codes._shape import CodeShape
+from hashcade.index._directory import Directory, build_directory
+from hashcade.index._table import Int64s, Segment, View, merge_segments
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Segments without what was removed, and the directory of their buckets.
+
+    Attributes
+    ----------
+    views
+        The oldest first. An item lies in exactly one of them.
+    directory
+    shape, dim, with_labels
+        What was fixed when the index was built.
+    next_id
+        Larger than every id that was ever here: where ids that nobody chose go on.
+    """
+
+    views: tuple[View, ...]
+    directory: Directory
+    shape: CodeShape
+    dim: int
+    with_labels: bool
+    next_id: int
+
+    @cached_property
+    def n_items(self) -> int:
+        """Number of items."""
+        return sum(view.n_items for view in self.views)
+
+    @cached_property
+    def any_dead(self) -> bool:
+        """Whether anything was removed and is still in the way."""
+        return any(len(view.dead) > 0 for view in self.views)
+
+    @cached_property
+    def any_several(self) -> bool:
+        """Whether an item may have several entries."""
+        return any(view.segment.items is not None for view in self.views)
+
+    @cached_property
+    def item_starts(self) -> Int64s:
+        """First number of each segment's items when all are counted through."""
+        return np.cumsum([0, *(view.segment.n_items for view in self.views)], dtype=np.int64)
+
+    @cached_property
+    def addresses(self) -> tuple[Int64s, Int64s]:
+        """Addresses and lengths of ids, item numbers and removal masks, for the probing kernel."""
+        where = np.zeros((len(self.views), 3), dtype=np.int64)
+        lengths = np.zeros_like(where)
+        for number, view in enumerate(self.views):
+            for column, array in enumerate((view.segment.ids, view.segment.items, view.dead)):
+                if array is not None and len(array) > 0:
+                    where[number, column] = array.ctypes.data
+                    lengths[number, column] = len(array)
+        return where, lengths
+
+    # -- change: each returns a new snapshot ------------------------------------------------------
+
+    def with_segment(self, segment: Segment, next_id: int) -> Snapshot:
+        """Append a segment, and merge from the end while neighbours are of similar size."""
+        views = [*self.views, View(segment)]
+        while len(views) > 1 and _live(views[-2]) < 2 * _live(views[-1]):
+            merged = merge_segments(views[-2:])
+            views[-2:] = [View(merged)]
+        return self._replaced(tuple(views), next_id)
+
+    def with_views(self, views: tuple[View, ...]) -> Snapshot:
+        """Put other views in place; those without any item are left out."""
+        return self._replaced(tuple(view for view in views if view.n_items > 0), self.next_id)
+
+    def compacted(self) -> Snapshot:
+        """Put everything into one segment without removed entries; may return itself."""
+        if len(self.views) == 0 or (len(self.views) == 1 and not self.any_dead):
+            return self
+        return self._replaced((View(merge_segments(self.views)),), self.next_id)
+
+    def _replaced(self, views: tuple[View, ...], next_id: int) -> Snapshot:
+        directory = build_directory(views, self.shape, self.directory)
+        return Snapshot(views, directory, self.shape, self.dim, self.with_labels, next_id)
+
+
+def _live(view: View) -> int:
+    return view.n_items
+
+
+def empty_snapshot(shape: CodeShape, dim: int, with_labels: bool) -> Snapshot:
+    """Return an index without items."""
+    return Snapshot((), build_directory((), shape), shape, dim, with_labels, 0)

@@ -1,0 +1,73 @@
+"""Finding the best buckets through the tree, against scoring all of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hashcade import CodeShape
+from hashcade.index._directory import build_directory
+from hashcade.index._probe import best_buckets
+from hashcade.index._table import View, build_segment
+
+
+def directory_of(buckets, shape):
+    buckets = np.asarray(buckets, dtype=np.int64)
+    n = len(buckets)
+    segment = build_segment(buckets[:, None], np.zeros((n, 1), np.float32), np.arange(n), None)
+    return build_directory([View(segment)] if n else [], shape)
+
+
+def find(directory, scores, n_probe):
+    tree = directory.tree
+    best, n_scored = best_buckets(
+        scores, n_probe, tree.level_starts, tree.slots, tree.children, directory.live
+    )
+    return directory.buckets[best], n_scored
+
+
+def by_scoring_all(buckets, shape, scores, n_probe):
+    occupied = np.unique(buckets)
+    sums = np.zeros(len(occupied))
+    for level, slots in enumerate(shape.paths(occupied).T):
+        sums += scores[level, slots]
+    return occupied[np.argsort(-sums, kind="stable")][:n_probe]
+
+
+@given(
+    st.integers(1, 9), st.integers(1, 4), st.integers(0, 200), st.integers(1, 40),
+    st.booleans(), st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_best_buckets_are_those_of_scoring_all(width, depth, n, n_probe, tied, seed):
+    rng = np.random.default_rng(seed)
+    shape = CodeShape(width=width, depth=depth)
+    buckets = rng.integers(0, shape.n_buckets, n)
+    size = (depth, width)
+    scores = rng.integers(-2, 3, size) / 4 if tied else rng.normal(size=size)
+    found, n_scored = find(directory_of(buckets, shape), scores, n_probe)
+    np.testing.assert_array_equal(found, by_scoring_all(buckets, shape, scores, n_probe))
+    assert len(found) <= n_scored <= len(np.unique(buckets))
+
+
+@pytest.mark.parametrize(("width", "depth"), [(512, 2), (64, 3)])
+def test_a_full_table_is_not_scored_in_full(width, depth):
+    shape = CodeShape(width=width, depth=depth)
+    buckets = np.arange(shape.n_buckets)
+    directory = directory_of(buckets, shape)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        scores = rng.normal(size=(depth, width))
+        found, n_scored = find(directory, scores, 16)
+        np.testing.assert_array_equal(found, by_scoring_all(buckets, shape, scores, 16))
+        assert n_scored < shape.n_buckets / 20
+
+
+def test_buckets_that_were_emptied_are_passed_over():
+    shape = CodeShape(width=4, depth=2)
+    directory = directory_of([1, 2, 9], shape)
+    directory = replace(directory, live=np.array([1, 0, 1]))  # nothing is left in bucket 2
+    scores = np.zeros((2, 4))
+    scores[1, 2] = 1.0
+    assert find(directory, scores, 3)[0].tolist() == [1, 9]

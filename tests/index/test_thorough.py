@@ -1,0 +1,18 @@
+"""The properties once more, for `make test-slow`, where hypothesis tries many more examples."""
+
+import pytest
+from test_change import TestAgainstADictionary
+from test_probe import test_best_buckets_are_those_of_scoring_all
+from test_search import (
+    test_buckets_agree_with_the_plain_twin,
+    test_scores_agree_with_the_plain_twin,
+)
+
+pytestmark = pytest.mark.slow
+
+__all__ = [
+    "TestAgainstADictionary",
+    "test_best_buckets_are_those_of_scoring_all",
+    "test_buckets_agree_with_the_plain_twin",
+    "test_scores_agree_with_the_plain_twin",
+]
