@@ -90,18 +90,21 @@ def test_images_are_scaled_and_centred_pixel_by_pixel():
     torch.testing.assert_close(ready, expected.float(), atol=1e-6, rtol=0)
 
 
-def test_augmented_images_are_crops_of_the_padded_ones_or_their_mirror_images():
-    images = torch.randint(1, 256, (40, 6, 5, 3), dtype=torch.uint8)
-    got = augment_images(images, torch.Generator().manual_seed(0), pad=2).numpy()
-    n_mirrored = 0
+@pytest.mark.parametrize("mirror", [True, False])
+def test_augmented_images_are_crops_of_the_padded_ones_or_their_mirror_images(mirror):
+    images = torch.randint(1, 256, (40, 16, 5, 3), dtype=torch.uint8)  # padded by 2
+    got = augment_images(images, torch.Generator().manual_seed(0), mirror=mirror).numpy()
+    n_mirrored, places = 0, set()
     for image, crop in zip(images.numpy(), got, strict=True):
         padded = np.pad(image, ((2, 2), (2, 2), (0, 0)))
-        crops = [padded[r : r + 6, c : c + 5] for r in range(5) for c in range(5)]
-        plain = any((crop == other).all() for other in crops)
-        mirrored = any((crop == other[:, ::-1]).all() for other in crops)
-        assert plain or mirrored
-        n_mirrored += mirrored
-    assert 8 <= n_mirrored <= 32
+        crops = {(r, c): padded[r : r + 16, c : c + 5] for r in range(5) for c in range(5)}
+        plain = [at for at, other in crops.items() if (crop == other).all()]
+        turned = [at for at, other in crops.items() if (crop == other[:, ::-1]).all()]
+        assert len(plain) + len(turned) == 1
+        n_mirrored += len(turned)
+        places.update(plain + turned)
+    assert 8 <= n_mirrored <= 32 if mirror else n_mirrored == 0
+    assert len(places) > 10
 
 
 def test_the_hash_base_is_a_network_of_its_own():

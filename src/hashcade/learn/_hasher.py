@@ -14,7 +14,6 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from hashcade.codes._shape import CodeShape
 from hashcade.errors import ConfigError, NotFittedError
 from hashcade.learn._display import Display
 from hashcade.learn._inputs import checked_embeddings, checked_images, checked_labels
@@ -67,6 +66,9 @@ class Hasher:
         Of the triplet loss.
     classes_per_batch, items_per_class
         Composition of a batch. ``items_per_class`` must be even for npairs.
+    augment
+        What is done to images at random while training: ``"crop-mirror"``, ``"crop"`` (for
+        letters, digits and whatever is not its mirror image) or ``"none"``.
     validation_fraction
         Part of each class that is set aside to choose the weights, by precision at 1.
     device
@@ -122,6 +124,7 @@ class Hasher:
         margin: float = 0.3,
         classes_per_batch: int = 64,
         items_per_class: int = 2,
+        augment: str = "crop-mirror",
         validation_fraction: float = 0.1,
         device: str = "auto",
         run_dir: str | os.PathLike[str] | None = None,
@@ -228,16 +231,12 @@ class Hasher:
 
     def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Bucket ids, int64[n, sparsity], best first."""
-        return self.shape_of_fit().scores_to_bucket_ids(self.scores(X))
+        scores = self.scores(X)
+        return self.shape_.scores_to_bucket_ids(scores)
 
     def embed(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Vectors for re-ranking, float32[n, size]: for embeddings the given ones by default."""
         return self._apply("vectors", X)
-
-    def shape_of_fit(self) -> CodeShape:
-        """The shape of the table, if there is one."""
-        self._fitted()
-        return self.shape_
 
     # -- files ---------------------------------------------------------------------------------
 

@@ -134,20 +134,22 @@ class PrepareImages(nn.Module):
         return items.permute(0, 3, 1, 2).to(self.mean.dtype) / 255 - self.mean
 
 
-def augment_images(images: Tensor, generator: torch.Generator, *, pad: int = 4) -> Tensor:
-    """A random crop of each padded image, and its mirror image half of the time.
+def augment_images(images: Tensor, generator: torch.Generator, *, mirror: bool) -> Tensor:
+    """A random crop of each padded image, and if asked for its mirror image half of the time.
 
     Parameters
     ----------
     images : uint8[n, h, w, 3]
-        They come back in the same shape and dtype; borders are black.
+        They come back in the same shape and dtype; borders are black. They are padded by an
+        eighth of their height, which is 4 for images of 32×32.
     """
     n, height, width, _ = images.shape
+    pad = height // 8
     top, left = torch.randint(0, 2 * pad + 1, (2, n, 1), generator=generator)
-    mirror = torch.rand(n, 1, generator=generator) < 0.5
+    turned = mirror & (torch.rand(n, 1, generator=generator) < 0.5)
     rows = top + torch.arange(height)  # (n, h)
     columns = torch.arange(width).expand(n, width)
-    columns = left + torch.where(mirror, width - 1 - columns, columns)  # (n, w)
+    columns = left + torch.where(turned, width - 1 - columns, columns)  # (n, w)
     padded = F.pad(images, (0, 0, pad, pad, pad, pad))  # (n, h + 2 pad, w + 2 pad, 3)
     at = torch.arange(n)[:, None, None]
     return padded[at, rows[:, :, None], columns[:, None, :]]

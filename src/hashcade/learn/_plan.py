@@ -21,7 +21,7 @@ from hashcade.learn._defaults import (
 from hashcade.learn._model import HashModel
 from hashcade.learn._networks import make_backbone
 from hashcade.learn._schedules import SCHEDULES
-from hashcade.learn._stage import LOSSES, Stage
+from hashcade.learn._stage import AUGMENTATIONS, LOSSES, Stage
 
 _VALIDATIONS = 10  # looks at the items set aside, in a stage
 
@@ -75,6 +75,7 @@ def make_plan(
     loss, schedule, backbone = settings["loss"], settings["schedule"], settings["backbone"]
     _one_of("loss", loss, LOSSES)
     _one_of("schedule", schedule, SCHEDULES)
+    _one_of("augment", settings["augment"], AUGMENTATIONS)
     _one_of("assignment", settings["assignment"], ("path",))
     images = backbone is not None
     module = make_backbone(backbone) if images else None
@@ -138,7 +139,7 @@ def make_plan(
             ),
             classes_per_batch=per_batch,
             items_per_class=per_class,
-            augment=images,
+            augment=settings["augment"] if images else "none",
         )
 
     names = ["hash"] if embedding_size is None else ["base", "hash"]

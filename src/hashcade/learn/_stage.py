@@ -14,6 +14,7 @@ from hashcade.learn._npairs import hash_npairs_loss, npairs_loss
 from hashcade.learn._triplet import hash_triplet_loss, triplet_loss
 
 LOSSES = ("npairs", "triplet")
+AUGMENTATIONS = ("crop-mirror", "crop", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class Stage:
     classes_per_batch, items_per_class
         Composition of a batch.
     augment
-        Whether images are cropped and mirrored at random.
+        ``"crop-mirror"``, ``"crop"`` or ``"none"``: what is done to images at random.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Stage:
     collision_penalty: float
     classes_per_batch: int
     items_per_class: int
-    augment: bool
+    augment: str
 
     def base_loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Loss of plain vectors, float[n, size], of a batch made by the sampler."""

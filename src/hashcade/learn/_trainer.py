@@ -115,9 +115,9 @@ def _train_stage(
             batches = data.training[sampler.epoch(epoch)]
         chosen = batches[step % sampler.batches_per_epoch]  # (n · m,)
         items = data.items[torch.from_numpy(chosen).to(data.items.device)]
-        if stage.augment:
+        if stage.augment != "none":
             generator = torch.Generator().manual_seed(_step_seed(seed, stage.name, step) + 1)
-            items = augment_images(items, generator)
+            items = augment_images(items, generator, mirror=stage.augment == "crop-mirror")
         items = items.to(device, non_blocking=True)
 
         # ---- the loss; for the hash stage first the codes, outside autograd
