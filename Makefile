@@ -9,10 +9,10 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 CODE   := src tests $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint types test-fast test-slow format bench bench-solver bench-index clean distclean
+.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings clean distclean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ printf "  %-14s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ printf "  %-24s %s\n", $$1, $$2 }'
 
 test: lint types test-fast ## Set up once, then lint, types and the quick tests
 
@@ -26,6 +26,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) hatchling editables
 	@$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@
+
+demo: $(STAMP) ## Learn, build, search and draw on scikit-learn's digits; writes demo/
+	$(BIN)/python -m hashcade.demo
 
 lint: $(STAMP) ## ruff: rules and formatting
 	$(BIN)/ruff check $(CODE)
@@ -44,10 +47,13 @@ test-fast: $(STAMP) ## The quick tests alone
 test-slow: $(STAMP) ## The slow tests, with many more examples per property
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m slow
 
-bench: bench-solver bench-index ## All benchmarks
+bench: bench-solver bench-index bench-learn-embeddings ## All benchmarks
 
 bench-solver: $(STAMP) ## The code solver against OR-tools
 	$(BIN)/python benchmarks/solver.py
+
+bench-learn-embeddings: $(STAMP) ## Hasher on embeddings of Cifar-100, and the solver's share
+	$(BIN)/python benchmarks/learn_embeddings.py
 
 # hnswlib is published as source: without a C++ compiler the benchmark goes on without it.
 bench-index: $(STAMP) ## The index against faiss, hnswlib and usearch; writes docs/results

@@ -9,10 +9,11 @@ import pytest
 import hashcade.codes
 import hashcade.data
 import hashcade.index
+import hashcade.learn
 
 MODULES = sorted(
     m.name
-    for package in (hashcade.codes, hashcade.data, hashcade.index)
+    for package in (hashcade.codes, hashcade.data, hashcade.index, hashcade.learn)
     for m in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
 )
 

@@ -7,6 +7,7 @@ import hashcade
 import hashcade.codes
 import hashcade.data
 import hashcade.index
+import hashcade.learn
 from hashcade._lazy import lazy_names
 
 CODES = [
@@ -35,6 +36,16 @@ DATA = [
     "per_pixel_mean",
 ]
 INDEX = ["HashIndex", "SearchResult"]
+LEARN = [
+    "NIN",
+    "ClassSampler",
+    "Hasher",
+    "StrideNet",
+    "hash_npairs_loss",
+    "hash_triplet_loss",
+    "npairs_loss",
+    "triplet_loss",
+]
 ERRORS = [
     "ConfigError",
     "CorruptIndexError",
@@ -48,15 +59,16 @@ ERRORS = [
 
 
 def test_exported_names_are_exactly_these():
-    assert sorted(hashcade.__all__) == sorted([*CODES, *INDEX, *ERRORS, "__version__"])
+    assert sorted(hashcade.__all__) == sorted([*CODES, *INDEX, "Hasher", *ERRORS, "__version__"])
     assert sorted(hashcade.codes.__all__) == sorted(CODES)
     assert sorted(hashcade.data.__all__) == sorted(DATA)
     assert sorted(hashcade.index.__all__) == sorted(INDEX)
+    assert sorted(hashcade.learn.__all__) == sorted(LEARN)
 
 
 @pytest.mark.parametrize(
     "package",
-    [hashcade, hashcade.codes, hashcade.data, hashcade.index],
+    [hashcade, hashcade.codes, hashcade.data, hashcade.index, hashcade.learn],
     ids=lambda m: m.__name__,
 )
 def test_dir_shows_the_exported_names(package):
@@ -76,9 +88,12 @@ def test_exported_names_can_be_imported_and_are_documented(name):
     assert inspect.getdoc(value)
 
 
-@pytest.mark.parametrize("name", DATA)
-def test_names_of_the_data_package_can_be_imported_and_are_documented(name):
-    value = getattr(hashcade.data, name)
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [*((hashcade.data, name) for name in DATA), *((hashcade.learn, name) for name in LEARN)],
+)
+def test_names_of_other_packages_can_be_imported_and_are_documented(package, name):
+    value = getattr(package, name)
     assert value.__name__ == name
     assert inspect.getdoc(value)
 

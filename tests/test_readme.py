@@ -28,7 +28,10 @@ def test_python_of_the_readme_runs_and_prints_what_it_says(capsys):
     assert capsys.readouterr().out.splitlines() == expected
 
 
-@pytest.mark.parametrize("target", ["test", "test-slow", "bench", "bench-solver", "bench-index"])
+@pytest.mark.parametrize(
+    "target",
+    ["demo", "test", "test-slow", "bench", "bench-solver", "bench-index", "bench-learn-embeddings"],
+)
 def test_commands_of_the_readme_exist(target):
     assert f"make {target}" in README.read_text(encoding="utf-8")
     assert f"\n{target}:" in (README.parent / "Makefile").read_text(encoding="utf-8")

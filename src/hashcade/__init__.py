@@ -29,11 +29,13 @@ if TYPE_CHECKING:
         solve_level,
     )
     from hashcade.index import HashIndex, SearchResult
+    from hashcade.learn import Hasher
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "CodeShape": "hashcade.codes",
+            "Hasher": "hashcade.learn",
             "HashIndex": "hashcade.index",
             "SearchResult": "hashcade.index",
             "code_energy": "hashcade.codes",
@@ -51,6 +53,7 @@ __all__ = [
     "DataError",
     "HashIndex",
     "HashcadeError",
+    "Hasher",
     "IncompatibleFormatError",
     "IndexLockedError",
     "NotFittedError",

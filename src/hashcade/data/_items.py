@@ -155,7 +155,7 @@ def _finite_float32(array: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         suspects = np.flatnonzero(~np.isfinite(vectors.sum(axis=1)))
     rows = suspects[~np.isfinite(vectors[suspects]).all(axis=1)]
     if len(rows):
-        raise DataError(f"items has NaN or infinite values in {list_rows(rows)}")
+        raise DataError(f"items has NaN or infinite values in {list_rows(rows.tolist())}")
     return vectors
 
 
@@ -173,7 +173,7 @@ def _checked_numbers(labels: object, n_classes: int) -> npt.NDArray[np.int64]:
     bad = np.flatnonzero((numbers < 0) | (numbers >= n_classes))
     if len(bad):
         raise DataError(
-            f"labels has {numbers[bad[0]]} in {list_rows(bad)}, "
+            f"labels has {numbers[bad[0]]} in {list_rows(bad.tolist())}, "
             f"must be from 0 to {n_classes - 1}: there are {n_classes} class names"
         )
     return numbers.astype(np.int64)

@@ -96,7 +96,7 @@ def _vectors(column: Any, start: int, path: Path, name: str) -> npt.NDArray[Any]
     """One array of embeddings from a piece of the column that begins with row ``start``."""
     if column.null_count:
         rows = start + np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
-        raise DataError(f"{path}: {name} has no value in {list_rows(rows)}")
+        raise DataError(f"{path}: {name} has no value in {list_rows(rows.tolist())}")
     flat = column.flatten()
     lengths = column.value_lengths().to_numpy(zero_copy_only=False)
     wrong = np.flatnonzero(lengths != lengths[0])
@@ -108,6 +108,6 @@ def _vectors(column: Any, start: int, path: Path, name: str) -> npt.NDArray[Any]
     if flat.null_count:
         places = np.flatnonzero(flat.is_null().to_numpy(zero_copy_only=False))
         rows = start + np.unique(places // lengths[0])
-        raise DataError(f"{path}: {name} lacks numbers in {list_rows(rows)}")
+        raise DataError(f"{path}: {name} lacks numbers in {list_rows(rows.tolist())}")
     numbers: npt.NDArray[Any] = flat.to_numpy(zero_copy_only=False)
     return numbers.reshape(len(column), int(lengths[0]))

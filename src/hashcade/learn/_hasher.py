@@ -1,0 +1,311 @@
+"""The estimator: from labelled items to buckets and vectors."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import operator
+import os
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from hashcade.errors import ConfigError, NotFittedError
+from hashcade.learn._display import Display
+from hashcade.learn._inputs import checked_embeddings, checked_images, checked_labels
+from hashcade.learn._model import HashModel
+from hashcade.learn._plan import Plan, make_plan
+from hashcade.learn._run import Run
+from hashcade.learn._split import stratified_split
+from hashcade.learn._storage import load_hasher, save_hasher
+from hashcade.learn._trainer import TrainingData, in_chunks, train
+
+
+class Hasher:
+    """Learns which bucket an item belongs to.
+
+    Give it embeddings that you have, and it learns a hash head on top of them, in seconds to
+    minutes on a CPU. Give it images and a backbone, and it first trains the network, then
+    fine-tunes a copy of it with a hash head.
+
+    Parameters
+    ----------
+    width
+        Slots per level. None: from the number of classes.
+    depth
+        Levels; the table has ``width ** depth`` buckets.
+    sparsity
+        Active slots at the last level: an item lies in this many buckets.
+    loss
+        ``"npairs"`` or ``"triplet"``.
+    backbone
+        None for embeddings. For images ``"stride"`` (made for CPUs), ``"nin"`` (the paper's) or
+        a ``torch.nn.Module`` from float[n, 3, height, width] to float[n, features].
+    assignment
+        How an item finds its bucket. ``"path"``: by its best slot at each level.
+    embedding_size
+        Size of the vectors for re-ranking. None: for embeddings the vectors that were given, for
+        images 64 (npairs) or 256 (triplet). With a number, embeddings get a learned projection.
+    hidden_size
+        Hidden layer of the hash head. None: 512 for embeddings, none for images.
+    steps, base_steps
+        Batches of the hash stage and of the base stage. None: from the size of the data.
+    schedule
+        ``"one-cycle"`` for short runs, ``"paper"`` (decay by 0.3), or ``"constant"``.
+    rate
+        Peak learning rate of the new layers.
+    base_rate
+        Factor on it for the network below them in the hash stage; 0 freezes the network.
+    sibling_penalty, collision_penalty, regulariser
+        Of the code problem, and of the npairs loss in the hash stage. None: by loss and sparsity.
+    margin
+        Of the triplet loss.
+    classes_per_batch, items_per_class
+        Composition of a batch. ``items_per_class`` must be even for npairs.
+    augment
+        What is done to images at random while training: ``"crop-mirror"``, ``"crop"`` (for
+        letters, digits and whatever is not its mirror image) or ``"none"``.
+    validation_fraction
+        Part of each class that is set aside to choose the weights, by precision at 1.
+    device
+        ``"auto"``, ``"cpu"``, ``"cuda"``, ...
+    run_dir
+        Directory for checkpoints and a log. If a run with these settings and data was broken off
+        there, ``fit`` goes on with it.
+    verbose
+        Progress on stderr. None: if it is a terminal.
+    random_state
+        Seed of everything.
+
+    Attributes
+    ----------
+    shape_ : CodeShape
+        The shape of the table.
+    classes_ : array
+        The labels that were seen.
+    validation_ : dict
+        Figures on the items set aside: ``precision_at_1`` and ``bucket_nmi`` in percent,
+        ``speedup_factor``. Empty if nothing was set aside.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.repeat(["ant", "bee", "cat"], 40)
+    >>> X = np.repeat(np.eye(3), 40, axis=0) + 0.1 * rng.normal(size=(120, 3))
+    >>> hasher = Hasher(width=4, steps=50).fit(X, y)
+    >>> len(set(hasher.transform(X[::40]).ravel().tolist()))  # a bucket for each
+    3
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int | None = None,
+        depth: int = 2,
+        sparsity: int = 1,
+        loss: str = "npairs",
+        backbone: str | nn.Module | None = None,
+        assignment: str = "path",
+        embedding_size: int | None = None,
+        hidden_size: int | None = None,
+        steps: int | None = None,
+        base_steps: int | None = None,
+        schedule: str = "one-cycle",
+        rate: float = 3e-3,
+        base_rate: float = 0.1,
+        sibling_penalty: float | None = None,
+        collision_penalty: float | None = None,
+        regulariser: float | None = None,
+        margin: float = 0.3,
+        classes_per_batch: int = 64,
+        items_per_class: int = 2,
+        augment: str = "crop-mirror",
+        validation_fraction: float = 0.1,
+        device: str = "auto",
+        run_dir: str | os.PathLike[str] | None = None,
+        verbose: bool | None = None,
+        random_state: int = 0,
+    ) -> None:
+        # As scikit-learn has it: settings are stored as they are, and checked by fit.
+        for name, value in locals().copy().items():
+            if name != "self":
+                setattr(self, name, value)
+
+    # -- settings ------------------------------------------------------------------------------
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All settings by name."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change settings by name. What was learned stays until the next ``fit``."""
+        known = self.get_params()
+        for name in params:
+            if name not in known:
+                raise ValueError(f"{name!r} is no setting, must be one of {sorted(known)}")
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        signature = inspect.signature(type(self)).parameters
+        changed = [
+            f"{name}={value!r}"
+            for name, value in self.get_params().items()
+            if value is not signature[name].default and value != signature[name].default
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    # -- learning ------------------------------------------------------------------------------
+
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
+        """Learn from labelled items.
+
+        Parameters
+        ----------
+        X : float[n, size] or uint8[n, height, width, 3]
+            Embeddings, or images if there is a backbone.
+        y : int or str[n]
+            Classes; any numbers or strings.
+
+        Raises
+        ------
+        ValueError
+            For input that cannot be used; nothing is changed then.
+        KeyboardInterrupt
+            After Ctrl-C, when the checkpoint is written (if there is a ``run_dir``).
+        """
+        # ---- everything is checked first
+        settings = self.get_params()
+        images = settings["backbone"] is not None
+        if settings["assignment"] == "codebook":
+            raise ConfigError("assignment='codebook' is not available yet, must be 'path'")
+        items = checked_images(X) if images else checked_embeddings(X)
+        names = checked_labels(y, len(items))
+        classes, labels = np.unique(names, return_inverse=True)
+        labels = labels.astype(np.int64)
+        seed = _checked_seed(settings["random_state"])
+        device = _checked_device(settings["device"])
+        fraction = settings["validation_fraction"]
+        if not 0.0 <= fraction < 1.0:
+            raise ValueError(f"validation_fraction={fraction!r} must be >= 0 and < 1")
+        training, validation = stratified_split(labels, fraction=fraction, random_state=seed)
+        plan = make_plan(settings, len(classes), len(training), items.shape[1:])
+
+        # ---- the model with its first weights
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = plan.make_model()
+        tensor = torch.from_numpy(items)
+        model.prepare.learn(tensor[torch.from_numpy(training)])  # type: ignore[operator]
+        model.to(device)
+        data = TrainingData(tensor if images else tensor.to(device), labels, training, validation)
+
+        # ---- training; without a single stage left to do there are no new figures
+        run_dir = None if settings["run_dir"] is None else Path(settings["run_dir"])
+        fingerprint = {**plan.describe(), "random_state": seed, "data": _fingerprint(items, labels)}
+        run = Run(run_dir, [stage.name for stage in plan.stages], fingerprint)
+        display = Display(settings["verbose"])
+        if len(validation) == 0 and fraction > 0:
+            display.say("no class has 4 items or more: nothing is set aside, last weights are kept")
+        results = train(model, plan.stages, data, seed=seed, run=run, display=display)
+
+        # ---- done: only now the estimator changes
+        self._plan = plan
+        self._model = model.cpu().eval()
+        self.shape_ = plan.shape
+        self.classes_ = classes
+        self.validation_ = dict(results[-1].best_figures)
+        return self
+
+    # -- use -----------------------------------------------------------------------------------
+
+    def scores(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Slot scores, float32[n, depth, width]: the higher, the better the slot fits."""
+        return self._apply("scores", X)
+
+    def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Bucket ids, int64[n, sparsity], best first."""
+        scores = self.scores(X)
+        return self.shape_.scores_to_bucket_ids(scores)
+
+    def embed(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Vectors for re-ranking, float32[n, size]: for embeddings the given ones by default."""
+        return self._apply("vectors", X)
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a directory: ``config.json`` and ``model.safetensors``.
+
+        The directory appears whole or not at all; a model that stands there is replaced.
+        """
+        model, plan = self._fitted()
+        save_hasher(Path(path), self.get_params(), plan, model, self.classes_, self.validation_)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> Self:
+        """Read a model that :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path
+            The directory.
+        backbone
+            If the model was trained with a ``torch.nn.Module`` of your own, such a module: code
+            is not stored, and its weights are replaced by the stored ones.
+        """
+        stored = load_hasher(Path(path), backbone)
+        hasher = cls(**stored.settings)
+        hasher._plan, hasher._model = stored.plan, stored.model
+        hasher.shape_, hasher.classes_ = stored.plan.shape, stored.classes
+        hasher.validation_ = stored.validation
+        return hasher
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _fitted(self) -> tuple[HashModel, Plan]:
+        if not hasattr(self, "_model"):
+            raise NotFittedError("this Hasher has learned nothing yet: call fit or Hasher.load")
+        return self._model, self._plan
+
+    def _apply(self, what: str, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        model, plan = self._fitted()
+        if plan.backbone is None:
+            items: npt.NDArray[Any] = checked_embeddings(X, plan.item_shape[0])
+        else:
+            items = checked_images(X, plan.item_shape)
+        return in_chunks(model, what, torch.from_numpy(items))
+
+
+def _checked_seed(value: object) -> int:
+    try:
+        seed = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"random_state={value!r} must be an integer") from None
+    if seed < 0:
+        raise ValueError(f"random_state={seed} must be >= 0")
+    return seed
+
+
+def _checked_device(device: str) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device={device!r} cannot be used: {reason}") from None
+
+
+def _fingerprint(items: npt.NDArray[Any], labels: npt.NDArray[np.int64]) -> str:
+    """A digest that tells data apart: all labels, and up to 4096 items evenly spread."""
+    digest = hashlib.sha256(repr((items.shape, str(items.dtype))).encode())
+    digest.update(labels.tobytes())
+    digest.update(np.ascontiguousarray(items[:: max(1, len(items) // 4096)]).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,72 @@
+"""Items and labels as users have them, checked before anything else happens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade.codes._check import as_array, name_rows
+
+
+def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np.float32]:
+    """Return embeddings as float32[n, size], all of them finite."""
+    values = as_array("X", items)
+    if values.dtype.kind not in "fiub":
+        raise ValueError(f"X has dtype {values.dtype}, must be real numbers")
+    if values.ndim == 4 and size is None:
+        raise ValueError(
+            f"X has shape {values.shape}, which looks like images: without a backbone X must be "
+            "embeddings of shape (n, size); for images set backbone='stride' or 'nin'"
+        )
+    if values.ndim != 2 or 0 in values.shape:
+        raise ValueError(f"X has shape {values.shape}, must be (n, size) with n >= 1, size >= 1")
+    if size is not None and values.shape[1] != size:
+        raise ValueError(f"X has {values.shape[1]} columns, the hasher was fitted with {size}")
+    with np.errstate(over="ignore"):  # beyond float32: named as infinite below
+        single = np.ascontiguousarray(values, dtype=np.float32)
+    bad = np.asarray(~np.isfinite(single).all(axis=1))
+    if bad.any():
+        raise ValueError(f"X has NaN or infinite values in {name_rows(bad)}")
+    return single
+
+
+def checked_images(
+    items: object, item_shape: tuple[int, ...] | None = None
+) -> npt.NDArray[np.uint8]:
+    """Return images as uint8[n, height, width, 3]."""
+    values = as_array("X", items)
+    wanted = "(n, height, width, 3)" if item_shape is None else f"(n, {_commas(item_shape)})"
+    if values.ndim != 4 or values.shape[3] != 3 or 0 in values.shape:
+        raise ValueError(f"X has shape {values.shape}, images must be {wanted}")
+    if item_shape is not None and values.shape[1:] != item_shape:
+        raise ValueError(f"X has shape {values.shape}, the hasher was fitted with {wanted}")
+    if values.dtype != np.uint8:
+        raise ValueError(f"X has dtype {values.dtype}, images must be uint8, from 0 to 255")
+    return np.ascontiguousarray(values)
+
+
+def checked_labels(labels: object, n_items: int) -> npt.NDArray[Any]:
+    """Return labels as a one-dimensional array of integers or strings, of two classes or more."""
+    values = as_array("y", labels)
+    if values.ndim == 2 and values.shape[1] > 1 and len(values) == n_items:
+        raise ValueError(
+            f"y has shape {values.shape}: several labels per item are not supported, must be (n,)"
+        )
+    if values.ndim != 1:
+        raise ValueError(f"y has shape {values.shape}, must be ({n_items},)")
+    if len(values) != n_items:
+        raise ValueError(f"y has {len(values)} labels, X has {n_items} items")
+    if values.dtype.kind == "O" and all(isinstance(value, str) for value in values):
+        values = values.astype(np.str_)
+    if values.dtype.kind not in "iubU":
+        raise ValueError(f"y has dtype {values.dtype}, must be integers or strings")
+    first = values[0]
+    if (values == first).all():
+        raise ValueError(f"y has one class only ({first.item()!r}), must have at least 2")
+    return values
+
+
+def _commas(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape))

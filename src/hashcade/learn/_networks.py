@@ -1,0 +1,147 @@
+"""Networks that turn 32×32 images into features: the paper's, and one made for CPUs.
+
+A backbone is any ``torch.nn.Module`` from images, float[n, 3, height, width], to features,
+float[n, size]. What follows it, the embedding layer and the hash head, is in ``_model``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class NIN(nn.Module):
+    """Network in network, as the paper trained it on Cifar-100: 192 features.
+
+    conv5-192, conv1-160, conv1-96, maxpool 3/2, dropout; conv5-192, conv1-192, conv1-192,
+    avgpool 3/2, dropout; conv3-192, conv1-192 without activation, global average, ReLU. All other
+    activations are leaky with slope 1/5.5. About 0.22 G multiplications an image.
+    """
+
+    weight_decay = 4e-5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            _conv(3, 192, 5),
+            _leaky(),
+            _conv(192, 160, 1),
+            _leaky(),
+            _conv(160, 96, 1),
+            _leaky(),
+            # ceil_mode: 32 → 16 → 8 with windows that may overhang on the right, which is what
+            # TensorFlow's "same" padding does. Neither counts what lies outside.
+            nn.MaxPool2d(3, 2, ceil_mode=True),
+            nn.Dropout(0.5),
+            _conv(96, 192, 5),
+            _leaky(),
+            _conv(192, 192, 1),
+            _leaky(),
+            _conv(192, 192, 1),
+            _leaky(),
+            nn.AvgPool2d(3, 2, ceil_mode=True),
+            nn.Dropout(0.5),
+            _conv(192, 192, 3),
+            _leaky(),
+            _conv(192, 192, 1),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.ReLU(),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features of images: float[n, 3, h, w] to float[n, 192]."""
+        return self.layers(images)  # type: ignore[no-any-return]
+
+
+class StrideNet(nn.Module):
+    """A small network for CPUs: 256 features at about 0.03 G multiplications an image.
+
+    The first layer halves the resolution while there are few channels, and most of the work is
+    done at 8×8 and 4×4, where a channel is cheap (the idea of airbench). Batch normalisation
+    makes it train quickly.
+    """
+
+    weight_decay = 5e-4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            _conv(3, 32, 4, stride=2, padding=1),  # 32×32 → 16×16
+            *_norm_gelu(32),
+            _conv(32, 64, 3),
+            *_norm_gelu(64),
+            *_block(64, 128),  # 8×8
+            *_block(128, 256),  # 4×4
+            nn.AdaptiveMaxPool2d(1),
+            nn.Flatten(),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features of images: float[n, 3, h, w] to float[n, 256]."""
+        return self.layers(images)  # type: ignore[no-any-return]
+
+
+BACKBONES: dict[str, type[nn.Module]] = {"nin": NIN, "stride": StrideNet}
+
+
+def make_backbone(backbone: str | nn.Module) -> nn.Module:
+    """The network of a name, or the user's own as it is."""
+    if isinstance(backbone, nn.Module):
+        return backbone
+    if backbone not in BACKBONES:
+        raise ValueError(
+            f"backbone={backbone!r} must be a torch.nn.Module or one of {sorted(BACKBONES)}"
+        )
+    return BACKBONES[backbone]()
+
+
+@torch.no_grad()
+def feature_size(backbone: nn.Module, example: Tensor) -> int:
+    """How many features a backbone gives, found out with an example, float[1, ...]."""
+    was_training = backbone.training
+    backbone.eval()
+    features = backbone(example)
+    backbone.train(was_training)
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(example):
+        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ValueError(
+            f"backbone turns images of shape {tuple(example.shape)} into {got}, "
+            f"must be a tensor of shape ({len(example)}, size)"
+        )
+    return int(features.shape[1])
+
+
+# -- parts -----------------------------------------------------------------------------------
+
+
+def _conv(
+    inputs: int, outputs: int, size: int, *, stride: int = 1, padding: int | None = None
+) -> nn.Conv2d:
+    """Convolution that keeps the resolution, variance-scaling weights, no bias at the start."""
+    conv = nn.Conv2d(
+        inputs, outputs, size, stride=stride, padding=size // 2 if padding is None else padding
+    )
+    nn.init.kaiming_normal_(conv.weight)
+    if conv.bias is not None:
+        nn.init.zeros_(conv.bias)
+    return conv
+
+
+def _leaky() -> nn.LeakyReLU:
+    return nn.LeakyReLU(1 / 5.5)
+
+
+def _norm_gelu(channels: int) -> tuple[nn.Module, ...]:
+    return nn.BatchNorm2d(channels), nn.GELU()
+
+
+def _block(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
+    """Half the resolution, other channels: the pool stands first, so that both convs are cheap."""
+    return (
+        nn.MaxPool2d(2),
+        _conv(inputs, outputs, 3),
+        *_norm_gelu(outputs),
+        _conv(outputs, outputs, 3),
+        *_norm_gelu(outputs),
+    )

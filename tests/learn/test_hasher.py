@@ -1,0 +1,323 @@
+"""The estimator: its contract, what it learns, what it refuses, its files."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hashcade import (
+    CodeShape,
+    ConfigError,
+    CorruptIndexError,
+    Hasher,
+    IncompatibleFormatError,
+    NotFittedError,
+    StorageError,
+)
+from hashcade.learn._defaults import default_width
+from hashcade.learn._split import stratified_split
+
+QUICK = {"width": 4, "steps": 30, "hidden_size": 16, "verbose": False}
+
+
+def blobs(n_classes=6, per_class=20, size=8, seed=0):
+    rng = np.random.default_rng(seed)
+    centres = 3 * rng.normal(size=(n_classes, size))
+    y = np.repeat(np.arange(n_classes) * 10 - 20, per_class)  # negative and sparse labels
+    X = np.repeat(centres, per_class, axis=0) + 0.3 * rng.normal(size=(len(y), size))
+    return X.astype(np.float32), y
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y = blobs()
+    return Hasher(**{**QUICK, "steps": 200}).fit(X, y), X, y
+
+
+# ------------------------------------------------------------------------------- the contract
+
+
+def test_results_have_the_shapes_and_dtypes_of_the_contract(fitted):
+    hasher, X, _ = fitted
+    scores, ids, vectors = hasher.scores(X), hasher.transform(X), hasher.embed(X)
+    assert (scores.shape, scores.dtype) == ((len(X), 2, 4), np.float32)
+    assert (ids.shape, ids.dtype) == ((len(X), 1), np.int64)
+    assert vectors.dtype == np.float32
+    np.testing.assert_array_equal(vectors, X)  # the user's own vectors
+    np.testing.assert_array_equal(ids, CodeShape(width=4, depth=2).scores_to_bucket_ids(scores))
+    assert hasher.shape_ == CodeShape(width=4, depth=2)
+    assert hasher.classes_.tolist() == [-20, -10, 0, 10, 20, 30]
+
+
+def test_classes_that_lie_apart_get_buckets_of_their_own(fitted):
+    hasher, X, y = fitted
+    buckets = hasher.transform(X).ravel().tolist()
+    assert len(set(buckets)) == len(set(zip(y.tolist(), buckets, strict=True))) == 6
+    assert hasher.validation_ == {
+        "precision_at_1": 100.0,
+        "speedup_factor": pytest.approx(11.0),  # 12 items set aside: one of 11 others is looked at
+        "bucket_nmi": pytest.approx(100.0),
+    }
+
+
+@pytest.mark.parametrize("loss", ["npairs", "triplet"])
+def test_both_losses_learn_and_several_buckets_are_given(loss):
+    X, y = blobs()
+    hasher = Hasher(**{**QUICK, "steps": 150}, loss=loss, sparsity=2).fit(X, y)
+    assert hasher.transform(X).shape == (len(X), 2)
+    assert hasher.validation_["precision_at_1"] == 100.0
+    assert hasher.validation_["speedup_factor"] > 2.0  # of 6 at best, 1 without learning
+
+
+def test_lists_tensors_and_arrays_give_the_same(fitted):
+    hasher, X, y = fitted
+    expected = hasher.transform(X)
+    np.testing.assert_array_equal(hasher.transform(X.tolist()), expected)
+    np.testing.assert_array_equal(hasher.transform(torch.from_numpy(X)), expected)
+    named = np.array([f"class {label}" for label in y], dtype=object)
+    other = Hasher(**QUICK).fit(torch.from_numpy(X), named.tolist())
+    assert other.classes_[0] == "class -10"
+
+
+def test_settings_can_be_read_changed_and_shown():
+    hasher = Hasher(width=16, loss="triplet")
+    assert hasher.get_params()["width"] == 16
+    assert hasher.set_params(depth=3) is hasher
+    assert repr(hasher) == "Hasher(width=16, depth=3, loss='triplet')"
+    assert Hasher(**hasher.get_params()).get_params() == hasher.get_params()
+    with pytest.raises(ValueError, match="'breadth' is no setting, must be one of"):
+        hasher.set_params(depth=4, breadth=1)
+    assert hasher.depth == 3
+    with pytest.raises(TypeError):
+        Hasher(16)
+
+
+def test_scikit_learn_can_clone_it():
+    from sklearn.base import clone
+
+    assert clone(Hasher(width=16)).get_params() == Hasher(width=16).get_params()
+
+
+def test_equal_seeds_give_equal_models_and_other_seeds_others():
+    X, y = blobs()
+    one, same, other = (
+        Hasher(**QUICK, random_state=seed).fit(X, y).scores(X) for seed in (3, 3, 4)
+    )
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).any()
+
+
+def test_the_global_generators_of_the_user_are_left_alone():
+    X, y = blobs()
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    expected = torch.rand(3), np.random.rand(3)  # noqa: NPY002
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    Hasher(**QUICK).fit(X, y)
+    torch.testing.assert_close(torch.rand(3), expected[0])
+    np.testing.assert_array_equal(np.random.rand(3), expected[1])  # noqa: NPY002
+
+
+def test_a_learned_projection_replaces_the_vectors_if_asked_for():
+    X, y = blobs()
+    hasher = Hasher(**QUICK, embedding_size=3, base_steps=20).fit(X, y)
+    assert hasher.embed(X).shape == (len(X), 3)
+
+
+@pytest.mark.parametrize("backbone", ["stride", "nin", "own"])
+def test_images_are_trained_in_two_stages(backbone):
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], 10)
+    X = rng.integers(0, 60, size=(30, 8, 8, 3), dtype=np.uint8)
+    X[np.arange(30), :, :, y] += 150  # red, green and blue
+    if backbone == "own":
+        backbone = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        )
+        before = backbone[0].weight.detach().clone()
+    hasher = Hasher(width=4, steps=12, base_steps=12, embedding_size=4, backbone=backbone)
+    hasher.fit(X, y)
+    assert hasher.embed(X).shape == (30, 4)
+    assert hasher.transform(X).shape == (30, 1)
+    if isinstance(backbone, nn.Module):
+        torch.testing.assert_close(backbone[0].weight.detach(), before)  # a copy was trained
+
+
+# ---------------------------------------------------------------------------------- bad input
+
+
+def spoiled(X, row):
+    X = X.copy()
+    X[row, 1] = np.nan
+    return X
+
+
+X0, Y0 = blobs()
+IMAGES = np.zeros((120, 8, 8, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "X", "y", "message"),
+    [
+        ({}, X0, Y0[:-1], "y has 119 labels, X has 120 items"),
+        ({}, X0, np.full(120, 7), r"y has one class only \(7\), must have at least 2"),
+        ({}, spoiled(X0, 17), Y0, "X has NaN or infinite values in row 17"),
+        ({"width": 2}, X0, Y0, r"y has 6 classes, must be <= n_buckets = .* 2\*\*2 = 4"),
+        ({}, X0, np.eye(6)[np.arange(120) % 6], r"y has shape \(120, 6\): several labels per item"),
+        ({}, X0, Y0 + 0.5, "y has dtype float64, must be integers or strings"),
+        ({}, X0[0], Y0, r"X has shape \(8,\), must be \(n, size\)"),
+        ({}, IMAGES, Y0, "looks like images: without a backbone X must be embeddings"),
+        ({}, X0.astype(str), Y0, "must be real numbers"),
+        ({"backbone": "nin"}, X0, Y0, r"X has shape \(120, 8\), images must be \(n, h"),
+        ({"backbone": "nin"}, IMAGES / 255, Y0, "X has dtype float64, images must be uint8"),
+        ({"loss": "softmax"}, X0, Y0, "loss='softmax' must be one of 'npairs', 'triplet'"),
+        ({"assignment": "best"}, X0, Y0, "assignment='best' must be one of 'path'"),
+        ({"items_per_class": 3}, X0, Y0, "items_per_class=3 must be >= 2 and even"),
+        ({"sparsity": 5}, X0, Y0, "sparsity=5 must be <= width=4"),
+        ({"steps": 0}, X0, Y0, "steps=0 must be >= 1"),
+        ({"rate": 0}, X0, Y0, "rate=0 must be > 0"),
+        ({"schedule": "cosine"}, X0, Y0, "schedule='cosine' must be one of"),
+        ({"validation_fraction": 1.0}, X0, Y0, "validation_fraction=1.0 must be >= 0 and < 1"),
+        ({"random_state": -1}, X0, Y0, "random_state=-1 must be >= 0"),
+        ({"random_state": None}, X0, Y0, "random_state=None must be an integer"),
+        ({"device": "abacus"}, X0, Y0, "device='abacus' cannot be used"),
+        ({"backbone": "vgg"}, IMAGES, Y0, "backbone='vgg' must be"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_clear_line_and_changes_nothing(fitted, tmp_path, settings, X, y, message):
+    hasher = copy.deepcopy(fitted[0])
+    before = hasher.scores(X0)
+    hasher.set_params(run_dir=tmp_path / "run", **settings)
+    with pytest.raises(ValueError, match=message) as caught:
+        hasher.fit(X, y)
+    assert "\n" not in str(caught.value)
+    np.testing.assert_array_equal(hasher.scores(X0), before)
+    assert not (tmp_path / "run").exists()  # nothing half-written
+
+
+def test_codebook_assignment_is_not_available_yet():
+    with pytest.raises(ConfigError, match="assignment='codebook' is not available yet"):
+        Hasher(assignment="codebook").fit(X0, Y0)
+
+
+def test_results_before_learning_are_refused(tmp_path):
+    for call in ("scores", "transform", "embed"):
+        with pytest.raises(NotFittedError, match=r"call fit or Hasher\.load"):
+            getattr(Hasher(), call)(X0)
+    with pytest.raises(NotFittedError):
+        Hasher().save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_items_of_another_size_are_refused_after_fit(fitted):
+    with pytest.raises(ValueError, match="X has 3 columns, the hasher was fitted with 8"):
+        fitted[0].transform(np.zeros((2, 3)))
+
+
+# --------------------------------------------------------------------------------------- files
+
+
+def test_a_stored_hasher_gives_the_same_results(fitted, tmp_path):
+    hasher, X, _ = fitted
+    hasher.save(tmp_path / "model")
+    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+    ]
+    loaded = Hasher.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.scores(X), hasher.scores(X))
+    assert loaded.get_params() == hasher.get_params()
+    assert loaded.shape_ == hasher.shape_
+    assert loaded.classes_.tolist() == hasher.classes_.tolist()
+    assert loaded.validation_ == hasher.validation_
+    hasher.save(tmp_path / "model")  # again, in its place
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_truncated_or_changed_model_is_damaged(fitted, tmp_path):
+    path = tmp_path / "model"
+    fitted[0].save(path)
+    whole = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(whole[:-100])
+    with pytest.raises(CorruptIndexError, match=r"is damaged: it has [\d,]+ bytes, must have"):
+        Hasher.load(path)
+    (path / "model.safetensors").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(CorruptIndexError, match="its checksum is wrong"):
+        Hasher.load(path)
+    (path / "model.safetensors").write_bytes(whole)
+    text = (path / "config.json").read_text()
+    (path / "config.json").write_text(text[: len(text) // 2])
+    with pytest.raises(CorruptIndexError, match=r"config.json is damaged"):
+        Hasher.load(path)
+    config = json.loads(text)
+    config["plan"]["hidden_size"] = 17
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CorruptIndexError, match="its parts do not fit") as caught:
+        Hasher.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_of_another_version_or_kind_is_refused(fitted, tmp_path):
+    path = tmp_path / "model"
+    fitted[0].save(path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "format_version": 99}))
+    with pytest.raises(IncompatibleFormatError, match=r"format version 99, .* reads version 1"):
+        Hasher.load(path)
+    (path / "config.json").write_text(json.dumps({**config, "kind": "toaster"}))
+    with pytest.raises(StorageError, match="holds 'toaster', must be a hashcade model"):
+        Hasher.load(path)
+    with pytest.raises(StorageError, match=r"is no hashcade model: config.json is missing"):
+        Hasher.load(tmp_path / "nowhere")
+
+
+def test_saving_never_replaces_what_is_no_model(fitted, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
+    with pytest.raises(StorageError, match="exists and is no hashcade model"):
+        fitted[0].save(tmp_path / "thesis")
+    assert (tmp_path / "thesis" / "chapter.txt").exists()
+
+
+def test_a_backbone_of_ones_own_has_to_be_given_again(tmp_path):
+    def network():
+        return nn.Sequential(nn.Flatten(), nn.Linear(192, 5))
+
+    X = np.random.default_rng(0).integers(0, 255, size=(12, 8, 8, 3), dtype=np.uint8)
+    hasher = Hasher(width=4, steps=3, base_steps=3, backbone=network()).fit(X, [0, 1, 2] * 4)
+    hasher.save(tmp_path / "model")
+    with pytest.raises(ConfigError, match=r"backbone of your own \(Sequential\): give one"):
+        Hasher.load(tmp_path / "model")
+    loaded = Hasher.load(tmp_path / "model", backbone=network())
+    np.testing.assert_array_equal(loaded.scores(X), hasher.scores(X))
+
+
+# ---------------------------------------------------------------------------- split, defaults
+
+
+def test_the_split_sets_the_same_part_of_every_class_aside():
+    labels = np.repeat([0, 1, 2, 3], [100, 20, 4, 3])
+    np.random.default_rng(0).shuffle(labels)
+    training, validation = stratified_split(labels, fraction=0.1, random_state=0)
+    assert sorted([*training, *validation]) == list(range(127))
+    assert np.bincount(labels[validation], minlength=4).tolist() == [10, 2, 2, 0]
+    other = stratified_split(labels, fraction=0.1, random_state=1)[1]
+    assert set(other) != set(validation)
+    assert len(stratified_split(labels, fraction=0.0, random_state=0)[1]) == 0
+
+
+def test_without_validation_items_the_last_weights_are_kept():
+    X, y = blobs(per_class=3)
+    assert Hasher(**QUICK).fit(X, y).validation_ == {}
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "depth", "width"),
+    [(2, 2, 4), (10, 2, 4), (17, 2, 8), (100, 2, 32), (1000, 2, 256), (100, 1, 128)],
+)
+def test_default_width(n_classes, depth, width):
+    assert default_width(n_classes, depth) == width

@@ -1,0 +1,129 @@
+"""The networks and the model around them."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hashcade import CodeShape
+from hashcade.learn import NIN, StrideNet
+from hashcade.learn._model import HashModel, PrepareEmbeddings, PrepareImages, augment_images
+from hashcade.learn._networks import feature_size, make_backbone
+
+IMAGES = torch.zeros(2, 3, 32, 32)
+
+
+def test_nin_has_the_layers_of_the_paper():
+    convs = [m for m in NIN().modules() if isinstance(m, nn.Conv2d)]
+    assert [(c.kernel_size[0], c.out_channels) for c in convs] == [
+        (5, 192), (1, 160), (1, 96), (5, 192), (1, 192), (1, 192), (3, 192), (1, 192),
+    ]  # fmt: skip
+    layers = [type(m).__name__ for m in NIN().layers if not isinstance(m, nn.Conv2d)]
+    assert layers == [
+        *["LeakyReLU"] * 3, "MaxPool2d", "Dropout", *["LeakyReLU"] * 3, "AvgPool2d", "Dropout",
+        "LeakyReLU", "AdaptiveAvgPool2d", "Flatten", "ReLU",
+    ]  # fmt: skip
+    slopes = {m.negative_slope for m in NIN().modules() if isinstance(m, nn.LeakyReLU)}
+    assert slopes == {1 / 5.5}
+
+
+def test_nin_pools_to_16_and_8_as_with_same_padding():
+    sizes = []
+    for layer in (network := NIN().eval()).layers:
+        if isinstance(layer, nn.MaxPool2d | nn.AvgPool2d):
+            layer.register_forward_hook(lambda m, i, out: sizes.append(tuple(out.shape[2:])))
+    network(IMAGES)
+    assert sizes == [(16, 16), (8, 8)]
+
+
+def multiplications(network):
+    """Of all convolutions for one image."""
+    total = 0
+
+    def count(layer, _, out):
+        nonlocal total
+        total += out[0].numel() * layer.weight[0].numel()
+
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.register_forward_hook(count)
+    network.eval()(IMAGES[:1])
+    return total
+
+
+def test_the_cpu_network_takes_a_fraction_of_the_work():
+    assert multiplications(NIN()) == pytest.approx(0.22e9, rel=0.1)
+    assert multiplications(StrideNet()) == pytest.approx(0.033e9, rel=0.1)
+
+
+@pytest.mark.parametrize(("name", "size"), [("nin", 192), ("stride", 256)])
+def test_features_have_the_size_that_is_found(name, size):
+    backbone = make_backbone(name)
+    assert feature_size(backbone, IMAGES[:1]) == size
+    assert backbone(IMAGES).shape == (2, size)
+    assert backbone.training  # as it was
+
+
+def test_a_backbone_that_does_not_give_rows_is_refused():
+    with pytest.raises(ValueError, match=r"into \(1, 3, 32, 32\), must be a tensor of shape \(1,"):
+        feature_size(nn.Identity(), IMAGES[:1])
+    with pytest.raises(ValueError, match=r"backbone='vgg' must be .* one of \['nin', 'stride'\]"):
+        make_backbone("vgg")
+
+
+def test_embeddings_are_brought_to_unit_spread_and_keep_their_proportions():
+    items = torch.randn(500, 3) * torch.tensor([1.0, 10.0, 100.0]) + 5.0
+    prepare = PrepareEmbeddings(3)
+    prepare.learn(items)
+    ready = prepare(items)
+    torch.testing.assert_close(ready.mean(0), torch.zeros(3), atol=1e-4, rtol=0)
+    assert ready.square().mean().item() == pytest.approx(1.0, abs=1e-4)
+    assert (ready.std(0)[2] / ready.std(0)[0]).item() == pytest.approx(100, rel=0.2)
+
+
+def test_images_are_scaled_and_centred_pixel_by_pixel():
+    items = torch.randint(0, 256, (7, 4, 5, 3), dtype=torch.uint8)
+    prepare = PrepareImages((4, 5, 3))
+    prepare.learn(items)
+    ready = prepare(items)
+    expected = (items.double() / 255 - (items.double() / 255).mean(0)).permute(0, 3, 1, 2)
+    torch.testing.assert_close(ready, expected.float(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("mirror", [True, False])
+def test_augmented_images_are_crops_of_the_padded_ones_or_their_mirror_images(mirror):
+    images = torch.randint(1, 256, (40, 16, 5, 3), dtype=torch.uint8)  # padded by 2
+    got = augment_images(images, torch.Generator().manual_seed(0), mirror=mirror).numpy()
+    n_mirrored, places = 0, set()
+    for image, crop in zip(images.numpy(), got, strict=True):
+        padded = np.pad(image, ((2, 2), (2, 2), (0, 0)))
+        crops = {(r, c): padded[r : r + 16, c : c + 5] for r in range(5) for c in range(5)}
+        plain = [at for at, other in crops.items() if (crop == other).all()]
+        turned = [at for at, other in crops.items() if (crop == other[:, ::-1]).all()]
+        assert len(plain) + len(turned) == 1
+        n_mirrored += len(turned)
+        places.update(plain + turned)
+    assert 8 <= n_mirrored <= 32 if mirror else n_mirrored == 0
+    assert len(places) > 10
+
+
+def test_the_hash_base_is_a_network_of_its_own():
+    model = HashModel(
+        CodeShape(width=4, depth=2),
+        (8, 8, 3),
+        backbone=nn.Sequential(nn.Flatten(), nn.Linear(192, 5)),
+        embedding_size=3,
+        hidden_size=0,
+        unit_length=True,
+    )
+    images = torch.randint(0, 256, (6, 8, 8, 3), dtype=torch.uint8)
+    vectors, scores = model.vectors(images), model.scores(images)
+    assert scores.shape == (6, 2, 4)
+    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(6))
+    torch.testing.assert_close(scores.norm(dim=2), torch.ones(6, 2))
+    with torch.no_grad():
+        model.hash_base[1].weight.add_(1.0)
+    torch.testing.assert_close(model.vectors(images), vectors)
+    assert not torch.allclose(model.scores(images), scores)
+    model.start_hash_base()
+    torch.testing.assert_close(model.scores(images), scores)
