@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demonstration: results to stdout, progress to stderr, a picture to a file."""
     parser = argparse.ArgumentParser(prog="python -m hashcade.demo", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("demo"), help="folder for the results")
-    parser.add_argument("--steps", type=int, default=500, help="batches of each of the two stages")
+    parser.add_argument("--steps", type=int, default=200, help="batches of each of the two stages")
     options = parser.parse_args(arguments)
 
     from hashcade.demo._picture import draw_tree
