@@ -95,6 +95,20 @@ def test_sweeps_leave_little_to_search_for():
     assert searches[2] < searches[0] / 4
 
 
+@pytest.mark.parametrize("collision_step", [1e-3, 0.1, 1.0, 100.0])
+def test_corrections_help_whatever_the_penalty(collision_step):
+    """Small penalties leave many slots empty: supply follows the price, it is not given."""
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(256, 256)) + rng.normal(size=256)  # some slots are liked by all
+    market = (scores, 1, np.arange(256), np.array([0, 256]), 0.0, collision_step)
+    scratch = scratch_for(256, 256, 1)
+    level, corrected = (
+        optimal_codes(*market, *estimate_prices(*market, n, 0, scratch[0]), *scratch)[1]
+        for n in (0, 6)
+    )
+    assert corrected < max(level, 10)
+
+
 @pytest.mark.parametrize("n_classes", [1, 7, 64, 333])
 @pytest.mark.parametrize("n_kept", [1, 2, 5])
 def test_ranking_all_classes_abreast_is_a_sort(n_classes, n_kept):

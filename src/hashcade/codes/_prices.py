@@ -39,8 +39,7 @@ _MAX_WIDENINGS = 3
 _BISECTIONS = 14
 _FEW = 24
 _PADDING = 8
-_CAUTION = 0.8  # all prices move at once, so each by less than it would alone ...
-_CALM = 0.4  # ... and by less each time
+_CALM = 0.4  # all prices move at once, and what one gains another loses: by less each time
 
 
 @njit(cache=True)
@@ -108,9 +107,9 @@ def estimate_prices(
             _net_values(q, columns, slot_price, pair_price, raised, n_raised, group_start, net)
             _rank_slot_roughly(net, q, n_bits, value)
         _unpack(value, n_bits, choice)
-        step = _mean_gap(last_bought, next_best) * _CAUTION / (1.0 + _CALM * correction)
+        step = _mean_gap(last_bought, next_best) / (1.0 + _CALM * correction)
         _correct(
-            choice, sparsity, group, group_start, sibling_step, step,
+            choice, sparsity, group, group_start, sibling_step, collision_step, step,
             slot_price, pair_price, raised, n_raised,
         )  # fmt: skip
     value[:] = -_INF
@@ -282,6 +281,7 @@ def _correct(
     group: Ints,
     group_start: Ints,
     sibling_step: float,
+    collision_step: float,
     step: float,  # mean net value between the last slot bought and the next best, or less
     slot_price: Floats,
     pair_price: Floats,
@@ -290,10 +290,10 @@ def _correct(
 ) -> None:
     """Move all prices at once towards where supply meets demand.
 
-    If a price rises by x, about the share x / (sparsity * step) of the units there leaves: by
-    this slope an excess of buyers is turned into a price. A pair whose group is too small to
-    fill all slots sells what its price above the slot's justifies, one unit at least; only what
-    it sells counts as demand at the slot.
+    If a price rises by x, about the share x / (sparsity * step) of the units there leaves, and
+    x / unit_step more are on sale: by these slopes an excess of buyers is turned into a price. A
+    pair whose group is too small to fill all slots sells what its price above the slot's
+    justifies, one unit at least. What pairs sell is their demand at the slot.
     """
     n_groups, width = pair_price.shape
     n_classes = group.size
@@ -302,32 +302,30 @@ def _correct(
         for i in range(sparsity):
             buyers[group[p], choice[i, p]] += 1
     demand = buyers[0].astype(np.float64)  # at the slots' own prices
-    n_units = (group_start[1] - group_start[0]) * sparsity
+    slack = sparsity * step
     for h in range(1, n_groups):
         group_units = (group_start[h + 1] - group_start[h]) * sparsity
-        supply = group_units / width
-        if supply >= 1.0:
-            slope = sparsity * step / supply
-            for q in range(width):
-                pair_price[h, q] += slope * (buyers[h, q] - supply)
-            continue
-        n_units += group_units
         for q in range(width):
+            if group_units >= width:
+                sold = (pair_price[h, q] - slot_price[q]) / sibling_step + 0.5
+                change = _change(buyers[h, q], sold, slack, sibling_step)
+                pair_price[h, q] += change
+                demand[q] += max(sold, 0.0)
+                continue
             served = 1
             if pair_price[h, q] > slot_price[q]:
                 served += int((pair_price[h, q] - slot_price[q]) / sibling_step)
             elif buyers[h, q] <= 1:
                 demand[q] += buyers[h, q]
                 continue
-            excess = buyers[h, q] - served
             demand[q] += min(buyers[h, q], served)
-            pair_price[h, q] = max(pair_price[h, q], slot_price[q])
-            pair_price[h, q] += sparsity * step * excess / max(buyers[h, q], 1)
-    supply = n_units / width
+            change = _change(buyers[h, q], served, slack, sibling_step)
+            pair_price[h, q] = max(pair_price[h, q], slot_price[q]) + change
     for q in range(width):
         n_raised[q] = 0
-        if n_units > 0:  # no slot sells below its first unit's cost, which is nothing
-            change = sparsity * step * (demand[q] - supply) / max(supply, 1.0)
+        if collision_step > 0.0:  # no slot sells below its first unit's cost, which is nothing
+            sold = slot_price[q] / collision_step + 0.5
+            change = _change(demand[q], sold, slack, collision_step)
             slot_price[q] = max(slot_price[q] + change, 0.0)
         for h in range(1, n_groups):
             if pair_price[h, q] > slot_price[q]:
@@ -335,6 +333,13 @@ def _correct(
                 n_raised[q] += 1
             else:
                 pair_price[h, q] = -_INF
+
+
+@njit(cache=True)
+def _change(demand: float, supply: float, slack: float, unit_step: float) -> float:
+    """Change of a price that brings supply, rising with it, and demand, falling, together."""
+    leaving = max(demand, supply, 1.0) / slack if slack > 0.0 else _INF
+    return (demand - supply) / (leaving + 1.0 / unit_step)
 
 
 @njit(cache=True)

@@ -173,7 +173,9 @@ def _effort(n_units: int, width: int, group_start: npt.NDArray[np.int64]) -> tup
         return 0, 0
     n_groups = len(group_start) - 2
     if n_groups == 0:
-        return (6 if width >= 64 else 4), 0
+        if width >= 128 and n_units <= 2 * width:
+            return 4, 1
+        return (6 if width >= 32 else 4), 0
     group_units = n_units / n_groups
     if group_units >= 2 * width or n_units < 128:
         return 6, 0
