@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 CODE   := src tests $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings clean distclean
+.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn clean distclean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ printf "  %-24s %s\n", $$1, $$2 }'
@@ -54,6 +54,9 @@ bench-solver: $(STAMP) ## The code solver against OR-tools
 
 bench-learn-embeddings: $(STAMP) ## Hasher on embeddings of Cifar-100, and the solver's share
 	$(BIN)/python benchmarks/learn_embeddings.py
+
+bench-learn: $(STAMP) ## Both networks and losses on images of Cifar-100, 20 minutes each
+	$(BIN)/python benchmarks/learn_images.py
 
 # hnswlib is published as source: without a C++ compiler the benchmark goes on without it.
 bench-index: $(STAMP) ## The index against faiss, hnswlib and usearch; writes docs/results
