@@ -39,7 +39,7 @@ class DCH(Baseline):
         Scale γ of the Cauchy distribution, in bits: the Hamming distance at which two items are as
         likely similar as not. None: ``n_bits``. The smaller it is, the more classes crowd into few
         codes: on embeddings of Cifar-100 (a tenth of the training set held out, 8 bits) γ of 4
-        and 8 gave speed-ups of 71 and 98 at equal precision.
+        and 8 gave speed-ups of 71 and 98 at about the same precision.
     quantization
         λ, weight of the quantisation loss.
     hidden_size
