@@ -151,10 +151,12 @@ def test_losses_have_finite_gradients_where_logarithms_end():
     assert float(one.detach()) == 0.0
 
 
-def test_dch_gives_classes_codes_of_their_own():
+@pytest.mark.parametrize(("scale", "offset"), [(1.0, 0.0), (0.01, 50.0)])
+def test_dch_gives_classes_codes_of_their_own_wherever_they_lie(scale, offset):
     y = np.arange(320) % 8
     means = np.random.default_rng(3).normal(size=(8, 6)) * 4
     items = means[y] + np.random.default_rng(4).normal(size=(320, 6))
+    items = scale * items + offset
     dch = DCH(n_bits=4, steps=300, hidden_size=64, items_per_class=8).fit(items[:160], y[:160])
     buckets = dch.transform(items[160:])[:, 0]
     home = [np.bincount(buckets[y[160:] == c], minlength=16) for c in range(8)]
