@@ -10,10 +10,17 @@ import hashcade.codes
 import hashcade.data
 import hashcade.index
 import hashcade.learn
+import hashcade.report
 
 MODULES = sorted(
     m.name
-    for package in (hashcade.codes, hashcade.data, hashcade.index, hashcade.learn)
+    for package in (
+        hashcade.codes,
+        hashcade.data,
+        hashcade.index,
+        hashcade.learn,
+        hashcade.report,
+    )
     for m in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
 )
 

@@ -8,6 +8,7 @@ import hashcade.codes
 import hashcade.data
 import hashcade.index
 import hashcade.learn
+import hashcade.report
 from hashcade._lazy import lazy_names
 
 CODES = [
@@ -46,6 +47,22 @@ LEARN = [
     "npairs_loss",
     "triplet_loss",
 ]
+REPORT = [
+    "ResultRow",
+    "RowKey",
+    "SiblingFigures",
+    "Table",
+    "draw_tree",
+    "nmi_table",
+    "paper_figures",
+    "paper_solver_seconds",
+    "plot_ablation",
+    "plot_occupancy",
+    "plot_precision_speedup",
+    "plot_solver_seconds",
+    "search_table",
+    "sibling_figures",
+]
 ERRORS = [
     "ConfigError",
     "CorruptIndexError",
@@ -64,11 +81,12 @@ def test_exported_names_are_exactly_these():
     assert sorted(hashcade.data.__all__) == sorted(DATA)
     assert sorted(hashcade.index.__all__) == sorted(INDEX)
     assert sorted(hashcade.learn.__all__) == sorted(LEARN)
+    assert sorted(hashcade.report.__all__) == sorted(REPORT)
 
 
 @pytest.mark.parametrize(
     "package",
-    [hashcade, hashcade.codes, hashcade.data, hashcade.index, hashcade.learn],
+    [hashcade, hashcade.codes, hashcade.data, hashcade.index, hashcade.learn, hashcade.report],
     ids=lambda m: m.__name__,
 )
 def test_dir_shows_the_exported_names(package):
@@ -90,7 +108,11 @@ def test_exported_names_can_be_imported_and_are_documented(name):
 
 @pytest.mark.parametrize(
     ("package", "name"),
-    [*((hashcade.data, name) for name in DATA), *((hashcade.learn, name) for name in LEARN)],
+    [
+        *((hashcade.data, name) for name in DATA),
+        *((hashcade.learn, name) for name in LEARN),
+        *((hashcade.report, name) for name in REPORT),
+    ],
 )
 def test_names_of_other_packages_can_be_imported_and_are_documented(package, name):
     value = getattr(package, name)
