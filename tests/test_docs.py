@@ -6,8 +6,10 @@ import pkgutil
 
 import pytest
 
+import hashcade.baselines
 import hashcade.codes
 import hashcade.data
+import hashcade.evaluate
 import hashcade.index
 import hashcade.learn
 import hashcade.report
@@ -15,8 +17,10 @@ import hashcade.report
 MODULES = sorted(
     m.name
     for package in (
+        hashcade.baselines,
         hashcade.codes,
         hashcade.data,
+        hashcade.evaluate,
         hashcade.index,
         hashcade.learn,
         hashcade.report,
