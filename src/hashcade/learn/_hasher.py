@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from hashcade.errors import ConfigError, NotFittedError
+from hashcade.learn._base import base_digest, take_base
 from hashcade.learn._display import Display
 from hashcade.learn._inputs import checked_embeddings, checked_images, checked_labels
 from hashcade.learn._model import HashModel
@@ -163,7 +164,7 @@ class Hasher:
 
     # -- learning ------------------------------------------------------------------------------
 
-    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, *, base: Hasher | None = None) -> Self:
         """Learn from labelled items.
 
         Parameters
@@ -172,6 +173,10 @@ class Hasher:
             Embeddings, or images if there is a backbone.
         y : int or str[n]
             Classes; any numbers or strings.
+        base
+            A fitted hasher whose base network and embedding layer are taken over, and not trained
+            again: several tables then share their vectors. It must have been fitted with the same
+            ``backbone``, ``embedding_size`` and kind of loss, on items of the same shape.
 
         Raises
         ------
@@ -202,18 +207,25 @@ class Hasher:
             torch.manual_seed(seed)
             model = plan.make_model()
         tensor = torch.from_numpy(items)
-        model.prepare.learn(tensor[torch.from_numpy(training)])  # type: ignore[operator]
+        stages = plan.stages
+        if base is None:
+            model.prepare.learn(tensor[torch.from_numpy(training)])  # type: ignore[operator]
+        else:
+            take_base(model, plan, *base._fitted())
+            stages = tuple(stage for stage in stages if stage.name != "base")
         model.to(device)
         data = TrainingData(tensor if images else tensor.to(device), labels, training, validation)
 
         # ---- training; without a single stage left to do there are no new figures
         run_dir = None if settings["run_dir"] is None else Path(settings["run_dir"])
         fingerprint = {**plan.describe(), "random_state": seed, "data": _fingerprint(items, labels)}
-        run = Run(run_dir, [stage.name for stage in plan.stages], fingerprint)
+        if base is not None:
+            fingerprint["base"] = base_digest(model)
+        run = Run(run_dir, [stage.name for stage in stages], fingerprint)
         display = Display(settings["verbose"])
         if len(validation) == 0 and fraction > 0:
             display.say("no class has 4 items or more: nothing is set aside, last weights are kept")
-        results = train(model, plan.stages, data, seed=seed, run=run, display=display)
+        results = train(model, stages, data, seed=seed, run=run, display=display)
 
         # ---- done: only now the estimator changes
         self._plan = plan
