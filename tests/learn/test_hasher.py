@@ -179,6 +179,7 @@ IMAGES = np.zeros((120, 8, 8, 3), np.uint8)
         ({"items_per_class": 3}, X0, Y0, "items_per_class=3 must be >= 2 and even"),
         ({"sparsity": 5}, X0, Y0, "sparsity=5 must be <= width=4"),
         ({"steps": 0}, X0, Y0, "steps=0 must be >= 1"),
+        ({"remap": "no"}, X0, Y0, "remap='no' must be True or False"),
         ({"rate": 0}, X0, Y0, "rate=0 must be > 0"),
         ({"schedule": "cosine"}, X0, Y0, "schedule='cosine' must be one of"),
         ({"validation_fraction": 1.0}, X0, Y0, "validation_fraction=1.0 must be >= 0 and < 1"),

@@ -64,6 +64,9 @@ class Hasher:
         Of the code problem, and of the npairs loss in the hash stage. None: by loss and sparsity.
     margin
         Of the triplet loss.
+    remap
+        Whether classes with equal codes at a level count as one class there, as in the paper.
+        False keeps the labels (the paper's ablation "Ours-r").
     classes_per_batch, items_per_class
         Composition of a batch. ``items_per_class`` must be even for npairs.
     augment
@@ -122,6 +125,7 @@ class Hasher:
         collision_penalty: float | None = None,
         regulariser: float | None = None,
         margin: float = 0.3,
+        remap: bool = True,
         classes_per_batch: int = 64,
         items_per_class: int = 2,
         augment: str = "crop-mirror",

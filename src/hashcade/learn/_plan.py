@@ -112,6 +112,10 @@ def make_plan(
         hidden_size = checked_count("hidden_size", hidden_size)
 
     # ---- stages
+    remap = settings["remap"]
+    if not isinstance(remap, bool):
+        raise ValueError(f"remap={remap!r} must be True or False")
+
     def stage(name: str) -> Stage:
         steps = settings["steps" if name == "hash" else "base_steps"]
         if steps is None:
@@ -140,6 +144,7 @@ def make_plan(
             classes_per_batch=per_batch,
             items_per_class=per_class,
             augment=settings["augment"] if images else "none",
+            remap=remap,
         )
 
     names = ["hash"] if embedding_size is None else ["base", "hash"]
