@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from hashcade.errors import ConfigError, NotFittedError
+from hashcade.errors import NotFittedError
+from hashcade.learn._codebook import assign_to_book
 from hashcade.learn._display import Display
 from hashcade.learn._inputs import checked_embeddings, checked_images, checked_labels
 from hashcade.learn._model import HashModel
@@ -46,14 +47,17 @@ class Hasher:
         None for embeddings. For images ``"stride"`` (made for CPUs), ``"nin"`` (the paper's) or
         a ``torch.nn.Module`` from float[n, 3, height, width] to float[n, features].
     assignment
-        How an item finds its bucket. ``"path"``: by its best slot at each level.
+        How an item finds its bucket. ``"path"``: by its best slot at each level, as in the
+        paper. ``"codebook"``: of the buckets that were given to classes, the one with the largest
+        sum of slot scores over the levels; training goes on for ``joint_steps`` with this in view.
     embedding_size
         Size of the vectors for re-ranking. None: for embeddings the vectors that were given, for
         images 64 (npairs) or 256 (triplet). With a number, embeddings get a learned projection.
     hidden_size
         Hidden layer of the hash head. None: 512 for embeddings, none for images.
-    steps, base_steps
-        Batches of the hash stage and of the base stage. None: from the size of the data.
+    steps, base_steps, joint_steps
+        Batches of the hash stage, the base stage and the joint stage. None: from the size of the
+        data. ``joint_steps=0`` makes the code book and trains no more.
     schedule
         ``"one-cycle"`` for short runs, ``"paper"`` (decay by 0.3), or ``"constant"``.
     rate
@@ -93,6 +97,8 @@ class Hasher:
     validation_ : dict
         Figures on the items set aside: ``precision_at_1`` and ``bucket_nmi`` in percent,
         ``speedup_factor``. Empty if nothing was set aside.
+    codebook_ : int64[n_codes, sparsity]
+        With ``assignment="codebook"`` the buckets of each class, in the order of ``classes_``.
 
     Examples
     --------
@@ -118,6 +124,7 @@ class Hasher:
         hidden_size: int | None = None,
         steps: int | None = None,
         base_steps: int | None = None,
+        joint_steps: int | None = None,
         schedule: str = "one-cycle",
         rate: float = 3e-3,
         base_rate: float = 0.1,
@@ -187,8 +194,6 @@ class Hasher:
         # ---- everything is checked first
         settings = self.get_params()
         images = settings["backbone"] is not None
-        if settings["assignment"] == "codebook":
-            raise ConfigError("assignment='codebook' is not available yet, must be 'path'")
         items = checked_images(X) if images else checked_embeddings(X)
         names = checked_labels(y, len(items))
         classes, labels = np.unique(names, return_inverse=True)
@@ -220,11 +225,7 @@ class Hasher:
         results = train(model, plan.stages, data, seed=seed, run=run, display=display)
 
         # ---- done: only now the estimator changes
-        self._plan = plan
-        self._model = model.cpu().eval()
-        self.shape_ = plan.shape
-        self.classes_ = classes
-        self.validation_ = dict(results[-1].best_figures)
+        self._become(plan, model.cpu().eval(), classes, dict(results[-1].best_figures))
         return self
 
     # -- use -----------------------------------------------------------------------------------
@@ -236,6 +237,8 @@ class Hasher:
     def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Bucket ids, int64[n, sparsity], best first."""
         scores = self.scores(X)
+        if self._plan.n_codes:
+            return assign_to_book(scores, self.codebook_, self.shape_)
         return self.shape_.scores_to_bucket_ids(scores)
 
     def embed(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
@@ -266,12 +269,25 @@ class Hasher:
         """
         stored = load_hasher(Path(path), backbone)
         hasher = cls(**stored.settings)
-        hasher._plan, hasher._model = stored.plan, stored.model
-        hasher.shape_, hasher.classes_ = stored.plan.shape, stored.classes
-        hasher.validation_ = stored.validation
+        hasher._become(stored.plan, stored.model, stored.classes, stored.validation)
         return hasher
 
     # -- helpers -------------------------------------------------------------------------------
+
+    def _become(
+        self,
+        plan: Plan,
+        model: HashModel,
+        classes: npt.NDArray[Any],
+        validation: dict[str, float],
+    ) -> None:
+        """Take over what was learned or read."""
+        self._plan, self._model = plan, model
+        self.shape_, self.classes_, self.validation_ = plan.shape, classes, validation
+        if plan.n_codes:
+            self.codebook_ = model.codebook.numpy().copy()
+        elif hasattr(self, "codebook_"):  # of an earlier fit
+            del self.codebook_
 
     def _fitted(self) -> tuple[HashModel, Plan]:
         if not hasattr(self, "_model"):

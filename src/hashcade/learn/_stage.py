@@ -24,7 +24,8 @@ class Stage:
     Attributes
     ----------
     name
-        ``"base"`` trains the vectors for re-ranking, ``"hash"`` the slot scores.
+        ``"base"`` trains the vectors for re-ranking, ``"hash"`` the slot scores, ``"joint"`` the
+        sums of slot scores over the code book.
     loss
         ``"npairs"`` or ``"triplet"``.
     steps, validate_every
@@ -41,6 +42,8 @@ class Stage:
         Of the code problem, per ordered pair.
     remap
         Whether equal codes count as equal labels in the hash loss.
+    sharpness
+        Factor on the sums of scores in the softmax of the joint stage.
     classes_per_batch, items_per_class
         Composition of a batch.
     augment
@@ -63,7 +66,8 @@ class Stage:
     classes_per_batch: int
     items_per_class: int
     augment: str
-    remap: bool = True  # files of before this setting have none
+    remap: bool = True  # files of the first format have neither this nor the next
+    sharpness: float = 1.0
 
     def base_loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Loss of plain vectors, float[n, size], of a batch made by the sampler."""
