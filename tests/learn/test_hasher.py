@@ -175,10 +175,11 @@ IMAGES = np.zeros((120, 8, 8, 3), np.uint8)
         ({"backbone": "nin"}, X0, Y0, r"X has shape \(120, 8\), images must be \(n, h"),
         ({"backbone": "nin"}, IMAGES / 255, Y0, "X has dtype float64, images must be uint8"),
         ({"loss": "softmax"}, X0, Y0, "loss='softmax' must be one of 'npairs', 'triplet'"),
-        ({"assignment": "best"}, X0, Y0, "assignment='best' must be one of 'path'"),
+        ({"assignment": "best"}, X0, Y0, "assignment='best' must be one of 'path', 'codebook'"),
         ({"items_per_class": 3}, X0, Y0, "items_per_class=3 must be >= 2 and even"),
         ({"sparsity": 5}, X0, Y0, "sparsity=5 must be <= width=4"),
         ({"steps": 0}, X0, Y0, "steps=0 must be >= 1"),
+        ({"remap": "no"}, X0, Y0, "remap='no' must be True or False"),
         ({"rate": 0}, X0, Y0, "rate=0 must be > 0"),
         ({"schedule": "cosine"}, X0, Y0, "schedule='cosine' must be one of"),
         ({"validation_fraction": 1.0}, X0, Y0, "validation_fraction=1.0 must be >= 0 and < 1"),
@@ -197,11 +198,6 @@ def test_bad_input_is_one_clear_line_and_changes_nothing(fitted, tmp_path, setti
     assert "\n" not in str(caught.value)
     np.testing.assert_array_equal(hasher.scores(X0), before)
     assert not (tmp_path / "run").exists()  # nothing half-written
-
-
-def test_codebook_assignment_is_not_available_yet():
-    with pytest.raises(ConfigError, match="assignment='codebook' is not available yet"):
-        Hasher(assignment="codebook").fit(X0, Y0)
 
 
 def test_results_before_learning_are_refused(tmp_path):
@@ -266,7 +262,9 @@ def test_a_model_of_another_version_or_kind_is_refused(fitted, tmp_path):
     fitted[0].save(path)
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "format_version": 99}))
-    with pytest.raises(IncompatibleFormatError, match=r"format version 99, .* reads version 1"):
+    with pytest.raises(
+        IncompatibleFormatError, match=r"format version 99, .* reads version 1 and 2"
+    ):
         Hasher.load(path)
     (path / "config.json").write_text(json.dumps({**config, "kind": "toaster"}))
     with pytest.raises(StorageError, match="holds 'toaster', must be a hashcade model"):

@@ -14,8 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from hashcade.errors import ConfigError, NotFittedError
+from hashcade.errors import NotFittedError
 from hashcade.learn._base import base_digest, take_base
+from hashcade.learn._codebook import assign_to_book
 from hashcade.learn._display import Display
 from hashcade.learn._inputs import checked_embeddings, checked_images, checked_labels
 from hashcade.learn._model import HashModel
@@ -47,14 +48,17 @@ class Hasher:
         None for embeddings. For images ``"stride"`` (made for CPUs), ``"nin"`` (the paper's) or
         a ``torch.nn.Module`` from float[n, 3, height, width] to float[n, features].
     assignment
-        How an item finds its bucket. ``"path"``: by its best slot at each level.
+        How an item finds its bucket. ``"path"``: by its best slot at each level, as in the
+        paper. ``"codebook"``: of the buckets that were given to classes, the one with the largest
+        sum of slot scores over the levels; training goes on for ``joint_steps`` with this in view.
     embedding_size
         Size of the vectors for re-ranking. None: for embeddings the vectors that were given, for
         images 64 (npairs) or 256 (triplet). With a number, embeddings get a learned projection.
     hidden_size
         Hidden layer of the hash head. None: 512 for embeddings, none for images.
-    steps, base_steps
-        Batches of the hash stage and of the base stage. None: from the size of the data.
+    steps, base_steps, joint_steps
+        Batches of the hash stage, the base stage and the joint stage. None: from the size of the
+        data. ``joint_steps=0`` makes the code book and trains no more.
     schedule
         ``"one-cycle"`` for short runs, ``"paper"`` (decay by 0.3), or ``"constant"``.
     rate
@@ -65,6 +69,9 @@ class Hasher:
         Of the code problem, and of the npairs loss in the hash stage. None: by loss and sparsity.
     margin
         Of the triplet loss.
+    remap
+        Whether classes with equal codes at a level count as one class there, as in the paper.
+        False keeps the labels (the paper's ablation "Ours-r").
     classes_per_batch, items_per_class
         Composition of a batch. ``items_per_class`` must be even for npairs.
     augment
@@ -91,6 +98,8 @@ class Hasher:
     validation_ : dict
         Figures on the items set aside: ``precision_at_1`` and ``bucket_nmi`` in percent,
         ``speedup_factor``. Empty if nothing was set aside.
+    codebook_ : int64[n_codes, sparsity]
+        With ``assignment="codebook"`` the buckets of each class, in the order of ``classes_``.
 
     Examples
     --------
@@ -116,6 +125,7 @@ class Hasher:
         hidden_size: int | None = None,
         steps: int | None = None,
         base_steps: int | None = None,
+        joint_steps: int | None = None,
         schedule: str = "one-cycle",
         rate: float = 3e-3,
         base_rate: float = 0.1,
@@ -123,6 +133,7 @@ class Hasher:
         collision_penalty: float | None = None,
         regulariser: float | None = None,
         margin: float = 0.3,
+        remap: bool = True,
         classes_per_batch: int = 64,
         items_per_class: int = 2,
         augment: str = "crop-mirror",
@@ -188,8 +199,6 @@ class Hasher:
         # ---- everything is checked first
         settings = self.get_params()
         images = settings["backbone"] is not None
-        if settings["assignment"] == "codebook":
-            raise ConfigError("assignment='codebook' is not available yet, must be 'path'")
         items = checked_images(X) if images else checked_embeddings(X)
         names = checked_labels(y, len(items))
         classes, labels = np.unique(names, return_inverse=True)
@@ -228,11 +237,7 @@ class Hasher:
         results = train(model, stages, data, seed=seed, run=run, display=display)
 
         # ---- done: only now the estimator changes
-        self._plan = plan
-        self._model = model.cpu().eval()
-        self.shape_ = plan.shape
-        self.classes_ = classes
-        self.validation_ = dict(results[-1].best_figures)
+        self._become(plan, model.cpu().eval(), classes, dict(results[-1].best_figures))
         return self
 
     # -- use -----------------------------------------------------------------------------------
@@ -244,6 +249,8 @@ class Hasher:
     def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Bucket ids, int64[n, sparsity], best first."""
         scores = self.scores(X)
+        if self._plan.n_codes:
+            return assign_to_book(scores, self.codebook_, self.shape_)
         return self.shape_.scores_to_bucket_ids(scores)
 
     def embed(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
@@ -274,12 +281,25 @@ class Hasher:
         """
         stored = load_hasher(Path(path), backbone)
         hasher = cls(**stored.settings)
-        hasher._plan, hasher._model = stored.plan, stored.model
-        hasher.shape_, hasher.classes_ = stored.plan.shape, stored.classes
-        hasher.validation_ = stored.validation
+        hasher._become(stored.plan, stored.model, stored.classes, stored.validation)
         return hasher
 
     # -- helpers -------------------------------------------------------------------------------
+
+    def _become(
+        self,
+        plan: Plan,
+        model: HashModel,
+        classes: npt.NDArray[Any],
+        validation: dict[str, float],
+    ) -> None:
+        """Take over what was learned or read."""
+        self._plan, self._model = plan, model
+        self.shape_, self.classes_, self.validation_ = plan.shape, classes, validation
+        if plan.n_codes:
+            self.codebook_ = model.codebook.numpy().copy()
+        elif hasattr(self, "codebook_"):  # of an earlier fit
+            del self.codebook_
 
     def _fitted(self) -> tuple[HashModel, Plan]:
         if not hasattr(self, "_model"):

@@ -41,7 +41,11 @@ class HashModel(nn.Module):
     unit_length
         Whether vectors of the embedding layer, and each level's scores, are brought to unit
         length (as the triplet loss wants it).
+    n_codes
+        Rows of the code book; 0 for none. The book is stored with the weights.
     """
+
+    codebook: Tensor  # int64[n_codes, sparsity]
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class HashModel(nn.Module):
         embedding_size: int | None,
         hidden_size: int,
         unit_length: bool,
+        n_codes: int = 0,
     ) -> None:
         super().__init__()
         self.shape = shape
@@ -68,6 +73,9 @@ class HashModel(nn.Module):
         self.embedding = None if embedding_size is None else new_linear(size, embedding_size)
         self.hash_base = copy.deepcopy(self.base)
         self.head = hash_head(size, shape.depth * shape.width, hidden_size=hidden_size)
+        book = torch.zeros(n_codes, shape.sparsity, dtype=torch.int64)
+        # A model without a book has the weights that it had before there were books.
+        self.register_buffer("codebook", book, persistent=n_codes > 0)
 
     def vectors(self, items: Tensor) -> Tensor:
         """Vectors for re-ranking, float[n, size]."""

@@ -14,6 +14,7 @@ from hashcade.codes._shape import CodeShape
 from hashcade.learn._defaults import (
     default_collision_penalty,
     default_regulariser,
+    default_sharpness,
     default_sibling_penalty,
     default_steps,
     default_width,
@@ -24,6 +25,8 @@ from hashcade.learn._schedules import SCHEDULES
 from hashcade.learn._stage import AUGMENTATIONS, LOSSES, Stage
 
 _VALIDATIONS = 10  # looks at the items set aside, in a stage
+_STEPS = {"base": "base_steps", "hash": "steps", "joint": "joint_steps"}  # setting of each stage
+ASSIGNMENTS = ("path", "codebook")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,7 @@ class Plan:
     hidden_size: int
     unit_length: bool
     stages: tuple[Stage, ...]
+    n_codes: int = 0
 
     def make_model(self) -> HashModel:
         """A model with first weights from torch's global generator."""
@@ -50,6 +54,7 @@ class Plan:
             embedding_size=self.embedding_size,
             hidden_size=self.hidden_size,
             unit_length=self.unit_length,
+            n_codes=self.n_codes,
         )
 
     def describe(self) -> dict[str, Any]:
@@ -65,6 +70,7 @@ class Plan:
             "hidden_size": self.hidden_size,
             "unit_length": self.unit_length,
             "stages": [asdict(stage) for stage in self.stages],
+            "n_codes": self.n_codes,
         }
 
 
@@ -76,7 +82,7 @@ def make_plan(
     _one_of("loss", loss, LOSSES)
     _one_of("schedule", schedule, SCHEDULES)
     _one_of("augment", settings["augment"], AUGMENTATIONS)
-    _one_of("assignment", settings["assignment"], ("path",))
+    _one_of("assignment", settings["assignment"], ASSIGNMENTS)
     images = backbone is not None
     module = make_backbone(backbone) if images else None
 
@@ -112,16 +118,21 @@ def make_plan(
         hidden_size = checked_count("hidden_size", hidden_size)
 
     # ---- stages
+    remap = settings["remap"]
+    if not isinstance(remap, bool):
+        raise ValueError(f"remap={remap!r} must be True or False")
+
     def stage(name: str) -> Stage:
-        steps = settings["steps" if name == "hash" else "base_steps"]
+        steps = settings[_STEPS[name]]
         if steps is None:
             steps = default_steps(n_items, per_batch * per_class, images=images, schedule=schedule)
-        steps = checked_count("steps" if name == "hash" else "base_steps", steps)
+        if not (name == "joint" and steps == 0):  # the book alone, and no training with it
+            steps = checked_count(_STEPS[name], steps)
         return Stage(
             name=name,
             loss=loss,
             steps=steps,
-            validate_every=-(-steps // _VALIDATIONS),
+            validate_every=max(1, -(-steps // _VALIDATIONS)),
             rate=_positive("rate", settings["rate"]),
             schedule=schedule,
             base_rate=1.0
@@ -131,7 +142,7 @@ def make_plan(
             base_weight_decay=float(getattr(module, "weight_decay", 0.0)),
             margin=checked_penalty("margin", settings["margin"]),
             regulariser=_given(
-                settings, "regulariser", name == "hash", default_regulariser(name, shape.sparsity)
+                settings, "regulariser", name != "base", default_regulariser(name, shape.sparsity)
             ),
             sibling_penalty=_given(settings, "sibling_penalty", True, default_sibling_penalty()),
             collision_penalty=_given(
@@ -140,9 +151,13 @@ def make_plan(
             classes_per_batch=per_batch,
             items_per_class=per_class,
             augment=settings["augment"] if images else "none",
+            remap=remap,
+            sharpness=default_sharpness(loss),
         )
 
-    names = ["hash"] if embedding_size is None else ["base", "hash"]
+    by_book = settings["assignment"] == "codebook"
+    names = [*(["base"] if embedding_size is not None else []), "hash"]
+    names += ["joint"] if by_book else []
     return Plan(
         shape=shape,
         item_shape=tuple(item_shape),
@@ -151,6 +166,7 @@ def make_plan(
         hidden_size=hidden_size,
         unit_length=loss == "triplet",
         stages=tuple(stage(name) for name in names),
+        n_codes=n_classes if by_book else 0,
     )
 
 
