@@ -38,7 +38,7 @@ _CURVE_CHANGES: dict[str, list[dict[str, Any]]] = {
     "vq": [{"n_centroids": n} for n in (16, 32, 96, 128, 192, 256, 384, 512)],
     "vq-train": [{"n_centroids": n} for n in (32, 64, 96, 192, 256)],
     "vq-test": [{"n_centroids": n} for n in (32, 64, 96, 192, 256)],
-    "flat": [{"width": n} for n in (128, 256)],
+    "flat": [{"width": n, "depth": 1} for n in (128, 256)],
     "ours+": [{"n_codes": n} for n in (150, 200, 300, 400)],
     "ours+adapt": [{"n_codes": n} for n in (32, 64, 96, 192, 256)],
 }
