@@ -87,7 +87,7 @@ class Job:
 
 
 def search_jobs(
-    experiment: str, *, seeds: Sequence[int], curves: bool, max_width: int | None = None
+    experiment: str, *, seeds: Sequence[int], points: int | None = None
 ) -> Iterator[Job]:
     """Jobs of a table of the paper, those that share a base one after the other.
 
@@ -95,8 +95,8 @@ def search_jobs(
     ----------
     seeds
         The first of them for all methods and the curves, the others for the main methods.
-    curves
-        Whether to go beyond the rows of the tables.
+    points
+        Most points of a curve beyond the rows of the tables. None: all there are.
     """
     methods, sparsities, databases, losses = SEARCHED[experiment]
     for seed in seeds:
@@ -105,11 +105,11 @@ def search_jobs(
                 if seed != seeds[0] and method not in SEEDED:
                     continue
                 for sparsity in sparsities_of(method, sparsities):
-                    with_curve = curves and seed == seeds[0] and sparsity == 1
-                    probes = _CURVE_PROBES.get(method, ()) if with_curve else ()
+                    some = points if seed == seeds[0] and sparsity == 1 else 0
+                    probes = _CURVE_PROBES.get(method, ())[:some]
                     yield Job(method=method, loss=loss, sparsity=sparsity, seed=seed,
                               databases=databases, probes=probes)  # fmt: skip
-                    for change in _CURVE_CHANGES.get(method, []) if with_curve else []:
+                    for change in _CURVE_CHANGES.get(method, [])[:some]:
                         yield Job(method=method, loss=loss, sparsity=1, seed=seed,
                                   databases=databases, change=change)  # fmt: skip
 

@@ -78,7 +78,9 @@ def write_page(
 # -- parts -------------------------------------------------------------------------------------
 
 
-def _search_part(out: Path, name: str, rows: Sequence[ResultRow], tables: list[Table]) -> list[str]:
+def _search_part(
+    out: Path, name: str, rows: Sequence[ResultRow], tables: list[Table], *, is_comparable: bool
+) -> list[str]:
     experiment, preset = rows[0].key.experiment, rows[0].key.preset
     _, _, databases, losses = SEARCHED[experiment]
     losses = tuple(loss for loss in losses if any(r.key.loss == loss for r in rows))

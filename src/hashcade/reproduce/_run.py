@@ -34,6 +34,8 @@ from hashcade.reproduce._versions import versions
 from hashcade.reproduce._work import WorkFolder
 from hashcade.reproduce._world import World, load_world
 
+_CURVE_POINTS = {"paper": 0, "smoke": 1}  # all of them elsewhere
+
 
 @dataclass(eq=False)
 class Experiment:
@@ -76,7 +78,7 @@ class Experiment:
         if self.name == "ablation":
             recipe = self.recipes["npairs"]
             return chosen(ablation_jobs(seeds=seeds, n_outputs=recipe.width * recipe.depth), only)
-        jobs = search_jobs(self.name, seeds=seeds, curves=self.preset != "paper")
+        jobs = search_jobs(self.name, seeds=seeds, points=_CURVE_POINTS.get(self.preset))
         return chosen((job for job in jobs if can_adapt() or not _adapts(job)), only)
 
     def base(self, loss: str, seed: int) -> Base:
