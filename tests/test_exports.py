@@ -11,6 +11,7 @@ import hashcade.evaluate
 import hashcade.index
 import hashcade.learn
 import hashcade.report
+import hashcade.reproduce
 from hashcade._lazy import lazy_names
 
 CODES = [
@@ -95,6 +96,7 @@ REPORT = [
     "search_table",
     "sibling_figures",
 ]
+REPRODUCE = ["EXPERIMENTS", "PRESETS", "Reproduction", "reproduce"]
 ERRORS = [
     "ConfigError",
     "CorruptIndexError",
@@ -116,6 +118,7 @@ def test_exported_names_are_exactly_these():
     assert sorted(hashcade.baselines.__all__) == sorted(BASELINES)
     assert sorted(hashcade.evaluate.__all__) == sorted(EVALUATE)
     assert sorted(hashcade.report.__all__) == sorted(REPORT)
+    assert sorted(hashcade.reproduce.__all__) == sorted(REPRODUCE)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +132,7 @@ def test_exported_names_are_exactly_these():
         hashcade.index,
         hashcade.learn,
         hashcade.report,
+        hashcade.reproduce,
     ],
     ids=lambda m: m.__name__,
 )
@@ -155,6 +159,7 @@ def test_exported_names_can_be_imported_and_are_documented(name):
         *((hashcade.data, name) for name in DATA),
         *((hashcade.learn, name) for name in LEARN),
         *((hashcade.report, name) for name in REPORT),
+        (hashcade.reproduce, "Reproduction"),
         *((hashcade.baselines, name) for name in BASELINES if name != "METHODS"),
         *((hashcade.evaluate, name) for name in EVALUATE),
     ],

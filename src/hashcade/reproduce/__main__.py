@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", help="folder with the official files (default: HASHCADE_DATA)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--only", nargs="+", help="methods, losses, or k1 to k4")
+    parser.add_argument("--max-steps", type=int, help="cut training, to see that it runs")
     parser.add_argument("--page", help="name of the page")
     parser.add_argument("--render", action="store_true", help="write the page from stored rows")
     parser.add_argument("--json", action="store_true", help="print a summary as JSON")
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             data=options.data,
             seeds=options.seeds,
             only=options.only,
+            max_steps=options.max_steps,
             page=options.page,
             render_only=options.render,
         )

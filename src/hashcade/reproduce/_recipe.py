@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 LEARNED = ("flat", "ours-r", "ours", "ours+", "ours+adapt")  # fine-tune the base, or a head on it
@@ -39,6 +39,22 @@ class Recipe:
     by_sparsity: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def limited(self, max_steps: int | None) -> Recipe:
+        """The same with at most so many steps in every stage, to see that it runs."""
+        if max_steps is None:
+            return self
+        by_method = {name: dict(settings) for name, settings in self.by_method.items()}
+        by_method.setdefault("ours+", {}).setdefault("joint_steps", max_steps)
+        by_method.setdefault("ours+adapt", {}).setdefault("joint_steps", max_steps)
+        by_method.setdefault("dch", {}).setdefault("steps", max_steps)
+        for settings in by_method.values():
+            for name in ("steps", "joint_steps"):
+                if name in settings:
+                    settings[name] = min(settings[name], max_steps)
+        base = {**self.base, "base_steps": min(self.base.get("base_steps", max_steps), max_steps)}
+        learned = {**self.learned, "steps": min(self.learned.get("steps", max_steps), max_steps)}
+        return replace(self, base=base, learned=learned, by_method=by_method)
 
     def base_settings(self, loss: str, seed: int) -> dict[str, Any]:
         """Settings of the ``Hasher`` whose base is shared; its own table is a by-product."""

@@ -62,6 +62,7 @@ def reproduce(
     data: str | os.PathLike[str] | None = None,
     seeds: Sequence[int] = (0,),
     only: Sequence[str] | None = None,
+    max_steps: int | None = None,
     page: str | None = None,
     render_only: bool = False,
     verbose: bool = True,
@@ -89,6 +90,9 @@ def reproduce(
         The first for all rows, the others for Metric, VQ, flat, Ours and Ours+.
     only
         Restrict to methods, losses and sparsities: ``["ours", "npairs", "k1"]``.
+    max_steps
+        Cut every stage of training to so many steps, to see that a preset runs. The rows say so,
+        and are replaced when the whole is run.
     page
         Name of the page. Default: from experiment and preset.
     render_only
@@ -112,6 +116,8 @@ def reproduce(
         raise ValueError(f"preset={preset!r} must be one of {', '.join(PRESETS)}")
     if not seeds:
         raise ValueError("seeds is empty, must name at least one")
+    if max_steps is not None and max_steps < 1:
+        raise ValueError(f"max_steps={max_steps} must be >= 1")
     start = time.monotonic()
     results = Path(out)
     store = RowStore(results / "rows" / f"{experiment}-{preset}")
@@ -130,6 +136,7 @@ def reproduce(
             preset,
             data=None if named is None else Path(named),
             work=workplace,
+            max_steps=max_steps,
             verbose=verbose,
         )
         note, is_sample = running.world.note, running.world.is_sample

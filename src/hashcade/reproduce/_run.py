@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -63,14 +63,25 @@ class Experiment:
 
     @classmethod
     def load(
-        cls, name: str, preset: str, *, data: Path | None, work: Path, verbose: bool
+        cls,
+        name: str,
+        preset: str,
+        *,
+        data: Path | None,
+        work: Path,
+        max_steps: int | None = None,
+        verbose: bool = True,
     ) -> Experiment:
         """Load the data and look up the settings."""
         world = load_world(name, preset, data, work)
         losses = ("triplet",) if name == "imagenet-split" else LOSSES
         recipes = {
-            loss: make_recipe(name, preset, loss, is_sample=world.is_sample) for loss in losses
+            loss: make_recipe(name, preset, loss, is_sample=world.is_sample).limited(max_steps)
+            for loss in losses
         }
+        if max_steps is not None:
+            cut = f"Training was cut to {max_steps} steps a stage."
+            world = replace(world, note=f"{world.note} {cut}".strip())
         return cls(name, preset, world, recipes, WorkFolder(work), verbose)
 
     def jobs(self, seeds: Sequence[int], only: Sequence[str] | None) -> list[Job]:
