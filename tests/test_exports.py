@@ -37,6 +37,7 @@ DATA = [
 ]
 INDEX = ["HashIndex", "SearchResult"]
 LEARN = [
+    "MLP",
     "NIN",
     "ClassSampler",
     "Hasher",
