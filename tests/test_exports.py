@@ -41,6 +41,7 @@ DATA = [
 ]
 INDEX = ["HashIndex", "SearchResult"]
 LEARN = [
+    "MLP",
     "NIN",
     "ClassSampler",
     "Hasher",

@@ -23,10 +23,10 @@ def images(items):
     return np.broadcast_to(grey[:, :, None, None], (120, 8, 8, 3)).copy(), y
 
 
-@pytest.mark.parametrize("kind", ["embeddings", "images"])
-def test_vectors_are_those_of_the_base(items, images, kind):
-    X, y = items if kind == "embeddings" else images
-    extra = {"embedding_size": 5, "backbone": None if kind == "embeddings" else "stride"}
+@pytest.mark.parametrize("backbone", [None, "mlp", "stride"])
+def test_vectors_are_those_of_the_base(items, images, backbone):
+    X, y = images if backbone == "stride" else items
+    extra = {"embedding_size": 5, "backbone": backbone}
     base = Hasher(**SMALL, **extra).fit(X, y)
     before = base.embed(X)
     other = Hasher(**{**SMALL, "depth": 1, "width": 8, "random_state": 3}, **extra)
@@ -61,15 +61,17 @@ def test_a_run_goes_on_and_does_not_mix_bases(items, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"hidden_size": 4}, "base has hidden_size=6, this hasher has 4"),
         ({"embedding_size": 4}, "base has embedding_size=5, this hasher has 4"),
         ({"loss": "triplet"}, "base has unit_length=False, this hasher has True"),
     ],
 )
 def test_another_kind_of_base_is_refused(items, change, message):
     X, y = items
-    base = Hasher(**SMALL, embedding_size=5).fit(X, y)
+    mlp = {"backbone": "mlp", "hidden_size": 6, "embedding_size": 5}
+    base = Hasher(**SMALL, **mlp).fit(X, y)
     with pytest.raises(ValueError, match=message):
-        Hasher(**{**SMALL, "embedding_size": 5, **change}).fit(X, y, base=base)
+        Hasher(**{**SMALL, **mlp, **change}).fit(X, y, base=base)
 
 
 def test_a_base_must_be_fitted(items):

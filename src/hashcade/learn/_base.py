@@ -19,7 +19,10 @@ def take_base(model: HashModel, plan: Plan, there: HashModel, plan_there: Plan) 
         If the two are not built alike.
     """
     here, other = plan.describe(), plan_there.describe()
-    for name in ("item_shape", "backbone", "embedding_size", "unit_length"):
+    alike = ["item_shape", "backbone", "embedding_size", "unit_length"]
+    if plan.backbone == "mlp":  # the hidden layer is that of the base
+        alike.append("hidden_size")
+    for name in alike:
         if here[name] != other[name]:
             raise ValueError(f"base has {name}={other[name]!r}, this hasher has {here[name]!r}")
     weights = there.state_dict()

@@ -14,12 +14,20 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from hashcade.codes._check import checked_count
 from hashcade.errors import NotFittedError
+from hashcade.learn._adapt import adapt_model
 from hashcade.learn._base import base_digest, take_base
 from hashcade.learn._codebook import assign_to_book
 from hashcade.learn._display import Display
-from hashcade.learn._inputs import checked_embeddings, checked_images, checked_labels
+from hashcade.learn._inputs import (
+    checked_embeddings,
+    checked_images,
+    checked_labels,
+    checked_views,
+)
 from hashcade.learn._model import HashModel
+from hashcade.learn._networks import takes_images
 from hashcade.learn._plan import Plan, make_plan
 from hashcade.learn._run import Run
 from hashcade.learn._split import stratified_split
@@ -45,17 +53,20 @@ class Hasher:
     loss
         ``"npairs"`` or ``"triplet"``.
     backbone
-        None for embeddings. For images ``"stride"`` (made for CPUs), ``"nin"`` (the paper's) or
-        a ``torch.nn.Module`` from float[n, 3, height, width] to float[n, features].
+        None for embeddings as they are. ``"mlp"`` for vectors that another network made: a base
+        network of one hidden layer is trained on them. For images ``"stride"`` (made for CPUs) or
+        ``"nin"`` (the paper's). Or a ``torch.nn.Module`` to float[n, features], from
+        float[n, 3, height, width] or float[n, size].
     assignment
         How an item finds its bucket. ``"path"``: by its best slot at each level, as in the
         paper. ``"codebook"``: of the buckets that were given to classes, the one with the largest
         sum of slot scores over the levels; training goes on for ``joint_steps`` with this in view.
     embedding_size
-        Size of the vectors for re-ranking. None: for embeddings the vectors that were given, for
-        images 64 (npairs) or 256 (triplet). With a number, embeddings get a learned projection.
+        Size of the vectors for re-ranking. None: without a backbone the vectors that were given,
+        else 64 (npairs) or 256 (triplet). With a number, embeddings get a learned projection.
     hidden_size
-        Hidden layer of the hash head. None: 512 for embeddings, none for images.
+        Units of the hidden layer: without a backbone of the hash head, with ``"mlp"`` of the
+        network, on which the head is linear. None: 512; with other backbones none.
     steps, base_steps, joint_steps
         Batches of the hash stage, the base stage and the joint stage. None: from the size of the
         data. ``joint_steps=0`` makes the code book and trains no more.
@@ -181,7 +192,9 @@ class Hasher:
         Parameters
         ----------
         X : float[n, size] or uint8[n, height, width, 3]
-            Embeddings, or images if there is a backbone.
+            Embeddings, or images if there is a backbone for them. Embeddings may come in several
+            views, float[n, views, size], for instance of an image and of its mirror image:
+            training takes one of them at random, everything else the first.
         y : int or str[n]
             Classes; any numbers or strings.
         base
@@ -198,8 +211,8 @@ class Hasher:
         """
         # ---- everything is checked first
         settings = self.get_params()
-        images = settings["backbone"] is not None
-        items = checked_images(X) if images else checked_embeddings(X)
+        images = takes_images(settings["backbone"], X)
+        items = checked_images(X) if images else checked_views(X)
         names = checked_labels(y, len(items))
         classes, labels = np.unique(names, return_inverse=True)
         labels = labels.astype(np.int64)
@@ -209,21 +222,22 @@ class Hasher:
         if not 0.0 <= fraction < 1.0:
             raise ValueError(f"validation_fraction={fraction!r} must be >= 0 and < 1")
         training, validation = stratified_split(labels, fraction=fraction, random_state=seed)
-        plan = make_plan(settings, len(classes), len(training), items.shape[1:])
+        item_shape = items.shape[1:] if images else items.shape[-1:]
+        plan = make_plan(settings, len(classes), len(training), item_shape)
 
         # ---- the model with its first weights
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = plan.make_model()
         tensor = torch.from_numpy(items)
+        data = TrainingData(tensor if images else tensor.to(device), labels, training, validation)
+        model.to(device)
         stages = plan.stages
         if base is None:
-            model.prepare.learn(tensor[torch.from_numpy(training)])  # type: ignore[operator]
+            model.prepare.learn(data.whole(training))  # type: ignore[operator]
         else:
             take_base(model, plan, *base._fitted())
             stages = tuple(stage for stage in stages if stage.name != "base")
-        model.to(device)
-        data = TrainingData(tensor if images else tensor.to(device), labels, training, validation)
 
         # ---- training; without a single stage left to do there are no new figures
         run_dir = None if settings["run_dir"] is None else Path(settings["run_dir"])
@@ -256,6 +270,41 @@ class Hasher:
     def embed(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Vectors for re-ranking, float32[n, size]: for embeddings the given ones by default."""
         return self._apply("vectors", X)
+
+    def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
+        """A hasher for a database of classes that training never saw; no labels are needed.
+
+        Clusters of the items take the place of classes: they get codes, and the last layer of
+        the hash network is trained anew to find them. It takes seconds, and this hasher stays as
+        it is. Vectors for re-ranking do not change, so an index needs new bucket ids alone.
+
+        Parameters
+        ----------
+        X
+            The database as :meth:`transform` takes it, or a part of it.
+        n_codes
+            How many codes there shall be, about the speed-up that a search will have. None: as
+            many as there were classes in training.
+
+        Returns
+        -------
+        Hasher
+            A copy with ``assignment="codebook"``. The rows of its ``codebook_`` stand for
+            clusters; ``validation_`` is empty, for nothing was labelled.
+        """
+        model, plan = self._fitted()
+        items = self._checked_items(X)
+        if n_codes is None:
+            n_codes = len(self.classes_)
+        n_codes = checked_count("n_codes", n_codes)
+        for name, limit in (("items in X", len(items)), ("n_buckets", plan.shape.n_buckets)):
+            if n_codes > limit:
+                raise ValueError(f"n_codes={n_codes} must be <= {name} = {limit}")
+        seed = _checked_seed(self.get_params()["random_state"])
+        adapted, new_plan = adapt_model(model, plan, torch.from_numpy(items), n_codes, seed=seed)
+        hasher = type(self)(**{**self.get_params(), "assignment": "codebook"})
+        hasher._become(new_plan, adapted.eval(), self.classes_, {})
+        return hasher
 
     # -- files ---------------------------------------------------------------------------------
 
@@ -307,12 +356,15 @@ class Hasher:
         return self._model, self._plan
 
     def _apply(self, what: str, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        model, plan = self._fitted()
-        if plan.backbone is None:
-            items: npt.NDArray[Any] = checked_embeddings(X, plan.item_shape[0])
-        else:
-            items = checked_images(X, plan.item_shape)
-        return in_chunks(model, what, torch.from_numpy(items))
+        model, _ = self._fitted()
+        return in_chunks(model, what, torch.from_numpy(self._checked_items(X)))
+
+    def _checked_items(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Items of the shape that was learned from."""
+        _, plan = self._fitted()
+        if len(plan.item_shape) == 1:
+            return checked_embeddings(X, plan.item_shape[0])
+        return checked_images(X, plan.item_shape)
 
 
 def _checked_seed(value: object) -> int:

@@ -20,7 +20,7 @@ from hashcade.learn._defaults import (
     default_width,
 )
 from hashcade.learn._model import HashModel
-from hashcade.learn._networks import make_backbone
+from hashcade.learn._networks import IMAGE_NETWORKS, MLP, make_backbone
 from hashcade.learn._schedules import SCHEDULES
 from hashcade.learn._stage import AUGMENTATIONS, LOSSES, Stage
 
@@ -45,14 +45,17 @@ class Plan:
     def make_model(self) -> HashModel:
         """A model with first weights from torch's global generator."""
         backbone = self.backbone
+        by_mlp = backbone == "mlp"  # then the hidden layer is that of the network
         if backbone is not None:  # the user's own module stays as it is
-            backbone = copy.deepcopy(make_backbone(backbone))
+            backbone = copy.deepcopy(
+                make_backbone(backbone, self.item_shape[0], hidden_size=self.hidden_size)
+            )
         return HashModel(
             self.shape,
             self.item_shape,
             backbone=backbone,
             embedding_size=self.embedding_size,
-            hidden_size=self.hidden_size,
+            hidden_size=0 if by_mlp else self.hidden_size,
             unit_length=self.unit_length,
             n_codes=self.n_codes,
         )
@@ -83,8 +86,7 @@ def make_plan(
     _one_of("schedule", schedule, SCHEDULES)
     _one_of("augment", settings["augment"], AUGMENTATIONS)
     _one_of("assignment", settings["assignment"], ASSIGNMENTS)
-    images = backbone is not None
-    module = make_backbone(backbone) if images else None
+    images = len(item_shape) == 3
 
     # ---- the table
     depth = checked_count("depth", settings["depth"])
@@ -92,7 +94,9 @@ def make_plan(
     if width is None:
         width = default_width(n_classes, depth)
     shape = CodeShape(width=width, depth=depth, sparsity=settings["sparsity"])
-    if n_classes > shape.n_buckets:
+    # In a flat table classes may share slots (Jeong & Song have 64 for 100 classes); in a tree
+    # they never need to, so a small one is a slip.
+    if n_classes > shape.n_buckets and depth > 1:
         raise ValueError(
             f"y has {n_classes} classes, must be <= n_buckets = width**depth = "
             f"{shape.width}**{shape.depth} = {shape.n_buckets}"
@@ -107,15 +111,16 @@ def make_plan(
 
     # ---- layers
     embedding_size = settings["embedding_size"]
-    if embedding_size is None and images:
+    if embedding_size is None and backbone is not None:
         embedding_size = 256 if loss == "triplet" else 64
     if embedding_size is not None:
         embedding_size = checked_count("embedding_size", embedding_size)
     hidden_size = settings["hidden_size"]
     if hidden_size is None:
-        hidden_size = 0 if images else 512
-    elif hidden_size != 0:
+        hidden_size = 512 if backbone in (None, "mlp") else 0
+    elif hidden_size != 0 or backbone == "mlp":
         hidden_size = checked_count("hidden_size", hidden_size)
+    decay_of = IMAGE_NETWORKS.get(backbone, MLP) if isinstance(backbone, str) else backbone
 
     # ---- stages
     remap = settings["remap"]
@@ -139,7 +144,7 @@ def make_plan(
             if name == "base"
             else checked_penalty("base_rate", settings["base_rate"]),
             weight_decay=5e-4,
-            base_weight_decay=float(getattr(module, "weight_decay", 0.0)),
+            base_weight_decay=float(getattr(decay_of, "weight_decay", 0.0)),
             margin=checked_penalty("margin", settings["margin"]),
             regulariser=_given(
                 settings, "regulariser", name != "base", default_regulariser(name, shape.sparsity)

@@ -34,10 +34,26 @@ _SAVE_SECONDS = 60.0  # between checkpoints, if no validation comes first
 class TrainingData:
     """Items on the side of training, and items set aside. Labels are numbers 0, 1, 2, ..."""
 
-    items: Tensor  # float32[n, size] or uint8[n, h, w, 3]
+    items: Tensor  # float32[n, size], float32[n, views, size] or uint8[n, h, w, 3]
     labels: npt.NDArray[np.int64]  # (n,)
     training: npt.NDArray[np.int64]  # indices
     validation: npt.NDArray[np.int64]  # indices; may be none
+
+    def whole(self, chosen: npt.NDArray[np.int64]) -> Tensor:
+        """The chosen items as they are; of several views the first."""
+        first = self.items[:, 0] if self.items.ndim == 3 else self.items
+        return first[torch.from_numpy(chosen).to(first.device)]
+
+    def varied(self, chosen: npt.NDArray[np.int64], augment: str, seed: int) -> Tensor:
+        """The chosen items as training sees them: images changed at random, or a random view."""
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.from_numpy(chosen).to(self.items.device)
+        if self.items.ndim == 3:
+            views = torch.randint(self.items.shape[1], (len(chosen),), generator=generator)
+            return self.items[rows, views.to(rows.device)]
+        if augment == "none":
+            return self.items[rows]
+        return augment_images(self.items[rows], generator, mirror=augment == "crop-mirror")
 
 
 def train(
@@ -119,10 +135,7 @@ def _train_stage(
             epoch = step // sampler.batches_per_epoch
             batches = data.training[sampler.epoch(epoch)]
         chosen = batches[step % sampler.batches_per_epoch]  # (n · m,)
-        items = data.items[torch.from_numpy(chosen).to(data.items.device)]
-        if stage.augment != "none":
-            generator = torch.Generator().manual_seed(_step_seed(seed, stage.name, step) + 1)
-            items = augment_images(items, generator, mirror=stage.augment == "crop-mirror")
+        items = data.varied(chosen, stage.augment, _step_seed(seed, stage.name, step) + 1)
         items = items.to(device, non_blocking=True)
 
         # ---- the loss; for the hash stage first the codes, outside autograd
@@ -231,7 +244,7 @@ def validate(model: HashModel, stage: Stage, data: TrainingData) -> dict[str, fl
         return {}
     labels = data.labels[data.validation]
     model.eval()
-    items = data.items[torch.from_numpy(data.validation)]
+    items = data.whole(data.validation)
     vectors = in_chunks(model, "vectors", items)
     if stage.name == "base":
         return {"precision_at_1": exhaustive_precision(vectors, labels, n_neighbors=1)}
@@ -255,7 +268,7 @@ def write_codebook(model: HashModel, stage: Stage, data: TrainingData) -> None:
     """Give the model a code for every class, from all items on the side of training."""
     model.eval()
     codebook = solve_codebook(
-        in_chunks(model, "scores", data.items[torch.from_numpy(data.training)]),
+        in_chunks(model, "scores", data.whole(data.training)),
         data.labels[data.training],
         len(model.codebook),
         model.shape,
