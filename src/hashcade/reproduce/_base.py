@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hashcade.errors import ConfigError
 from hashcade.learn._hasher import Hasher
-from hashcade.reproduce._learn import image_features
+from hashcade.reproduce._features import image_features
 from hashcade.reproduce._recipe import Recipe
 from hashcade.reproduce._work import WorkFolder
 from hashcade.reproduce._world import World
@@ -29,19 +29,21 @@ class Base:
         Its base network is taken over by learned tables.
     train_items, test_items
         Images, features or embeddings: what learned tables take.
+    train_views
+        What they are trained on: the same, or features of several views of each image,
+        float32[n, views, size].
     train_vectors, test_vectors : float32[n, size]
         For re-ranking, and what the other methods take.
     train_labels, test_labels : int64[n]
         Classes.
     settings
         All that it depends on.
-    seconds
-        What it took now; nothing if it was there.
     """
 
     hasher: Hasher
     train_items: npt.NDArray[Any]
     test_items: npt.NDArray[Any]
+    train_views: npt.NDArray[Any]
     train_vectors: Floats
     test_vectors: Floats
     train_labels: npt.NDArray[np.int64]
@@ -63,17 +65,19 @@ def make_base(
 ) -> Base:
     """Train the base of a loss and seed, or find it in the work folder."""
     identity = base_identity(world, recipe, loss, seed)
-    train, test = input_items(world, recipe, work, verbose=verbose)
+    views, test = input_items(world, recipe, work, verbose=verbose)
+    train = views[:, 0] if views.ndim == 3 else views
 
     def fit(run_dir: Path) -> Hasher:
         settings = identity["base"]
-        return Hasher(**settings, run_dir=run_dir, verbose=verbose).fit(train, world.train.labels)
+        return Hasher(**settings, run_dir=run_dir, verbose=verbose).fit(views, world.train.labels)
 
     hasher = work.hasher("base", identity, fit)
     return Base(
         hasher=hasher,
         train_items=train,
         test_items=test,
+        train_views=views,
         train_vectors=work.array("train", identity, lambda: hasher.embed(train)),
         test_vectors=work.array("test", identity, lambda: hasher.embed(test)),
         train_labels=world.train.labels,
@@ -85,16 +89,24 @@ def make_base(
 def input_items(
     world: World, recipe: Recipe, work: WorkFolder, *, verbose: bool | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Items as learned tables take them: the world's own, or features of its images."""
+    """Items as learned tables take them, to train on and to ask with.
+
+    The world's own, or features of its images. With the setting ``views=2`` the training items
+    come with the features of their mirror images, float32[n, 2, size].
+    """
     if recipe.features is None:
         if recipe.base.get("backbone") in ("nin", "stride") and not world.has_images:
             raise ConfigError(
                 f"{world.name} has no images for backbone={recipe.base['backbone']!r}"
             )
         return world.train.items, world.test.items
+    settings = dict(recipe.features)
+    n_views = settings.pop("views", 1)
     cache = work.path / "features"
-    train, test = (
-        image_features(part.items, recipe.features, cache, verbose=verbose)
-        for part in (world.train, world.test)
-    )
+    train = image_features(world.train.items, settings, cache, verbose=verbose)
+    test = image_features(world.test.items, settings, cache, verbose=verbose)
+    if n_views == 2:
+        mirrored = {**settings, "mirror": True}
+        other = image_features(world.train.items, mirrored, cache, verbose=verbose)
+        train = np.stack([train, other], axis=1)
     return train, test

@@ -17,7 +17,6 @@ from hashcade.learn._hasher import Hasher
 from hashcade.report._siblings import sibling_figures
 from hashcade.reproduce._base import Base
 from hashcade.reproduce._jobs import Job
-from hashcade.reproduce._learn import adapt
 from hashcade.reproduce._recipe import LEARNED, Recipe
 from hashcade.reproduce._work import WorkFolder
 
@@ -139,13 +138,13 @@ def fit_method(
         name = method.removesuffix("adapt")
         hasher = make_method(name, **{**shape, **settings}, run_dir=run_dir, verbose=verbose)
         assert isinstance(hasher, Hasher)
-        return hasher.fit(base.train_items, base.train_labels, base=base.hasher)
+        return hasher.fit(base.train_views, base.train_labels, base=base.hasher)
 
     identity = {"base": base.settings, "method": method.removesuffix("adapt"), **shape, **settings}
     hasher = work.hasher(method.removesuffix("adapt").replace("+", "plus"), identity, fit)
     if method == "ours+adapt":
-        return adapt(hasher, base.test_items, n_codes)
-    return hasher if n_codes is None else adapt(hasher, base.train_items, n_codes)
+        return hasher.adapt(base.test_items, n_codes=n_codes)
+    return hasher if n_codes is None else hasher.adapt(base.train_items, n_codes=n_codes)
 
 
 def figures_of(result: Evaluation) -> dict[str, float]:

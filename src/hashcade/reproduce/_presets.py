@@ -84,13 +84,14 @@ def _cpu(experiment: str, loss: str, width: int) -> Recipe:
 def _transfer(experiment: str, loss: str, width: int) -> Recipe:
     """A small network on frozen features of EfficientNet-Lite0."""
     base: Settings = {
-        "embedding_size": 64 if loss == "npairs" else 128,
+        "backbone": "mlp",
+        "embedding_size": 64 if loss == "npairs" else 256,
         "hidden_size": 512,
         **_BATCHES[loss],
     }
     return Recipe(
         width=width,
-        features={"image_size": 112},
+        features={"image_size": 160, "views": 2},
         base=base,
         seconds={"base": 60, "learned": 60, "other": 10},
     )
@@ -99,6 +100,7 @@ def _transfer(experiment: str, loss: str, width: int) -> Recipe:
 def _smoke(experiment: str, loss: str, width: int) -> Recipe:
     """Two minutes for everything, on digits. Its figures mean nothing."""
     base: Settings = {
+        "backbone": "mlp",
         "embedding_size": 16,
         "hidden_size": 32,
         "base_steps": 60,

@@ -12,7 +12,6 @@ from typing import Any
 from hashcade.report._row import ResultRow, RowKey, fingerprint
 from hashcade.reproduce._base import Base, base_identity, make_base
 from hashcade.reproduce._jobs import LOSSES, Job, ablation_jobs, chosen, search_jobs
-from hashcade.reproduce._learn import can_adapt
 from hashcade.reproduce._measure import (
     FittedTable,
     evaluation_settings,
@@ -90,7 +89,15 @@ class Experiment:
             recipe = self.recipes["npairs"]
             return chosen(ablation_jobs(seeds=seeds, n_outputs=recipe.width * recipe.depth), only)
         jobs = search_jobs(self.name, seeds=seeds, points=_CURVE_POINTS.get(self.preset))
-        return chosen((job for job in jobs if can_adapt() or not _adapts(job)), only)
+        return chosen((job for job in jobs if self._has_room(job)), only)
+
+    def _has_room(self, job: Job) -> bool:
+        """Whether there are as many items, and buckets, as a point of a curve has codes."""
+        recipe = self.recipes[job.loss]
+        n_items = min(len(self.world.train), len(self.world.test))
+        n_codes = int(job.change.get("n_codes", 0))
+        n_centroids = int(job.change.get("n_centroids", 0))
+        return n_codes <= recipe.width**recipe.depth and max(n_codes, n_centroids) <= n_items
 
     def base(self, loss: str, seed: int) -> Base:
         """The base of a loss and seed; one is kept in memory."""
@@ -238,7 +245,3 @@ def run_solver_time(
         )
         progress.end(0.2)
     return len(todo)
-
-
-def _adapts(job: Job) -> bool:
-    return job.method == "ours+adapt" or "n_codes" in job.change

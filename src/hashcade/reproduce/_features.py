@@ -1,4 +1,4 @@
-"""The few places where a reproduction asks more of ``hashcade.learn`` than ``fit``."""
+"""Features of images, for the preset that stands on them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,6 @@ import numpy.typing as npt
 
 import hashcade.learn
 from hashcade.errors import ConfigError
-from hashcade.learn._hasher import Hasher
-
-
-def can_adapt() -> bool:
-    """Whether a hasher can refit its code book to a database."""
-    return hasattr(Hasher, "adapt")
-
-
-def adapt(hasher: Hasher, items: npt.NDArray[Any], n_codes: int | None) -> Hasher:
-    """Refit the code book to unlabelled items, with so many codes (None: as it likes)."""
-    if not can_adapt():
-        raise ConfigError("this version of hashcade.learn cannot adapt a code book")
-    settings = {} if n_codes is None else {"n_codes": n_codes}
-    return getattr(hasher, "adapt")(items, **settings) or hasher  # noqa: B009
 
 
 def image_features(
