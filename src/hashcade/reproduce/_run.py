@@ -33,7 +33,7 @@ from hashcade.reproduce._versions import versions
 from hashcade.reproduce._work import WorkFolder
 from hashcade.reproduce._world import World, load_world
 
-_CURVE_POINTS = {"paper": 0, "smoke": 1}  # all of them elsewhere
+_CURVE_POINTS = {"paper": 0, "cpu": 3, "smoke": 1}  # all of them elsewhere
 
 
 @dataclass(eq=False)
