@@ -12,6 +12,8 @@ import hashcade.data
 import hashcade.evaluate
 import hashcade.index
 import hashcade.learn
+import hashcade.report
+import hashcade.reproduce
 
 MODULES = sorted(
     m.name
@@ -22,6 +24,8 @@ MODULES = sorted(
         hashcade.evaluate,
         hashcade.index,
         hashcade.learn,
+        hashcade.report,
+        hashcade.reproduce,
     )
     for m in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
 )

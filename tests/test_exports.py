@@ -10,6 +10,8 @@ import hashcade.data
 import hashcade.evaluate
 import hashcade.index
 import hashcade.learn
+import hashcade.report
+import hashcade.reproduce
 from hashcade._lazy import lazy_names
 
 CODES = [
@@ -39,6 +41,7 @@ DATA = [
 ]
 INDEX = ["HashIndex", "SearchResult"]
 LEARN = [
+    "MLP",
     "NIN",
     "ClassSampler",
     "Hasher",
@@ -78,6 +81,23 @@ EVALUATE = [
     "recall_at",
     "speedup_factor",
 ]
+REPORT = [
+    "ResultRow",
+    "RowKey",
+    "SiblingFigures",
+    "Table",
+    "draw_tree",
+    "nmi_table",
+    "paper_figures",
+    "paper_solver_seconds",
+    "plot_ablation",
+    "plot_occupancy",
+    "plot_precision_speedup",
+    "plot_solver_seconds",
+    "search_table",
+    "sibling_figures",
+]
+REPRODUCE = ["EXPERIMENTS", "PRESETS", "Reproduction", "reproduce"]
 ERRORS = [
     "ConfigError",
     "CorruptIndexError",
@@ -98,6 +118,8 @@ def test_exported_names_are_exactly_these():
     assert sorted(hashcade.learn.__all__) == sorted(LEARN)
     assert sorted(hashcade.baselines.__all__) == sorted(BASELINES)
     assert sorted(hashcade.evaluate.__all__) == sorted(EVALUATE)
+    assert sorted(hashcade.report.__all__) == sorted(REPORT)
+    assert sorted(hashcade.reproduce.__all__) == sorted(REPRODUCE)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +132,8 @@ def test_exported_names_are_exactly_these():
         hashcade.evaluate,
         hashcade.index,
         hashcade.learn,
+        hashcade.report,
+        hashcade.reproduce,
     ],
     ids=lambda m: m.__name__,
 )
@@ -135,6 +159,8 @@ def test_exported_names_can_be_imported_and_are_documented(name):
     [
         *((hashcade.data, name) for name in DATA),
         *((hashcade.learn, name) for name in LEARN),
+        *((hashcade.report, name) for name in REPORT),
+        (hashcade.reproduce, "Reproduction"),
         *((hashcade.baselines, name) for name in BASELINES if name != "METHODS"),
         *((hashcade.evaluate, name) for name in EVALUATE),
     ],

@@ -26,9 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=200, help="batches of each of the two stages")
     options = parser.parse_args(arguments)
 
-    from hashcade.demo._picture import draw_tree
     from hashcade.index import HashIndex
     from hashcade.learn import Hasher
+    from hashcade.report._tree import draw_tree
 
     # ---- data: two thirds to learn from and to search in, one third to ask with
     images, labels = load_digits()
