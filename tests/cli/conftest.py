@@ -1,20 +1,16 @@
 """A model and an index made once, and two ways to run commands."""
 
-import os
 import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from installed_command import COMMAND, clean_environment
 from worlds_of_cli import make_embeddings
 
 from hashcade.cli._app import make_app
 from hashcade.cli._errors import run
-
-COMMAND = Path(sys.executable).with_name("hashcade")
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -43,12 +39,6 @@ def command(capsys):
         return SimpleNamespace(code=code, out=out, err=err)
 
     return call
-
-
-def clean_environment(home, **more):
-    """What a fresh login has, and nothing of ours but the folder of the command."""
-    path = os.pathsep.join([str(COMMAND.parent), "/usr/bin", "/bin"])
-    return {"HOME": str(home), "PATH": path, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", **more}
 
 
 @pytest.fixture
