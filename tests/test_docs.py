@@ -6,14 +6,23 @@ import pkgutil
 
 import pytest
 
+import hashcade.baselines
 import hashcade.codes
 import hashcade.data
+import hashcade.evaluate
 import hashcade.index
 import hashcade.learn
 
 MODULES = sorted(
     m.name
-    for package in (hashcade.codes, hashcade.data, hashcade.index, hashcade.learn)
+    for package in (
+        hashcade.baselines,
+        hashcade.codes,
+        hashcade.data,
+        hashcade.evaluate,
+        hashcade.index,
+        hashcade.learn,
+    )
     for m in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
 )
 

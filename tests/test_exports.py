@@ -4,8 +4,10 @@ import sys
 import pytest
 
 import hashcade
+import hashcade.baselines
 import hashcade.codes
 import hashcade.data
+import hashcade.evaluate
 import hashcade.index
 import hashcade.learn
 from hashcade._lazy import lazy_names
@@ -46,6 +48,36 @@ LEARN = [
     "npairs_loss",
     "triplet_loss",
 ]
+BASELINES = [
+    "DCH",
+    "LSH",
+    "METHODS",
+    "VQ",
+    "Baseline",
+    "Exhaustive",
+    "Threshold",
+    "cauchy_cross_entropy",
+    "cauchy_quantization",
+    "flat",
+    "make_method",
+    "ours",
+    "ours_codebook",
+    "ours_without_remapping",
+]
+EVALUATE = [
+    "ClassFigures",
+    "Evaluation",
+    "bucket_nmi",
+    "evaluate_hasher",
+    "evaluate_paper",
+    "evaluate_search",
+    "exact_search",
+    "mean_average_precision",
+    "per_class",
+    "precision_at",
+    "recall_at",
+    "speedup_factor",
+]
 ERRORS = [
     "ConfigError",
     "CorruptIndexError",
@@ -64,11 +96,21 @@ def test_exported_names_are_exactly_these():
     assert sorted(hashcade.data.__all__) == sorted(DATA)
     assert sorted(hashcade.index.__all__) == sorted(INDEX)
     assert sorted(hashcade.learn.__all__) == sorted(LEARN)
+    assert sorted(hashcade.baselines.__all__) == sorted(BASELINES)
+    assert sorted(hashcade.evaluate.__all__) == sorted(EVALUATE)
 
 
 @pytest.mark.parametrize(
     "package",
-    [hashcade, hashcade.codes, hashcade.data, hashcade.index, hashcade.learn],
+    [
+        hashcade,
+        hashcade.baselines,
+        hashcade.codes,
+        hashcade.data,
+        hashcade.evaluate,
+        hashcade.index,
+        hashcade.learn,
+    ],
     ids=lambda m: m.__name__,
 )
 def test_dir_shows_the_exported_names(package):
@@ -90,7 +132,12 @@ def test_exported_names_can_be_imported_and_are_documented(name):
 
 @pytest.mark.parametrize(
     ("package", "name"),
-    [*((hashcade.data, name) for name in DATA), *((hashcade.learn, name) for name in LEARN)],
+    [
+        *((hashcade.data, name) for name in DATA),
+        *((hashcade.learn, name) for name in LEARN),
+        *((hashcade.baselines, name) for name in BASELINES if name != "METHODS"),
+        *((hashcade.evaluate, name) for name in EVALUATE),
+    ],
 )
 def test_names_of_other_packages_can_be_imported_and_are_documented(package, name):
     value = getattr(package, name)

@@ -31,6 +31,8 @@ NEVER = {
     "codes": {"torch"},
     "index": {"torch"},
     "learn": {"index"},
+    "baselines": {"index"},
+    "evaluate": {"torch", "learn", "baselines"},  # takes whatever has the contract of a hasher
 }
 IMPORTING_CALLS = {"import_module", "__import__", "require_extra", "importorskip"}
 

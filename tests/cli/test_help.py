@@ -15,7 +15,10 @@ from hashcade.cli._reference import reference
 
 DOCS = Path(__file__).parents[2] / "docs"
 # The verbs of the contract.
-NAMES = ["demo", "train", "encode", "build", "search", "evaluate", "reproduce", "inspect", "verify", "serve"]
+NAMES = [
+    "demo", "train", "encode", "build", "search",
+    "evaluate", "reproduce", "inspect", "verify", "serve",
+]  # fmt: skip
 
 
 def test_all_verbs_of_the_contract_are_there():

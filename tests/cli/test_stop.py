@@ -52,13 +52,15 @@ def test_a_result_is_put_in_place_at_the_end_or_not_at_all(tmp_path):
             raise KeyboardInterrupt
 
     for work in (stopped_in_a_directory, stopped_in_a_file):
-        pytest.raises(KeyboardInterrupt, work)
+        with pytest.raises(KeyboardInterrupt):
+            work()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reader_that_leaves_early_is_no_error_of_ours(tmp_path, made):
     done = subprocess.run(
-        f"'{COMMAND}' inspect '{made.index}' --json | head -c 9; '{COMMAND}' inspect '{made.index}' | true",
+        f"'{COMMAND}' inspect '{made.index}' --json | head -c 9;"
+        f"'{COMMAND}' inspect '{made.index}' | true",
         shell=True, env=clean_environment(tmp_path), capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.stdout == '{\n "kind"'

@@ -1,0 +1,146 @@
+"""Exhaustive search by matrix products, exact all the same.
+
+The product form ‖x‖² − 2 q·x is fast and inexact. It only rules out what cannot be among the
+nearest, with the worst rounding error as a margin; what is left, some dozen items a query, is
+measured as (x − q)² in float64. So the answer is the one that ``HashIndex`` gives.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade.codes._check import as_array, checked_count
+from hashcade.index._check import checked_vectors
+from hashcade.index._search import SearchResult
+
+_PRODUCTS = 1 << 24  # numbers in the table of one chunk: 64 MB
+_PAIRS = 1 << 16  # pairs measured in float64 at a time
+_BLOCK = 32  # items that share a minimum
+
+Floats = npt.NDArray[np.float32]
+AnyFloats = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+
+
+def exact_search(
+    query_vectors: npt.ArrayLike,
+    item_vectors: npt.ArrayLike,
+    *,
+    n_neighbors: int = 10,
+    same_set: bool = False,
+    exclude: npt.ArrayLike | None = None,
+) -> SearchResult:
+    """Find the nearest of all items, by euclidean distance; of equal ones the lower id first.
+
+    Parameters
+    ----------
+    query_vectors : float[q, dim]
+    item_vectors : float[n, dim]
+    n_neighbors
+        Results per query, padded with id -1 where there are fewer items.
+    same_set
+        Query i is item i, and does not find itself.
+    exclude : int[q], optional
+        The same for some of the items: the row of each query, which it does not find.
+
+    Returns
+    -------
+    SearchResult
+        Ids are row numbers; ``candidates`` is the size of the database, without the query itself.
+
+    Examples
+    --------
+    >>> found = exact_search([[0.0], [9.0]], [[1.0], [5.0], [8.0]], n_neighbors=2)
+    >>> found.ids.tolist(), found.distances.tolist()
+    ([[0, 1], [2, 1]], [[1.0, 5.0], [1.0, 4.0]])
+    """
+    items = checked_vectors("item_vectors", item_vectors)
+    queries = checked_vectors("query_vectors", query_vectors)
+    if queries.shape[1] != items.shape[1]:
+        raise ValueError(
+            f"query_vectors has dim {queries.shape[1]}, item_vectors has dim {items.shape[1]}"
+        )
+    if same_set and len(queries) != len(items):
+        raise ValueError(f"same_set: {len(queries)} queries, {len(items)} items: must be equal")
+    own = np.arange(len(queries)) if same_set else exclude
+    if own is not None:
+        own = as_array("exclude", own)
+        if own.shape != (len(queries),) or own.dtype.kind not in "iu":
+            raise ValueError(f"exclude has shape {own.shape}, must be int[{len(queries)}]")
+        if bool(((own < 0) | (own >= len(items))).any()):
+            raise ValueError(f"exclude must be >= 0 and < {len(items)}, the number of items")
+    wanted = checked_count("n_neighbors", n_neighbors)
+    ids = np.full((len(queries), wanted), -1, dtype=np.int64)
+    distances = np.full((len(queries), wanted), np.inf, dtype=np.float32)
+    size = len(items) - int(own is not None)
+    if size > 0:
+        # Around the mean the numbers are small, and so are the errors; distances do not change.
+        # (Squares of numbers as large as 1e15 are beyond float32.)
+        wide = max(np.abs(items).max(), np.abs(queries).max(initial=0.0)) > 1e15
+        kind = np.float64 if wide else np.float32
+        centre = items.mean(axis=0, dtype=np.float64).astype(kind)
+        moved = items - centre
+        squares = np.einsum("ij,ij->i", moved, moved)  # (n,)
+        step = max(1, _PRODUCTS // len(items))
+        for start in range(0, len(queries), step):
+            rows = slice(start, min(start + step, len(queries)))
+            near = _near(queries[rows] - centre, moved, squares, min(wanted, size),
+                         None if own is None else own[rows])  # fmt: skip
+            ids[rows], distances[rows] = _measure(queries[rows], items, *near, wanted)
+    return SearchResult(
+        distances, ids, np.full(len(queries), size), np.zeros(len(queries), dtype=np.bool_)
+    )
+
+
+def _near(
+    queries: AnyFloats, items: AnyFloats, squares: AnyFloats, wanted: int, own: Ints | None
+) -> tuple[Ints, Ints]:
+    """Pairs (query, item) that may be among the nearest: all that are, and few more."""
+    gaps = queries @ items.T  # (q, n)
+    gaps *= -2.0
+    gaps += squares
+    n_queries, n_items = gaps.shape
+    if own is not None:
+        gaps[np.arange(n_queries), own] = np.inf
+    # The wanted-th smallest of some of the gaps is not below the wanted-th smallest of all; the
+    # minima of blocks are good ones to take, and are found with one pass over memory.
+    n_blocks = n_items // _BLOCK
+    few = gaps
+    if n_blocks >= 4 * wanted:
+        few = gaps[:, : n_blocks * _BLOCK].reshape(n_queries, _BLOCK, n_blocks).min(axis=1)
+    limit = np.partition(few, wanted - 1, axis=1)[:, wanted - 1]  # (q,)
+    # Each gap is off by at most dim roundings of its terms; so is the limit.
+    longest = float(np.sqrt(squares.max(initial=0.0)))
+    lengths = np.sqrt(np.einsum("ij,ij->i", queries, queries))
+    slack = (items.shape[1] + 8) * 2.0**-23 * (longest * longest + 2.0 * lengths * longest)
+    limit = limit + 2.0 * slack + 1e-36
+    rows, columns = np.nonzero(gaps <= limit[:, None])
+    if own is not None:  # an infinite limit would let the query itself through
+        keep = columns != own[rows]
+        rows, columns = rows[keep], columns[keep]
+    return rows, columns
+
+
+def _measure(
+    queries: Floats, items: Floats, rows: Ints, columns: Ints, wanted: int
+) -> tuple[Ints, Floats]:
+    """The nearest of the pairs, which come by query: ids and distances, padded."""
+    gaps = np.empty(len(rows), dtype=np.float32)
+    for start in range(0, len(rows), _PAIRS):
+        part = slice(start, start + _PAIRS)
+        apart = items[columns[part]].astype(np.float64)
+        apart -= queries[rows[part]]
+        gaps[part] = np.sqrt(np.einsum("ij,ij->i", apart, apart))
+    order = np.lexsort((columns, gaps, rows))
+    rows, columns, gaps = rows[order], columns[order], gaps[order]
+    first = np.searchsorted(rows, np.arange(len(queries)))
+    place = np.arange(len(rows)) - first[rows]
+    kept = place < wanted
+    ids = np.full((len(queries), wanted), -1, dtype=np.int64)
+    distances = np.full((len(queries), wanted), np.inf, dtype=np.float32)
+    ids[rows[kept], place[kept]] = columns[kept]
+    distances[rows[kept], place[kept]] = gaps[kept]
+    return ids, distances
