@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 CODE   := src tests $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn clean distclean
+.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn docs docs-cli clean distclean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ printf "  %-24s %s\n", $$1, $$2 }'
@@ -40,6 +40,9 @@ format: $(STAMP) ## ruff: mend what can be mended
 
 types: $(STAMP) ## mypy --strict on src
 	$(BIN)/mypy --strict src
+
+docs-cli: $(STAMP) ## Write docs/cli.md from the commands
+	$(BIN)/python -m hashcade.cli._reference docs/cli.md
 
 test-fast: $(STAMP) ## The quick tests alone
 	$(BIN)/python -m pytest

@@ -21,6 +21,7 @@ ORDER = [
     {"baselines"},
     {"evaluate"},
     {"report"},
+    {"reproduce"},
     {"cli", "serve", "demo", "__main__"},
 ]
 RANK = {layer: rank for rank, layers in enumerate(ORDER) for layer in layers}

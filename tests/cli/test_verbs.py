@@ -202,3 +202,35 @@ def test_verify_reads_the_origin_as_well(command, made, here, name):
     done = command("verify", "index")
     assert done.code == 2
     assert f"{name} is damaged" in done.out
+
+
+def test_evaluate_is_what_the_library_says(command, made, here):
+    from hashcade.evaluate import evaluate_hasher, exact_search, precision_at
+
+    labels = np.unique(made.y, return_inverse=True)[1]
+    expected = evaluate_hasher(Hasher.load(made.model), made.X, labels, n_neighbors=(1, 5))
+    done = command("evaluate", made.model, made.data, "-n", 5, "-n", 1, "--json")
+    found = json.loads(done.out)
+    assert found["precision"] == {"1": expected.precision[1], "5": expected.precision[5]}
+    assert found["speedup"] == {"1": expected.speedup[1], "5": expected.speedup[5]}
+    assert found["same_set"]
+    exact = exact_search(made.X, made.X, n_neighbors=5, same_set=True).ids
+    assert found["exhaustive_precision"]["5"] == precision_at(exact, labels, labels)
+    table = command("evaluate", made.model, made.data, "-n", 5, "--recall").out
+    assert table.splitlines()[-1].split()[0] == "5"
+    assert "recall %" in table
+
+
+def test_evaluate_matches_classes_by_their_names(command, made, here):
+    """The queries have half of the classes: their numbers differ, their names do not."""
+    some = np.isin(made.y, ["kind 1", "kind 4", "kind 5"])
+    np.savez("test.npz", X=made.X[some] + 0.001, y=made.y[some])
+    done = command("evaluate", made.model, "test.npz", "--database", made.data, "-n", 1, "--json")
+    found = json.loads(done.out)
+    assert not found["same_set"]
+    assert found["n_items"] == 300
+    assert found["precision"]["1"] == 100
+    np.savez("other.npz", X=made.X[:9], y=np.array(["x", "y", "z"] * 3))
+    done = command("evaluate", made.model, "other.npz", "--database", made.data)
+    assert done.code == 2
+    assert "have no class in common; check --labels" in done.err

@@ -10,12 +10,15 @@ from hashcade._version import __version__
 from hashcade.cli._build import build
 from hashcade.cli._demo import demo
 from hashcade.cli._encode import encode
+from hashcade.cli._evaluate import evaluate
 from hashcade.cli._inspect import inspect
+from hashcade.cli._reproduce import reproduce
 from hashcade.cli._search import search
+from hashcade.cli._serve import serve
 from hashcade.cli._train import train
 from hashcade.cli._verify import verify
 
-VERBS = (demo, train, encode, build, search, inspect, verify)
+VERBS = (demo, train, encode, build, search, evaluate, reproduce, inspect, verify, serve)
 
 
 def make_app() -> typer.Typer:

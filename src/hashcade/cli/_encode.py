@@ -32,11 +32,11 @@ def encode(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Write the buckets and vectors of items to a file, to be built into an index elsewhere.
+    """Write the buckets and vectors of items to a file.
 
-    The file is .npz without pickles: bucket_ids, vectors, and what is there of labels,
-    class_names, names and scores; shape and model fingerprint go along, so that hashcade build
-    takes the file in place of model and data, on a machine without torch.
+    To be built into an index elsewhere: hashcade build takes the file in place of model and
+    data, on a machine without torch. It is .npz without pickles: bucket_ids, vectors, and what is
+    there of labels, class_names, names and scores; shape and fingerprint of the model go along.
 
     \b
     Examples:

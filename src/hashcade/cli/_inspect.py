@@ -36,7 +36,9 @@ def inspect(
     ] = 6,
     as_json: Json = False,
 ) -> None:
-    """Look into an index (how full, how pure, the largest buckets, the tree) or a model.
+    """Look into an index or a model.
+
+    Of an index: how full and how pure it is, the largest buckets, and the tree.
 
     \b
     Examples:

@@ -65,6 +65,7 @@ def load_image_folder(
     ImportError
         If Pillow, of the extra ``images``, is not installed.
     """
+    _check_settings(size, on_error)
     root = existing(path)
     files, labels, class_names = _listed(root)
     images, kept, skipped = read_images(
@@ -103,10 +104,7 @@ def read_images(
     skipped : list of str
         One line for each file that was left out.
     """
-    if on_error not in ("raise", "skip"):
-        raise ValueError(f"on_error={on_error!r} must be 'raise' or 'skip'")
-    target = _checked_size(size)
-    require_extra("PIL.Image", _EXTRA)
+    target = _check_settings(size, on_error)
     images: npt.NDArray[np.uint8] | None = None
     kept: list[int] = []
     skipped: list[str] = []
@@ -222,6 +220,14 @@ def _as_rgb(image: Any, image_module: Any, where: str) -> Any:
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")
+
+
+def _check_settings(size: object, on_error: str) -> tuple[int, int] | None:
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f"on_error={on_error!r} must be 'raise' or 'skip'")
+    target = _checked_size(size)
+    require_extra("PIL.Image", _EXTRA)
+    return target
 
 
 def _checked_size(size: object) -> tuple[int, int] | None:

@@ -49,6 +49,7 @@ def load_parquet(
     -----
     Memory: the result, and some ten thousand rows beside it.
     """
+    require_extra("pyarrow.parquet", "parquet")
     vectors, labels = read_parquet(existing(path), embedding, label)
     return LabelledItems.from_arrays(vectors, labels, source=str(path))
 
