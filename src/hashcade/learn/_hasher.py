@@ -16,6 +16,7 @@ from torch import nn
 
 from hashcade.errors import ConfigError, NotFittedError
 from hashcade.learn._display import Display
+from hashcade.learn._estimator import EstimatorHabits
 from hashcade.learn._inputs import checked_embeddings, checked_images, checked_labels
 from hashcade.learn._model import HashModel
 from hashcade.learn._plan import Plan, make_plan
@@ -25,7 +26,7 @@ from hashcade.learn._storage import load_hasher, save_hasher
 from hashcade.learn._trainer import TrainingData, in_chunks, train
 
 
-class Hasher:
+class Hasher(EstimatorHabits):
     """Learns which bucket an item belongs to.
 
     Give it embeddings that you have, and it learns a hash head on top of them, in seconds to
