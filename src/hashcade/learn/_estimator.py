@@ -1,4 +1,4 @@
-"""What scikit-learn asks of an estimator beyond ``fit`` and ``transform``.
+"""What others ask of an estimator beyond ``fit`` and ``transform``: scikit-learn, ONNX.
 
 scikit-learn itself is not needed: only ``__sklearn_tags__`` imports it, and nobody but
 scikit-learn calls that.
@@ -6,6 +6,8 @@ scikit-learn calls that.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from hashcade.learn._inputs import checked_labels
 
 
 class EstimatorHabits:
-    """Mixin of :class:`Hasher`: tags, ``fit_transform``, ``score``, ``n_features_in_``."""
+    """Mixin of :class:`Hasher`: tags, ``fit_transform``, ``score``, ``to_onnx``."""
 
     def fit_transform(self, X: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Learn from labelled items, and give their buckets."""
@@ -42,6 +44,23 @@ class EstimatorHabits:
                 gaps = np.square(vectors[others] - vectors[query]).sum(axis=1)
                 right += int(labels[others[gaps.argmin()]] == labels[query])
         return right / len(vectors)
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write the hasher as an ONNX file, to be run without Python or torch.
+
+        Input ``items``: float32[n, size] embeddings or uint8[n, height, width, 3] images, any n.
+        Outputs ``bucket_ids`` int64[n, sparsity] (for ``assignment="path"``), ``scores``
+        float32[n, depth, width] and ``vectors`` float32[n, size]. Another runtime rounds in
+        another way, so an item whose two best slots are equal to within rounding may get the
+        other one.
+
+        Needs the extra ``onnx``.
+        """
+        from hashcade.learn._onnx import export_onnx
+
+        model, plan = self._fitted()  # type: ignore[attr-defined]
+        by_path = self.assignment == "path"  # type: ignore[attr-defined]
+        export_onnx(Path(path), model, plan, with_buckets=by_path)
 
     @property
     def n_features_in_(self) -> int:
