@@ -6,10 +6,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
-CODE   := src tests $(wildcard benchmarks)
+CODE   := src tests tools $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn docs docs-cli clean distclean
+.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn docs docs-api docs-cli clean distclean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ printf "  %-24s %s\n", $$1, $$2 }'
@@ -43,6 +43,11 @@ types: $(STAMP) ## mypy --strict on src
 
 docs-cli: $(STAMP) ## Write docs/cli.md from the commands
 	$(BIN)/python -m hashcade.cli._reference docs/cli.md
+
+docs-api: $(STAMP) ## Write docs/api.md from the docstrings
+	$(BIN)/python tools/api_reference.py docs/api.md
+
+docs: docs-cli docs-api ## Write both references
 
 test-fast: $(STAMP) ## The quick tests alone
 	$(BIN)/python -m pytest

@@ -10,7 +10,7 @@ import typer
 
 from hashcade.cli._directory import kind_of
 from hashcade.cli._options import Json
-from hashcade.cli._output import bytes_text, percent, print_fields, print_json, print_table
+from hashcade.cli._output import bytes_text, counted, percent, print_fields, print_json, print_table
 from hashcade.errors import StorageError
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _print_summary(
     if "purity" in stats:
         fields.append(("purity", percent(stats["purity"])))
     total = stats["bytes_vectors"] + stats["bytes_other"]
-    fields.append(("memory", f"{bytes_text(total)}, {stats['n_segments']} segments"))
+    fields.append(("memory", f"{bytes_text(total)} in {counted(stats['n_segments'], 'segment')}"))
     if origin is not None and origin.model is not None:
         fields.append(("model", origin.model))
     if origin is not None and origin.data is not None:
@@ -169,7 +169,7 @@ def _print_summary(
 
 def tree_lines(node: Node, name: Callable[[int], str], branches: int) -> list[str]:
     """The tree as lines of text, the largest branches first and the rest as a number."""
-    lines = [f"all: {node.n_entries:,} items in {node.n_buckets:,} buckets"]
+    lines = [f"all: {node.n_entries:,} items in {counted(node.n_buckets, 'bucket')}"]
     return lines + _branch_lines(node, name, branches, "")
 
 
@@ -179,7 +179,7 @@ def _branch_lines(node: Node, name: Callable[[int], str], branches: int, indent:
     lines = []
     for number, child in enumerate(shown):
         last = number == len(shown) - 1 and not rest
-        many = f" in {child.n_buckets:,} buckets" if child.children else ""
+        many = f" in {counted(child.n_buckets, 'bucket')}" if child.children else ""
         mix = _mix(child, name)
         lines.append(
             f"{indent}{'└─' if last else '├─'} {child.path[-1]}: {child.n_entries:,}{many}"

@@ -46,6 +46,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 bucket, 2 buckets."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def bytes_text(count: float) -> str:
     """A number of bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):
