@@ -9,10 +9,10 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 DATA   ?= $(or $(HASHCADE_DATA),../shared/data)
 SEEDS  ?= 0 1 2
 REPRODUCE = $(BIN)/python -m hashcade.reproduce --data $(DATA)
-CODE   := src tests $(wildcard benchmarks)
+CODE   := src tests tools $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-end-to-end \
+.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-end-to-end docs docs-api docs-cli \
   reproduce-smoke reproduce-transfer reproduce-cpu reproduce-imagenet reproduce-split reproduce-ablation reproduce-solver \
   clean distclean
 
@@ -45,6 +45,14 @@ format: $(STAMP) ## ruff: mend what can be mended
 
 types: $(STAMP) ## mypy --strict on src
 	$(BIN)/mypy --strict src
+
+docs-cli: $(STAMP) ## Write docs/cli.md from the commands
+	$(BIN)/python -m hashcade.cli._reference docs/cli.md
+
+docs-api: $(STAMP) ## Write docs/api.md from the docstrings
+	$(BIN)/python tools/api_reference.py docs/api.md
+
+docs: docs-cli docs-api ## Write both references
 
 test-fast: $(STAMP) ## The quick tests alone
 	$(BIN)/python -m pytest

@@ -24,22 +24,27 @@ CODES = [
 ]
 DATA = [
     "LabelledItems",
+    "PlainItems",
     "augment",
     "centre_pixels",
     "download_cifar100",
     "encode_labels",
+    "has_labels",
     "imagenet_split",
     "imagenet_split_classes",
     "load",
     "load_cifar100",
     "load_image_folder",
     "load_imagenet32",
+    "load_items",
     "load_npy",
     "load_npz",
     "load_parquet",
     "per_pixel_mean",
+    "read_image",
 ]
-INDEX = ["HashIndex", "SearchResult"]
+INDEX = ["HashIndex", "SearchResult"]  # at the top as well
+STORED = ["Origin", "model_fingerprint", "read_origin", "write_origin"]
 LEARN = [
     "MLP",
     "NIN",
@@ -114,7 +119,7 @@ def test_exported_names_are_exactly_these():
     assert sorted(hashcade.__all__) == sorted([*CODES, *INDEX, "Hasher", *ERRORS, "__version__"])
     assert sorted(hashcade.codes.__all__) == sorted(CODES)
     assert sorted(hashcade.data.__all__) == sorted(DATA)
-    assert sorted(hashcade.index.__all__) == sorted(INDEX)
+    assert sorted(hashcade.index.__all__) == sorted([*INDEX, *STORED])
     assert sorted(hashcade.learn.__all__) == sorted(LEARN)
     assert sorted(hashcade.baselines.__all__) == sorted(BASELINES)
     assert sorted(hashcade.evaluate.__all__) == sorted(EVALUATE)

@@ -19,7 +19,7 @@ ORDER = [
     {"index"},
     {"learn"},
     {"baselines"},
-    {"evaluate"},
+    {"evaluate", "neighbors"},
     {"report"},
     {"reproduce"},
     {"cli", "serve", "demo", "__main__"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 
@@ -29,8 +30,20 @@ def require_extra(module: str, extra: str) -> ModuleType:
         # error.name is what was missing: the module, or a package on the way to it.
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        package = module.partition(".")[0]
-        raise ImportError(
-            f"{package} is not installed; run: pip install 'hashcade[{extra}]'",
-            name=error.name,
-        ) from None
+        raise _missing(module, extra) from None
+
+
+def check_extra(module: str, extra: str) -> None:
+    """Raise the same ``ImportError`` if ``module`` is not installed, without importing it.
+
+    For what takes long to import, and is needed only after other things that take long.
+    """
+    if find_spec(module.partition(".")[0]) is None:
+        raise _missing(module, extra)
+
+
+def _missing(module: str, extra: str) -> ImportError:
+    package = module.partition(".")[0]
+    return ImportError(
+        f"{package} is not installed; run: pip install 'hashcade[{extra}]'", name=package
+    )

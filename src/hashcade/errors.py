@@ -40,8 +40,11 @@ class DataError(HashcadeError):
     """Data that cannot be used: unreadable, of another kind, or inconsistent in itself."""
 
 
-class NotFittedError(HashcadeError):
-    """A result of learning was asked for before anything was learned."""
+class NotFittedError(HashcadeError, ValueError):
+    """A result of learning was asked for before anything was learned.
+
+    Also a ``ValueError``, because tools that handle estimators expect it to be one.
+    """
 
 
 class StorageError(HashcadeError):

@@ -249,7 +249,7 @@ def test_results_before_learning_are_refused(tmp_path):
 
 
 def test_items_of_another_size_are_refused_after_fit(fitted):
-    with pytest.raises(ValueError, match="X has 3 columns, the hasher was fitted with 8"):
+    with pytest.raises(ValueError, match="X has 3 features, but Hasher is expecting 8 features"):
         fitted[0].transform(np.zeros((2, 3)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +37,21 @@ def load_npy(path: str | Path, *, labels: object = None) -> LabelledItems:
     """
     file = existing(path)
     if labels is None:
-        beside = [file.with_name(f"{file.stem}_labels{suffix}") for suffix in (".npy", ".txt")]
-        found = next((place for place in beside if place.is_file()), None)
-        if found is None:
+        labels = labels_beside(file)
+        if labels is None:
             raise DataError(
-                f"{file}: has no labels; looked for {beside[0].name} and {beside[1].name} "
-                "beside it; or give labels="
+                f"{file}: has no labels; looked for {file.stem}_labels.npy and "
+                f"{file.stem}_labels.txt beside it; or give labels="
             )
-        labels = found
     if isinstance(labels, (str, Path)):
         labels = _read_labels(existing(labels))
-    return LabelledItems.from_arrays(_read_npy(file), labels, source=str(file))
+    return LabelledItems.from_arrays(read_npy(file), labels, source=str(file))
+
+
+def labels_beside(file: Path) -> Path | None:
+    """Return the file of labels beside an ``.npy`` file, if there is one."""
+    beside = (file.with_name(f"{file.stem}_labels{suffix}") for suffix in (".npy", ".txt"))
+    return next((place for place in beside if place.is_file()), None)
 
 
 def load_npz(
@@ -82,21 +86,35 @@ def load_npz(
     if (items_key is None) != (labels_key is None):
         raise ValueError(f"items_key={items_key!r} and labels_key={labels_key!r} go together")
     file = existing(path)
+    keys = chosen_keys(keys_of_npz(file), split, items_key, labels_key, file)
+    items, labels = read_npz(file, keys)
+    source = f"{file} ({keys[0]})"
+    return LabelledItems.from_arrays(items, labels, class_names=class_names, source=source)
+
+
+def keys_of_npz(file: Path) -> list[str]:
+    """Names of the arrays in an ``.npz`` file."""
+    return list(_opened_npz(file, lambda archive: archive.files))
+
+
+def read_npz(file: Path, keys: Sequence[str]) -> list[npt.NDArray[Any]]:
+    """Some of the arrays in an ``.npz`` file."""
+    return list(_opened_npz(file, lambda archive: [archive[key] for key in keys]))
+
+
+def _opened_npz(file: Path, take: Callable[[Any], list[Any]]) -> list[Any]:
     try:
         with file.open("rb") as stream:
             archive = np.load(stream, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DataError(f"{file}: holds one array, not several under their keys")
             with archive:
-                keys = _chosen_keys(archive.files, split, items_key, labels_key, file)
-                items, labels = (archive[key] for key in keys)
+                return take(archive)
     except _DAMAGE as error:
         raise _unreadable(file, error) from None
-    source = f"{file} ({keys[0]})"
-    return LabelledItems.from_arrays(items, labels, class_names=class_names, source=source)
 
 
-def _chosen_keys(
+def chosen_keys(
     there: list[str], split: str | None, items_key: str | None, labels_key: str | None, file: Path
 ) -> tuple[str, str]:
     """Keys of the items and of the labels: the first of the usual pairs that the file has."""
@@ -116,7 +134,8 @@ def _chosen_keys(
     )
 
 
-def _read_npy(file: Path) -> npt.NDArray[Any]:
+def read_npy(file: Path) -> npt.NDArray[Any]:
+    """Read the array in an ``.npy`` file."""
     try:
         with file.open("rb") as stream:
             array = np.load(stream, allow_pickle=False)
@@ -130,7 +149,7 @@ def _read_npy(file: Path) -> npt.NDArray[Any]:
 def _read_labels(file: Path) -> object:
     """Labels from a file; lines that are all whole numbers are numbers."""
     if file.suffix == ".npy":
-        return _read_npy(file)
+        return read_npy(file)
     try:
         lines = file.read_text("utf-8").splitlines()
     except UnicodeDecodeError:

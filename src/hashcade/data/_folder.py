@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from hashcade.errors import DataError
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 )
+MAX_PIXELS = 50_000_000
 _EXTRA = "images"
 
 
@@ -25,7 +27,8 @@ def load_image_folder(
     *,
     size: int | tuple[int, int] | None = None,
     on_error: Literal["raise", "skip"] = "raise",
-    max_pixels: int = 50_000_000,
+    max_pixels: int = MAX_PIXELS,
+    progress: Callable[[int, int], None] | None = None,
 ) -> LabelledItems:
     """Load images from a folder that has a folder of images for each class.
 
@@ -44,13 +47,16 @@ def load_image_folder(
     max_pixels
         An image with more pixels than this counts as one that cannot be read. It is refused by
         its header, before memory is spent on it.
+    progress
+        Called for each image with its number, from 1, and the number of all of them.
 
     Returns
     -------
     LabelledItems
         uint8[n, height, width, 3] images: turned upright as their EXIF orientation says, grey
         repeated for the three colours, transparency dropped, the first frame of an animation.
-        Classes and images are in the order of their names, the same on every machine.
+        Classes and images are in the order of their names, the same on every machine; ``names``
+        has the path of each within the folder.
 
     Raises
     ------
@@ -59,19 +65,54 @@ def load_image_folder(
     ImportError
         If Pillow, of the extra ``images``, is not installed.
     """
-    if on_error not in ("raise", "skip"):
-        raise ValueError(f"on_error={on_error!r} must be 'raise' or 'skip'")
-    target = _checked_size(size)
-    require_extra("PIL.Image", _EXTRA)
+    _check_settings(size, on_error)
     root = existing(path)
     files, labels, class_names = _listed(root)
+    images, kept, skipped = read_images(
+        files, root, size=size, on_error=on_error, max_pixels=max_pixels, progress=progress
+    )
+    gone = sorted(set(range(len(class_names))) - {labels[row] for row in kept})
+    if gone:
+        names = ", ".join(class_names[number] for number in gone)
+        raise DataError(f"{root}: no image can be read of the classes {names}")
+    return LabelledItems.from_arrays(
+        images,
+        [labels[row] for row in kept],
+        class_names=class_names,
+        source=str(root),
+        skipped=skipped,
+        names=[files[row].relative_to(root).as_posix() for row in kept],
+    )
 
+
+def read_images(
+    files: list[Path],
+    root: Path,
+    *,
+    size: int | tuple[int, int] | None,
+    on_error: str,
+    max_pixels: int = MAX_PIXELS,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[npt.NDArray[np.uint8], list[int], list[str]]:
+    """Read image files into one array; the arguments are those of :func:`load_image_folder`.
+
+    Returns
+    -------
+    images : uint8[n, height, width, 3]
+    kept : list of int
+        For each of them the place of its file in ``files``.
+    skipped : list of str
+        One line for each file that was left out.
+    """
+    target = _check_settings(size, on_error)
     images: npt.NDArray[np.uint8] | None = None
     kept: list[int] = []
     skipped: list[str] = []
     for row, file in enumerate(files):
+        if progress is not None:
+            progress(row + 1, len(files))
         try:
-            pixels = _read_image(file, target, max_pixels)
+            pixels = read_image(file, size=target, max_pixels=max_pixels)
         except DataError as error:
             if on_error == "raise":
                 raise
@@ -89,17 +130,7 @@ def load_image_folder(
         kept.append(row)
     if images is None:
         raise DataError(f"{root}: none of {len(files)} images can be read; first: {skipped[0]}")
-    gone = sorted(set(range(len(class_names))) - {labels[row] for row in kept})
-    if gone:
-        names = ", ".join(class_names[number] for number in gone)
-        raise DataError(f"{root}: no image can be read of the classes {names}")
-    return LabelledItems.from_arrays(
-        images[: len(kept)],
-        [labels[row] for row in kept],
-        class_names=class_names,
-        source=str(root),
-        skipped=skipped,
-    )
+    return images[: len(kept)], kept, skipped
 
 
 def class_folders(root: Path) -> list[Path]:
@@ -139,10 +170,23 @@ def _listed(root: Path) -> tuple[list[Path], list[int], list[str]]:
     return files, labels, [folder.name for folder in folders]
 
 
-def _read_image(
-    file: Path, target: tuple[int, int] | None, max_pixels: int
+def read_image(
+    file: str | Path | BinaryIO,
+    *,
+    size: int | tuple[int, int] | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> npt.NDArray[np.uint8]:
-    """Return one image as uint8[height, width, 3]; whatever goes wrong is a DataError."""
+    """Read one image as uint8[height, width, 3]; whatever is wrong with it is a ``DataError``.
+
+    Parameters
+    ----------
+    file
+        Path, or binary stream that can seek.
+    size, max_pixels
+        As in :func:`load_image_folder`.
+    """
+    target = _checked_size(size)
+    where = str(file) if isinstance(file, (str, Path)) else "the image"
     image_module: Any = require_extra("PIL.Image", _EXTRA)
     image_ops: Any = require_extra("PIL.ImageOps", _EXTRA)
     try:
@@ -153,8 +197,8 @@ def _read_image(
         with opened:
             width, height = opened.size
             if width * height > max_pixels:
-                raise DataError(f"{file}: has {width * height} pixels, max_pixels={max_pixels}")
-            image = _as_rgb(image_ops.exif_transpose(opened), image_module)
+                raise DataError(f"{where}: has {width * height} pixels, max_pixels={max_pixels}")
+            image = _as_rgb(image_ops.exif_transpose(opened), image_module, where)
             if target is not None and image.size != (target[1], target[0]):
                 image = image_ops.fit(
                     image, (target[1], target[0]), image_module.Resampling.BICUBIC
@@ -163,19 +207,27 @@ def _read_image(
     except DataError:
         raise
     except Exception as error:  # decoders fail in many ways of their own
-        raise DataError(f"{file}: not an image that can be read {reason(error)}") from None
+        raise DataError(f"{where}: not an image that can be read {reason(error)}") from None
 
 
-def _as_rgb(image: Any, image_module: Any) -> Any:
+def _as_rgb(image: Any, image_module: Any, where: str) -> Any:
     """Return the image with three colours of 8 bits."""
     if image.mode.startswith("I;16"):  # 16 bits of grey: Pillow would cut off, not scale
         deep = np.asarray(image).astype(np.uint16)
         image = image_module.fromarray((deep >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
-        raise DataError(f"{image.filename}: has {image.mode} pixels, must have 8 or 16 bits")
+        raise DataError(f"{where}: has {image.mode} pixels, must have 8 or 16 bits")
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")
+
+
+def _check_settings(size: object, on_error: str) -> tuple[int, int] | None:
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f"on_error={on_error!r} must be 'raise' or 'skip'")
+    target = _checked_size(size)
+    require_extra("PIL.Image", _EXTRA)
+    return target
 
 
 def _checked_size(size: object) -> tuple[int, int] | None:

@@ -34,6 +34,9 @@ class LabelledItems:
         Where the items came from, for messages and logs.
     skipped : tuple of str
         One line for each item that was left out because it could not be read.
+    names : tuple of str
+        What each item is called in the source, a file's path within its folder; empty if the
+        source has no names.
     """
 
     items: npt.NDArray[Any]
@@ -41,6 +44,7 @@ class LabelledItems:
     class_names: tuple[Label, ...]
     source: str
     skipped: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     @classmethod
     def from_arrays(
@@ -51,6 +55,7 @@ class LabelledItems:
         class_names: Sequence[Label] | None = None,
         source: str = "arrays",
         skipped: Sequence[str] = (),
+        names: Sequence[str] = (),
     ) -> LabelledItems:
         """Check items and labels, and put them together.
 
@@ -65,8 +70,8 @@ class LabelledItems:
             Names of the classes in the order of their numbers.
         source
             Goes in front of every message.
-        skipped
-            Kept as it is.
+        skipped, names
+            Kept as they are.
 
         Raises
         ------
@@ -76,17 +81,17 @@ class LabelledItems:
         try:
             checked = checked_items(items)
             if class_names is None:
-                numbers, names = encode_labels(labels)
+                numbers, called = encode_labels(labels)
             else:
-                names = tuple(class_names)
-                numbers = _checked_numbers(labels, len(names))
+                called = tuple(class_names)
+                numbers = _checked_numbers(labels, len(called))
             if len(numbers) != len(checked):
                 raise DataError(
                     f"there are {len(checked)} items and {len(numbers)} labels, must be as many"
                 )
         except DataError as error:
             raise DataError(f"{source}: {error}") from None
-        return cls(checked, numbers, names, source, tuple(skipped))
+        return cls(checked, numbers, called, source, tuple(skipped), tuple(names))
 
     def __len__(self) -> int:
         return len(self.items)
@@ -115,7 +120,10 @@ class LabelledItems:
     def select(self, rows: object) -> LabelledItems:
         """Take some rows (numbers, a mask or a slice); class numbers keep their meaning."""
         where: Any = rows
-        return replace(self, items=self.items[where], labels=self.labels[where])
+        names: tuple[str, ...] = ()
+        if self.names:
+            names = tuple(self.names[row] for row in np.arange(len(self))[where].tolist())
+        return replace(self, items=self.items[where], labels=self.labels[where], names=names)
 
 
 def checked_items(items: object) -> npt.NDArray[Any]:

@@ -52,9 +52,9 @@ def load(path: str | Path, *, split: str | None = None, **options: Any) -> Label
         If the loader does not have one of the options; the message says which it has.
     """
     place = existing(path)
-    loader = _recognised(place)
+    loader = recognised(place)
     if loader is load_image_folder:
-        place = _part(place, split)
+        place = part(place, split)
     elif split is not None:
         options["split"] = split
     accepted = [name for name in inspect.signature(loader).parameters if name != "path"]
@@ -67,7 +67,7 @@ def load(path: str | Path, *, split: str | None = None, **options: Any) -> Label
     return loader(place, **options)
 
 
-def _recognised(place: Path) -> Callable[..., LabelledItems]:
+def recognised(place: Path) -> Callable[..., LabelledItems]:
     """Return the loader for what is at ``place``."""
     if place.is_file():
         if place.suffix.lower() in _BY_SUFFIX:
@@ -92,7 +92,7 @@ def _recognised(place: Path) -> Callable[..., LabelledItems]:
     )
 
 
-def _part(place: Path, split: str | None) -> Path:
+def part(place: Path, split: str | None) -> Path:
     """Return the folder of a split: ``train`` and ``test`` side by side are not two classes."""
     names = [folder.name for folder in class_folders(place)]
     if split is None:

@@ -49,42 +49,65 @@ def load_parquet(
     -----
     Memory: the result, and some ten thousand rows beside it.
     """
+    require_extra("pyarrow.parquet", "parquet")
+    vectors, labels = read_parquet(existing(path), embedding, label)
+    return LabelledItems.from_arrays(vectors, labels, source=str(path))
+
+
+def columns_of_parquet(path: Path) -> list[str]:
+    """Names of the columns of a Parquet file."""
     parquet: Any = require_extra("pyarrow.parquet", "parquet")
     arrow: Any = require_extra("pyarrow", "parquet")
-    path = existing(path)
+    try:
+        return list(parquet.read_schema(path).names)
+    except (arrow.ArrowException, OSError) as error:
+        raise DataError(f"{path}: damaged, or not Parquet {reason(error)}") from None
+
+
+def read_parquet(
+    path: Path, embedding: str, label: str | None
+) -> tuple[npt.NDArray[np.float32], list[object]]:
+    """Embeddings, and the labels if their column is named."""
+    parquet: Any = require_extra("pyarrow.parquet", "parquet")
+    arrow: Any = require_extra("pyarrow", "parquet")
+    columns = {"embedding": embedding} | ({} if label is None else {"label": label})
     try:
         with parquet.ParquetFile(path) as file:
-            _check_columns(file.schema_arrow, embedding, label, path, arrow)
+            _check_columns(file.schema_arrow, columns, path, arrow)
             n_rows = file.metadata.num_rows
             vectors: npt.NDArray[np.float32] | None = None
             labels: list[object] = []
-            for batch in file.iter_batches(_BATCH_ROWS, columns=[embedding, label]):
-                rows = _vectors(batch.column(embedding), len(labels), path, embedding)
+            at = 0
+            for batch in file.iter_batches(_BATCH_ROWS, columns=list(columns.values())):
+                rows = _vectors(batch.column(embedding), at, path, embedding)
                 if vectors is None:
                     vectors = np.empty((n_rows, rows.shape[1]), np.float32)
                 if rows.shape[1] != vectors.shape[1]:
                     raise DataError(
-                        f"{path}: {embedding} has {rows.shape[1]} numbers in row {len(labels)}, "
+                        f"{path}: {embedding} has {rows.shape[1]} numbers in row {at}, "
                         f"{vectors.shape[1]} in row 0"
                     )
                 with np.errstate(over="ignore"):  # beyond float32: reported as infinite
-                    vectors[len(labels) : len(labels) + len(rows)] = rows
-                labels += batch.column(label).to_pylist()
+                    vectors[at : at + len(rows)] = rows
+                if label is not None:
+                    labels += batch.column(label).to_pylist()
+                at += len(rows)
     except (arrow.ArrowException, OSError) as error:
         raise DataError(f"{path}: damaged, or not Parquet {reason(error)}") from None
     if vectors is None:
         raise DataError(f"{path}: has no rows")
-    return LabelledItems.from_arrays(vectors, labels, source=str(path))
+    return vectors, labels
 
 
-def _check_columns(schema: Any, embedding: str, label: str, path: Path, arrow: Any) -> None:
-    """Both columns are there, and one holds lists of numbers."""
-    for option, name in (("embedding", embedding), ("label", label)):
+def _check_columns(schema: Any, columns: dict[str, str], path: Path, arrow: Any) -> None:
+    """The columns are there, and one holds lists of numbers."""
+    for option, name in columns.items():
         if schema.names.count(name) != 1:
             raise DataError(
                 f"{path}: has the columns {', '.join(schema.names)}; looked for {name}; "
                 f"another can be named with {option}="
             )
+    embedding = columns["embedding"]
     kind = schema.field(embedding).type
     types = arrow.types
     is_list = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)

@@ -20,12 +20,17 @@ N_NEIGHBORS = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demonstration: results to stdout, progress to stderr, a picture to a file."""
+    """Run the demonstration by the arguments of a command line."""
     parser = argparse.ArgumentParser(prog="python -m hashcade.demo", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("demo"), help="folder for the results")
     parser.add_argument("--steps", type=int, default=200, help="batches of each of the two stages")
     options = parser.parse_args(arguments)
+    run(options.output, options.steps)
+    return 0
 
+
+def run(output: Path, steps: int, *, verbose: bool = True) -> None:
+    """Run the demonstration: results to stdout, progress to stderr, a picture to a file."""
     from hashcade.index import HashIndex
     from hashcade.learn import Hasher
     from hashcade.report._tree import draw_tree
@@ -44,19 +49,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         embedding_size=32,
         augment="crop",
         items_per_class=8,
-        steps=options.steps,
-        base_steps=options.steps,
-        verbose=True,
+        steps=steps,
+        base_steps=steps,
+        verbose=verbose,
     )
     start = time.perf_counter()
     hasher.fit(images[known], labels[known])
     print(f"learned    in {time.perf_counter() - start:.0f} s")
-    hasher.save(options.output / "model")
+    hasher.save(output / "model")
 
     # ---- build the table, and search it
     buckets = hasher.transform(images[known])[:, 0]
     index = HashIndex.build(buckets, hasher.embed(images[known]), shape=hasher.shape_)
-    index.save(options.output / "index")
+    index.save(output / "index")
     vectors, asked = hasher.embed(images[queries]), hasher.transform(images[queries])
     result = index.search(vectors, bucket_ids=asked, n_neighbors=N_NEIGHBORS)
     everything = exhaustive(hasher.embed(images[known]), vectors)
@@ -70,10 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{'':10} {f'Pr@{N_NEIGHBORS}':>7} {'items looked at':>17} {'speed-up':>9}")
     print(f"{'exhaustive':10} {exact:7.1f} {len(known):17,} {1.0:9.1f}")
     print(f"{'hashcade':10} {hashed:7.1f} {looked_at:17,.1f} {len(known) / looked_at:9.1f}")
-    picture = options.output / "tree.png"
+    picture = output / "tree.png"
     draw_tree(picture, images[known], labels[known], hasher.shape_, buckets)
-    print(f"written    {options.output}/model, {options.output}/index, {picture}")
-    return 0
+    print(f"written    {output}/model, {output}/index, {picture}")
 
 
 def load_digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:

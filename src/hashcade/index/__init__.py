@@ -2,6 +2,8 @@
 
 - :class:`HashIndex`: build, search, change, store, look into.
 - :class:`SearchResult`: what a search gives.
+- :func:`read_origin`, :class:`Origin`: which model and data a stored index came from, and what its
+  items and classes are called.
 
 Needs numpy and numba; never torch.
 """
@@ -12,14 +14,26 @@ from hashcade._lazy import lazy_names
 
 if TYPE_CHECKING:
     from hashcade.index._index import HashIndex
+    from hashcade.index._origin import Origin, model_fingerprint, read_origin, write_origin
     from hashcade.index._search import SearchResult
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "HashIndex": "hashcade.index._index",
+            "Origin": "hashcade.index._origin",
             "SearchResult": "hashcade.index._search",
+            "model_fingerprint": "hashcade.index._origin",
+            "read_origin": "hashcade.index._origin",
+            "write_origin": "hashcade.index._origin",
         },
     )
 
-__all__ = ["HashIndex", "SearchResult"]
+__all__ = [
+    "HashIndex",
+    "Origin",
+    "SearchResult",
+    "model_fingerprint",
+    "read_origin",
+    "write_origin",
+]

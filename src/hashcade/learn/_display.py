@@ -20,6 +20,7 @@ class Display:
         self._is_terminal = sys.stderr.isatty()
         self._on = self._is_terminal if verbose is None else bool(verbose)
         self._shown = 0.0
+        self._began: tuple[str, int, float] | None = None  # stage, first step seen, and when
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
@@ -36,7 +37,18 @@ class Display:
         done = int(20 * step / steps)
         bar = "█" * done + "░" * (20 - done)
         text = f"{stage} {bar} {step:,}/{steps:,}  loss {loss:.3f}  {items_per_second:,.0f} items/s"
-        print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
+        left = self._time_left(stage, step, steps, now)
+        print(f"\r{text}{left}\033[K", end="", file=sys.stderr, flush=True)
+
+    def _time_left(self, stage: str, step: int, steps: int, now: float) -> str:
+        """How long the stage will go on at its pace so far, validations included."""
+        if self._began is None or self._began[0] != stage:
+            self._began = (stage, step, now)
+        _, first, since = self._began
+        if step == first:
+            return ""
+        seconds = round((now - since) / (step - first) * (steps - step))
+        return f"  {seconds // 60}:{seconds % 60:02d} left"
 
     def validation(self, record: Mapping[str, object]) -> None:
         """Print the figures of a validation."""

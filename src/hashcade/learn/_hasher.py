@@ -20,6 +20,7 @@ from hashcade.learn._adapt import adapt_model
 from hashcade.learn._base import base_digest, take_base
 from hashcade.learn._codebook import assign_to_book
 from hashcade.learn._display import Display
+from hashcade.learn._estimator import EstimatorHabits
 from hashcade.learn._inputs import (
     checked_embeddings,
     checked_images,
@@ -35,7 +36,7 @@ from hashcade.learn._storage import load_hasher, save_hasher
 from hashcade.learn._trainer import TrainingData, in_chunks, train
 
 
-class Hasher:
+class Hasher(EstimatorHabits):
     """Learns which bucket an item belongs to.
 
     Give it embeddings that you have, and it learns a hash head on top of them, in seconds to

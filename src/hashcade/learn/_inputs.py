@@ -12,18 +12,34 @@ from hashcade.codes._check import as_array, name_rows
 
 def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np.float32]:
     """Return embeddings as float32[n, size], all of them finite."""
+    _refuse_sparse(items)
     values = as_array("X", items)
     if values.dtype.kind not in "fiub":
-        raise ValueError(f"X has dtype {values.dtype}, must be real numbers")
+        what = "Complex data not supported: " if values.dtype.kind == "c" else ""
+        raise ValueError(f"{what}X has dtype {values.dtype}, must be real numbers")
     if values.ndim == 4 and size is None:
         raise ValueError(
             f"X has shape {values.shape}, which looks like images: without a backbone X must be "
             "embeddings of shape (n, size); for images set backbone='stride' or 'nin'"
         )
-    if values.ndim != 2 or 0 in values.shape:
+    # The words of some messages are those of scikit-learn, which its tools look for.
+    if values.ndim == 1:
+        raise ValueError(
+            f"X has shape {values.shape}, must be (n, size). Reshape your data: X.reshape(1, -1) "
+            "if it is one item"
+        )
+    if values.ndim != 2:
         raise ValueError(f"X has shape {values.shape}, must be (n, size) with n >= 1, size >= 1")
+    for count, what in zip(values.shape, ("sample", "feature"), strict=True):
+        if count == 0:
+            raise ValueError(
+                f"X has 0 {what}(s) (shape={values.shape}) while a minimum of 1 is required: "
+                "must be (n, size)"
+            )
     if size is not None and values.shape[1] != size:
-        raise ValueError(f"X has {values.shape[1]} columns, the hasher was fitted with {size}")
+        raise ValueError(
+            f"X has {values.shape[1]} features, but Hasher is expecting {size} features as input"
+        )
     with np.errstate(over="ignore"):  # beyond float32: named as infinite below
         single = np.ascontiguousarray(values, dtype=np.float32)
     bad = np.asarray(~np.isfinite(single).all(axis=1))
@@ -56,8 +72,10 @@ def checked_images(
     return np.ascontiguousarray(values)
 
 
-def checked_labels(labels: object, n_items: int) -> npt.NDArray[Any]:
-    """Return labels as a one-dimensional array of integers or strings, of two classes or more."""
+def checked_labels(labels: object, n_items: int, n_classes: int = 2) -> npt.NDArray[Any]:
+    """Return labels as an array of integers or strings, of two classes or more."""
+    if labels is None:
+        raise ValueError("Hasher requires y to be passed, but the target y is None")
     values = as_array("y", labels)
     if values.ndim == 2 and values.shape[1] > 1 and len(values) == n_items:
         raise ValueError(
@@ -69,12 +87,21 @@ def checked_labels(labels: object, n_items: int) -> npt.NDArray[Any]:
         raise ValueError(f"y has {len(values)} labels, X has {n_items} items")
     if values.dtype.kind == "O" and all(isinstance(value, str) for value in values):
         values = values.astype(np.str_)
+    if values.dtype.kind == "f" and (values == np.round(values)).all():
+        values = values.astype(np.int64)  # whole numbers, as tables often have them
     if values.dtype.kind not in "iubU":
         raise ValueError(f"y has dtype {values.dtype}, must be integers or strings")
     first = values[0]
-    if (values == first).all():
+    if n_classes > 1 and (values == first).all():
         raise ValueError(f"y has one class only ({first.item()!r}), must have at least 2")
     return values
+
+
+def _refuse_sparse(items: object) -> None:
+    if hasattr(items, "nnz") and hasattr(items, "toarray"):
+        raise ValueError(
+            f"X is a {type(items).__name__}: sparse data is not supported, use X.toarray()"
+        )
 
 
 def _commas(shape: tuple[int, ...]) -> str:

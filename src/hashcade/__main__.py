@@ -1,0 +1,5 @@
+"""``python -m hashcade``."""
+
+from hashcade.cli import main
+
+main()

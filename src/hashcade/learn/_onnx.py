@@ -1,0 +1,209 @@
+"""A trained hasher as one ONNX file, for places without Python or torch.
+
+The graph is written layer by layer. torch's own exporter could do it too, but takes many seconds,
+needs a second package, and changes with every version; the layers here are a dozen.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from hashcade._extras import require_extra
+from hashcade.errors import ConfigError, StorageError
+from hashcade.learn._model import HashModel
+from hashcade.learn._plan import Plan
+
+_OPSET = 20  # the first with Gelu
+_IR_VERSION = 9  # of the same time, so that older runtimes read it
+
+
+class _Graph:
+    """Nodes and constants so far. Every method gives the name of its result."""
+
+    def __init__(self, onnx: Any) -> None:
+        self.onnx = onnx
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def constant(self, value: Any) -> str:
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        name = f"c{len(self.constants)}"
+        self.constants.append(self.onnx.numpy_helper.from_array(np.array(array, order="C"), name))
+        return name
+
+    def add(self, kind: str, *inputs: str, n_outputs: int = 1, **attributes: Any) -> list[str]:
+        outputs = [f"t{len(self.nodes)}_{number}" for number in range(n_outputs)]
+        node = self.onnx.helper.make_node(kind, list(inputs), outputs, **attributes)
+        self.nodes.append(node)
+        return outputs
+
+    def one(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        return self.add(kind, *inputs, **attributes)[0]
+
+
+def export_onnx(path: Path, model: HashModel, plan: Plan, *, with_buckets: bool) -> None:
+    """Write the file; see ``Hasher.to_onnx``."""
+    onnx: Any = require_extra("onnx", "onnx")
+    graph = _Graph(onnx)
+    prepared = _prepare(graph, model, "items")
+    outputs = _outputs(graph, model, plan, prepared, with_buckets)
+    types = onnx.TensorProto
+    kinds = {"bucket_ids": types.INT64, "scores": types.FLOAT, "vectors": types.FLOAT}
+    shapes = {
+        "bucket_ids": ["n", plan.shape.sparsity],
+        "scores": ["n", plan.shape.depth, plan.shape.width],
+        "vectors": ["n", plan.embedding_size or plan.item_shape[0]],
+    }
+    for name, result in outputs.items():
+        graph.nodes.append(onnx.helper.make_node("Identity", [result], [name]))
+    item_type = types.FLOAT if plan.backbone is None else types.UINT8
+    value = onnx.helper.make_tensor_value_info
+    proto = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            graph.nodes,
+            "hashcade",
+            [value("items", item_type, ["n", *plan.item_shape])],
+            [value(name, kinds[name], shapes[name]) for name in outputs],
+            graph.constants,
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", _OPSET)],
+        ir_version=_IR_VERSION,
+        producer_name="hashcade",
+    )
+    onnx.checker.check_model(proto, full_check=True)
+    _write(path, proto.SerializeToString())
+
+
+def _prepare(graph: _Graph, model: HashModel, items: str) -> str:
+    prepare: Any = model.prepare
+    if hasattr(prepare, "scale"):
+        centred = graph.one("Sub", items, graph.constant(prepare.mean))
+        return graph.one("Div", centred, graph.constant(prepare.scale))
+    pixels = graph.one("Cast", items, to=int(graph.onnx.TensorProto.FLOAT))
+    channels_first = graph.one("Transpose", pixels, perm=[0, 3, 1, 2])
+    scaled = graph.one("Div", channels_first, graph.constant(np.float32(255)))
+    return graph.one("Sub", scaled, graph.constant(prepare.mean))
+
+
+def _outputs(
+    graph: _Graph, model: HashModel, plan: Plan, prepared: str, with_buckets: bool
+) -> dict[str, str]:
+    shape = plan.shape
+    raw = _layers(graph, model.head, _layers(graph, model.hash_base, prepared))
+    sides = graph.constant(np.array([-1, shape.depth, shape.width]))
+    scores = graph.one("Reshape", raw, sides)  # (n, depth, width)
+    if plan.unit_length:
+        scores = _unit_length(graph, scores, axis=2)
+    vectors = "items"
+    if model.embedding is not None:
+        vectors = _layers(graph, model.embedding, _layers(graph, model.base, prepared))
+        if plan.unit_length:
+            vectors = _unit_length(graph, vectors, axis=1)
+    results = {"scores": scores, "vectors": vectors}
+    return {"bucket_ids": _buckets(graph, plan, scores), **results} if with_buckets else results
+
+
+def _buckets(graph: _Graph, plan: Plan, scores: str) -> str:
+    """Slots to ids. Of equal slots ONNX takes the first, as the library does."""
+    width = graph.constant(np.int64(plan.shape.width))
+    parent = graph.constant(np.int64(0))
+    for level in range(plan.shape.depth):
+        here = graph.one("Gather", scores, graph.constant(np.int64(level)), axis=1)  # (n, width)
+        n_slots = plan.shape.sparsity if level == plan.shape.depth - 1 else 1
+        count = graph.constant(np.array([n_slots]))
+        _, slots = graph.add("TopK", here, count, n_outputs=2, axis=1)  # (n, n_slots)
+        parent = graph.one("Add", graph.one("Mul", parent, width), slots)
+    return parent
+
+
+def _unit_length(graph: _Graph, values: str, *, axis: int) -> str:
+    axes = graph.constant(np.array([axis]))
+    norm = graph.one("ReduceL2", values, axes, keepdims=1)
+    return graph.one("Div", values, graph.one("Max", norm, graph.constant(np.float32(1e-12))))
+
+
+# -- layers ----------------------------------------------------------------------------------
+
+
+def _layers(graph: _Graph, module: nn.Module, values: str) -> str:
+    """A layer, or several one after the other."""
+    inner = module.layers if type(module).__name__ in ("NIN", "StrideNet") else module
+    if isinstance(inner, nn.Sequential):
+        for layer in inner:
+            values = _layers(graph, layer, values)
+        return values
+    for kind, write in _WRITERS.items():
+        if isinstance(inner, kind):
+            return write(graph, inner, values)
+    raise ConfigError(
+        f"{type(inner).__name__} cannot be written as ONNX here; export a network of your own "
+        "with torch.onnx"
+    )
+
+
+def _linear(graph: _Graph, layer: Any, values: str) -> str:
+    weights = graph.constant(layer.weight), graph.constant(layer.bias)
+    return graph.one("Gemm", values, *weights, transB=1)
+
+
+def _conv(graph: _Graph, layer: Any, values: str) -> str:
+    weights = graph.constant(layer.weight), graph.constant(layer.bias)
+    pads = [*layer.padding, *layer.padding]
+    return graph.one("Conv", values, *weights, strides=list(layer.stride), pads=pads)
+
+
+def _norm(graph: _Graph, layer: Any, values: str) -> str:
+    numbers = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
+    constants = [graph.constant(number) for number in numbers]
+    return graph.one("BatchNormalization", values, *constants, epsilon=layer.eps)
+
+
+def _pool(kind: str) -> Callable[[_Graph, Any, str], str]:
+    def write(graph: _Graph, layer: Any, values: str) -> str:
+        side, stride = [layer.kernel_size] * 2, [layer.stride] * 2
+        return graph.one(
+            kind, values, kernel_shape=side, strides=stride, ceil_mode=int(layer.ceil_mode)
+        )
+
+    return write
+
+
+def _simple(kind: str) -> Callable[[_Graph, Any, str], str]:
+    return lambda graph, layer, values: graph.one(kind, values)
+
+
+_WRITERS: dict[type[nn.Module], Callable[[_Graph, Any, str], str]] = {
+    nn.Identity: lambda graph, layer, values: values,
+    nn.Dropout: lambda graph, layer, values: values,
+    nn.Linear: _linear,
+    nn.Conv2d: _conv,
+    nn.BatchNorm2d: _norm,
+    nn.ReLU: _simple("Relu"),
+    nn.GELU: _simple("Gelu"),
+    nn.LeakyReLU: lambda graph, layer, values: graph.one(
+        "LeakyRelu", values, alpha=layer.negative_slope
+    ),
+    nn.MaxPool2d: _pool("MaxPool"),
+    nn.AvgPool2d: _pool("AveragePool"),
+    nn.AdaptiveAvgPool2d: _simple("GlobalAveragePool"),  # both networks pool to 1×1
+    nn.AdaptiveMaxPool2d: _simple("GlobalMaxPool"),
+    nn.Flatten: _simple("Flatten"),
+}
+
+
+def _write(path: Path, content: bytes) -> None:
+    made = path.with_name(f".{path.name}.new-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made.write_bytes(content)
+        made.replace(path)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        made.unlink(missing_ok=True)

@@ -1,0 +1,78 @@
+"""An exported hasher gives the same buckets elsewhere."""
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from hashcade import ConfigError, Hasher, NotFittedError
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def run(path, items):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, {"items": items}), strict=True))
+
+
+def assert_same(found, hasher, items):
+    scores = hasher.scores(items)
+    assert found["scores"] == pytest.approx(scores, abs=1e-4)
+    assert found["vectors"] == pytest.approx(hasher.embed(items), abs=1e-4)
+    assert found["bucket_ids"].dtype == np.int64
+    # Where two slots are equal to within rounding, either may be taken.
+    ordered = np.sort(scores, axis=2)[:, :, ::-1]
+    gaps = ordered[:, :, :-1] - ordered[:, :, 1:]
+    n_top = hasher.shape_.sparsity
+    clear = (gaps[:, :-1, 0] > 1e-4).all(axis=1) & (gaps[:, -1, :n_top] > 1e-4).all(axis=1)
+    assert clear.mean() > 0.9
+    assert (found["bucket_ids"] == hasher.transform(items))[clear].all()
+
+
+@pytest.mark.parametrize(
+    ("sparsity", "depth", "loss"), [(1, 2, "npairs"), (3, 2, "triplet"), (2, 1, "npairs")]
+)
+def test_embeddings(tmp_path, sparsity, depth, loss):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 6, 300)
+    X = (rng.normal(size=(6, 10))[y] + 0.2 * rng.normal(size=(300, 10))).astype(np.float32)
+    hasher = Hasher(width=8, depth=depth, sparsity=sparsity, loss=loss, steps=30, verbose=False)
+    hasher.fit(X, y).to_onnx(tmp_path / "new" / "hasher.onnx")
+    found = run(tmp_path / "new" / "hasher.onnx", X)
+    assert_same(found, hasher, X)
+    assert len(run(tmp_path / "new" / "hasher.onnx", X[:1])["bucket_ids"]) == 1
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["hasher.onnx"]
+
+
+@pytest.mark.parametrize("backbone", ["stride", "nin"])
+def test_images(tmp_path, backbone):
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    X = (60 * y[:, None, None, None] + rng.integers(0, 60, (60, 16, 16, 3))).astype(np.uint8)
+    settings = {"width": 4, "steps": 5, "base_steps": 5, "embedding_size": 8, "verbose": False}
+    hasher = Hasher(backbone=backbone, **settings).fit(X, y)
+    hasher.to_onnx(tmp_path / "hasher.onnx")
+    assert_same(run(tmp_path / "hasher.onnx", X), hasher, X)
+
+
+def test_a_network_of_ones_own_is_refused(tmp_path):
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 4), torch.nn.Tanh())
+    X = np.zeros((8, 8, 8, 3), np.uint8)
+    hasher = Hasher(width=4, backbone=network, steps=1, base_steps=1, embedding_size=2)
+    hasher.fit(X, np.arange(8) // 4)
+    with pytest.raises(ConfigError, match="Tanh cannot be written as ONNX here"):
+        hasher.to_onnx(tmp_path / "hasher.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_learned_nothing_written(tmp_path):
+    with pytest.raises(NotFittedError):
+        Hasher().to_onnx(tmp_path / "hasher.onnx")
+    assert list(tmp_path.iterdir()) == []

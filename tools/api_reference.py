@@ -1,0 +1,67 @@
+"""The reference of the Python interface, made from signatures and docstrings.
+
+``python tools/api_reference.py docs/api.md`` writes it; a test says when it is stale.
+"""
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+
+PACKAGES = ["codes", "data", "index", "learn", "baselines", "evaluate", "neighbors", "errors"]
+HEAD = """# Python reference
+
+Made from the docstrings by `make docs-api`. `from hashcade import ...` has the names that most
+programs need: {top}.
+"""
+
+
+def reference():
+    """The whole reference as Markdown."""
+    top = importlib.import_module("hashcade")
+    names = ", ".join(f"`{name}`" for name in top.__all__ if name[0] != "_")
+    parts = [HEAD.format(top=names)]
+    for package in PACKAGES:
+        module = importlib.import_module(f"hashcade.{package}")
+        parts.append(f"## hashcade.{package}\n\n{inspect.getdoc(module).splitlines()[0]}\n")
+        parts += [entry(name, getattr(module, name)) for name in sorted(module.__all__)]
+    return "\n".join(parts)
+
+
+def entry(name, value):
+    """One public name: its signature, its docstring, and for a class its methods."""
+    if not callable(value):
+        return f"### {name}\n\n```text\n{value!r}\n```\n"
+    lines = [f"{name}{signature(value)}", "", inspect.getdoc(value) or ""]
+    if inspect.isclass(value) and not issubclass(value, BaseException):
+        for method_name, method in sorted(vars_of(value).items()):
+            lines += ["", f".{method_name}{signature(method)}"]
+            lines += [f"    {line}".rstrip() for line in (inspect.getdoc(method) or "").split("\n")]
+    return f"### {name}\n\n```text\n" + "\n".join(lines).rstrip() + "\n```\n"
+
+
+def vars_of(cls):
+    """Public methods that are defined in this package, inherited ones included."""
+    found = {}
+    for name in dir(cls):
+        value = inspect.getattr_static(cls, name)
+        value = getattr(value, "__func__", value)
+        own = getattr(value, "__module__", "") or ""
+        if name[0] != "_" and inspect.isfunction(value) and own.startswith("hashcade"):
+            found[name] = value
+    return found
+
+
+def signature(value):
+    """Parameters without their types, which the docstring explains."""
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    shown = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
+    return str(inspect.Signature([p for p in shown if p.name not in ("self", "cls")]))
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(reference(), encoding="utf-8")
+    print(f"written {sys.argv[1]}")
