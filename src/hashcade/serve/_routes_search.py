@@ -56,6 +56,12 @@ def _options(request: Any) -> dict[str, Any]:
     return {name: getattr(request, name) for name in names}
 
 
+def as_scores(scores: Any) -> npt.NDArray[np.float32]:
+    """Return scores as a hasher gives them; the kernels are compiled for this one kind."""
+    with errors_as_answers(), np.errstate(over="ignore"):
+        return np.array(scores, dtype=np.float32)
+
+
 def _search(index: HashIndex, vectors: Any, **options: Any) -> SearchResult:
     with errors_as_answers():
         return index.search(vectors, **options)
@@ -85,7 +91,7 @@ async def search(request: Request, body: SearchRequest) -> Response:
     index = service.index
     _limited(service, body, len(body.vectors))
     vectors: Any = body.vectors
-    scores: Any = body.scores
+    scores: Any = None if body.scores is None else as_scores(body.scores)
     if body.bucket_ids is None and scores is None:
         encode = partial(service.encode_items, body.vectors)
         vectors, scores = await service.slow_thread(deadline, encode)
@@ -230,8 +236,7 @@ async def explain(request: Request, body: ExplainRequest) -> Response:
     vector: Any = body.vector
     scores: Any = None
     if body.scores is not None:
-        with errors_as_answers():
-            scores = np.array(body.scores, dtype=np.float64)[None]
+        scores = as_scores([body.scores])
     if body.bucket_ids is None and scores is None:
         encode = partial(service.encode_items, [body.vector])
         vector, scores = await service.slow_thread(deadline, encode)

@@ -10,6 +10,25 @@ function resolved(schema, all, depth = 0) {
   return Object.fromEntries(Object.entries(schema).filter(([name]) => name !== "title").map(([name, part]) => [name, resolved(part, all, depth + 1)]));
 }
 
+// A schema in a few words: "list of list of number".
+function inWords(schema) {
+  if (!schema) return "anything";
+  if (schema.anyOf) return schema.anyOf.map(inWords).filter((text) => text !== "null").join(" or ");
+  if (schema.enum) return schema.enum.map((value) => JSON.stringify(value)).join(" or ");
+  if (schema.type === "array") return `list of ${inWords(schema.items)}`;
+  return schema.format === "binary" ? "bytes" : schema.type ?? "anything";
+}
+
+function properties(schema) {
+  if (!schema?.properties) return el("p", {}, inWords(schema));
+  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Fields of the body" }, el("table", {},
+    el("thead", {}, el("tr", {}, ["Name", "Type", "Default", "What it is"].map((text) => el("th", { scope: "col" }, text)))),
+    el("tbody", {}, Object.entries(schema.properties).map(([name, part]) => el("tr", {},
+      el("th", { scope: "row" }, el("code", {}, name)), el("td", {}, inWords(part)),
+      el("td", {}, schema.required?.includes(name) ? "required" : part.default === undefined ? "–" : JSON.stringify(part.default)),
+      el("td", {}, part.description ?? ""))))));
+}
+
 function route(path, method, told, all) {
   const body = told.requestBody?.content ?? {};
   return el("details", { class: "card route" },
@@ -19,9 +38,10 @@ function route(path, method, told, all) {
       told.parameters?.length ? el("h3", {}, "Parameters") : null,
       told.parameters?.length ? el("ul", {}, told.parameters.map((parameter) => el("li", {},
         el("code", {}, parameter.name), ` in the ${parameter.in}${parameter.required ? ", required" : ""} `,
-        el("code", {}, JSON.stringify(resolved({ ...parameter.schema, title: undefined }, all)))))) : null,
+        inWords(resolved(parameter.schema, all)),
+        parameter.schema.default === undefined ? "" : `, ${JSON.stringify(parameter.schema.default)} by default`))) : null,
       Object.entries(body).slice(0, 1).map(([kind, { schema }]) => [el("h3", {}, `Body, ${Object.keys(body).join(" or ")}`),
-        el("pre", { tabindex: 0, "aria-label": "Schema of the body" }, JSON.stringify(resolved(schema, all), null, 1))]).flat(),
+        properties(resolved(schema, all))]).flat(),
       el("h3", {}, "Answers"),
       el("ul", {}, Object.entries(told.responses).map(([status, answer]) => el("li", {}, el("code", {}, status), ` ${answer.description}`)))));
 }

@@ -99,7 +99,7 @@ export function themeButton() {
     ? document.documentElement.dataset.theme === "dark"
     : matchMedia("(prefers-color-scheme: dark)").matches;
   const show = () => {
-    button.textContent = dark() ? "Light" : "Dark";
+    button.textContent = dark() ? "☀" : "☾";
     button.setAttribute("aria-label", `Use ${dark() ? "light" : "dark"} colours`);
   };
   const kept = localStorage.getItem("hashcade-theme");

@@ -114,7 +114,7 @@ function layOut(map, sizes, tiles) {
     const n = tiles[place].querySelectorAll(".thumb").length || 1;
     const free = [w - 28, h - 108];
     let side = Math.min(110, ...free);
-    while (side > 32 && Math.floor((free[0] + 5) / (side + 5)) * Math.floor((free[1] + 5) / (side + 5)) < n) side -= 2;
+    while (side > 26 && Math.floor((free[0] + 5) / (side + 5)) * Math.floor((free[1] + 5) / (side + 5)) < n) side -= 2;
     style.setProperty("--face", `${Math.floor(side)}px`);
   });
 }
