@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 CODE   := src tests $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn clean distclean
+.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-service clean distclean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ printf "  %-24s %s\n", $$1, $$2 }'
@@ -47,7 +47,7 @@ test-fast: $(STAMP) ## The quick tests alone
 test-slow: $(STAMP) ## The slow tests, with many more examples per property
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m slow
 
-bench: bench-solver bench-index bench-learn-embeddings ## All benchmarks
+bench: bench-solver bench-index bench-learn-embeddings bench-service ## All benchmarks
 
 bench-solver: $(STAMP) ## The code solver against OR-tools
 	$(BIN)/python benchmarks/solver.py
@@ -62,6 +62,9 @@ bench-learn: $(STAMP) ## Both networks and losses on images of Cifar-100, 20 min
 bench-index: $(STAMP) ## The index against faiss, hnswlib and usearch; writes docs/results
 	-$(PIP) hnswlib
 	$(BIN)/python benchmarks/index.py
+
+bench-service: $(STAMP) ## The service under load, under kill -9, and beside the library; writes docs/results
+	$(BIN)/python benchmarks/service.py
 
 clean: ## Remove caches and build results
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

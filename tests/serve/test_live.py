@@ -168,10 +168,10 @@ def test_searches_hold_the_state_they_began_with(place):
 def test_too_many_waiting_changes_are_refused(place):
     live = LiveIndex(place, max_waiting=2)
     futures = []
-    with live._commit:  # the writer takes a group and waits; two more may wait behind it
-        with contextlib.suppress(BusyError):
-            for value in range(400):
-                futures.append(live.add([3], vector(value), labels=[0]))  # noqa: PERF401
+    # The writer takes a group and waits; two more may wait behind it.
+    with live._commit, contextlib.suppress(BusyError):
+        for value in range(400):
+            futures.append(live.add([3], vector(value), labels=[0]))  # noqa: PERF401
     assert 2 <= len(futures) < 400
     assert all(len(future.result()) == 1 for future in futures)
     live.close()

@@ -220,10 +220,16 @@ async def _before(deadline: float, future: Future[T], finish: bool = False) -> T
         return await waiting
 
 
-def _warm_up(index: HashIndex) -> None:
-    """Let the kernels be compiled before the first query, not by it."""
-    vectors = np.zeros((2, index.dim), dtype=np.float32)
-    index.search(vectors, bucket_ids=[[0], [0]], n_neighbors=1)
-    scores = np.zeros((2, index.shape.depth, index.shape.width), dtype=np.float32)
-    index.search(vectors, scores=scores, n_neighbors=1)
-    index.search(vectors, scores=scores, n_neighbors=1, n_probe=1, exclude_self=[0, 0])
+def _warm_up(served: HashIndex) -> None:
+    """Let the kernels be compiled before the first query, not by it.
+
+    On an index of one item: what is served is read, and checked, when it is asked for.
+    """
+    shape = served.shape
+    own = np.zeros((1, shape.sparsity), dtype=np.int64)
+    index = HashIndex.build(own, np.zeros((1, 2), dtype=np.float32), shape=shape)
+    vectors = np.zeros((2, 2), dtype=np.float32)
+    scores = np.zeros((2, shape.depth, shape.width), dtype=np.float32)
+    for metric in ("euclidean", "inner_product"):
+        index.search(vectors, bucket_ids=[[0], [0]], n_neighbors=1, metric=metric)
+        index.search(vectors, scores=scores, n_neighbors=1, n_probe=1, metric=metric)
