@@ -8,6 +8,7 @@ import hashcade.codes
 import hashcade.data
 import hashcade.index
 import hashcade.learn
+import hashcade.serve
 from hashcade._lazy import lazy_names
 
 CODES = [
@@ -46,6 +47,7 @@ LEARN = [
     "npairs_loss",
     "triplet_loss",
 ]
+SERVE = ["Client", "ServeSettings", "ServiceError", "create_app", "run"]
 ERRORS = [
     "ConfigError",
     "CorruptIndexError",
@@ -64,11 +66,12 @@ def test_exported_names_are_exactly_these():
     assert sorted(hashcade.data.__all__) == sorted(DATA)
     assert sorted(hashcade.index.__all__) == sorted(INDEX)
     assert sorted(hashcade.learn.__all__) == sorted(LEARN)
+    assert sorted(hashcade.serve.__all__) == sorted(SERVE)
 
 
 @pytest.mark.parametrize(
     "package",
-    [hashcade, hashcade.codes, hashcade.data, hashcade.index, hashcade.learn],
+    [hashcade, hashcade.codes, hashcade.data, hashcade.index, hashcade.learn, hashcade.serve],
     ids=lambda m: m.__name__,
 )
 def test_dir_shows_the_exported_names(package):
@@ -90,7 +93,11 @@ def test_exported_names_can_be_imported_and_are_documented(name):
 
 @pytest.mark.parametrize(
     ("package", "name"),
-    [*((hashcade.data, name) for name in DATA), *((hashcade.learn, name) for name in LEARN)],
+    [
+        *((hashcade.data, name) for name in DATA),
+        *((hashcade.learn, name) for name in LEARN),
+        *((hashcade.serve, name) for name in SERVE),
+    ],
 )
 def test_names_of_other_packages_can_be_imported_and_are_documented(package, name):
     value = getattr(package, name)
