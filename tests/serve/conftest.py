@@ -31,7 +31,7 @@ def trained(tmp_path_factory):
     images, labels = images[:600], labels[:600]
     hasher = Hasher(
         width=6, depth=2, backbone="stride", embedding_size=16, augment="none",
-        items_per_class=4, steps=30, base_steps=30, verbose=False,
+        items_per_class=2, steps=20, base_steps=20, verbose=False,
     )  # fmt: skip
     hasher.fit(images, labels).save(folder / "model")
     index = HashIndex.build(

@@ -16,7 +16,8 @@ from starlette.exceptions import HTTPException
 
 from hashcade._version import __version__
 from hashcade.serve import _routes_items, _routes_search, _routes_status
-from hashcade.serve._gate import Gate
+from hashcade.serve._fast import FastSearch
+from hashcade.serve._gate import Gate, Receive, Scope, Send
 from hashcade.serve._service import Service
 from hashcade.serve._settings import ServeSettings
 
@@ -34,6 +35,20 @@ PAGES = {
     "/static/api.js": ("api.js", "text/javascript; charset=utf-8"),
     "/static/icon.svg": ("icon.svg", "image/svg+xml"),
 }
+
+
+class _Application(FastAPI):
+    """Every request passes the gate, then the short way, then FastAPI."""
+
+    gate: Gate
+
+    async def answered_by_routes(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Go the usual way."""
+        await super().__call__(scope, receive, send)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        await self.gate(scope, receive, send)
 
 
 def create_app(settings: ServeSettings) -> FastAPI:
@@ -54,7 +69,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
         service.close()
         log.info("stopped; every change is saved")
 
-    app = FastAPI(
+    app = _Application(
         title="hashcade",
         version=__version__,
         description="Similarity search in a learned hash table.",
@@ -70,7 +85,10 @@ def create_app(settings: ServeSettings) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(Exception, _unexpected)
-    app.add_middleware(Gate, settings=settings, metrics=service.metrics)
+    app.gate = Gate(
+        FastSearch(app.answered_by_routes, service), settings=settings, metrics=service.metrics
+    )
+    service.under_way = lambda: app.gate.under_way
     if settings.token is not None:
         _describe_token(app)
     return app

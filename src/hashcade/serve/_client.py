@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import socket
+from functools import lru_cache
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import numpy as np
 import numpy.typing as npt
 
 from hashcade.errors import HashcadeError
 from hashcade.index._search import SearchResult
+from hashcade.serve._connection import Connection, ConnectionLostError
 from hashcade.serve._wire import MEDIA_TYPE, read_result
 
 
@@ -32,6 +32,11 @@ class ServiceError(HashcadeError):
         self.retry_after = retry_after
 
 
+@lru_cache(maxsize=256)
+def _path(options: tuple[tuple[str, object], ...]) -> str:
+    return f"/v1/search/binary?{urlencode(options)}"
+
+
 class Client:
     """One connection to a service. Not for several threads at once.
 
@@ -46,11 +51,7 @@ class Client:
     """
 
     def __init__(self, url: str, *, token: str | None = None, timeout: float = 30.0) -> None:
-        parts = urlsplit(url)
-        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-        if parts.scheme not in kinds or parts.hostname is None:
-            raise ValueError(f"url={url!r} must be http://host:port or https://host:port")
-        self._connection = kinds[parts.scheme](parts.hostname, parts.port, timeout=timeout)
+        self._connection = Connection(url, timeout)
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def search(
@@ -78,8 +79,7 @@ class Client:
             where = "scores"
             parts.append(np.asarray(scores, dtype="<f4").tobytes())
         settings = {"n_queries": n, "where": where, "n_neighbors": n_neighbors, **options}
-        given = {name: value for name, value in settings.items() if value is not None}
-        path = f"/v1/search/binary?{urlencode(given)}"
+        path = _path(tuple((k, v) for k, v in settings.items() if v is not None))
         return read_result(self.request("POST", path, b"".join(parts), MEDIA_TYPE), n, n_neighbors)
 
     def add(
@@ -114,31 +114,26 @@ class Client:
 
     def request(self, method: str, path: str, body: bytes | None, media_type: str) -> bytes:
         """Ask anything, and return the bytes of the answer."""
-        headers = dict(self._headers)
+        headers = self._headers
         if body is not None:
-            headers["Content-Type"] = media_type
-        for attempt in (1, 2):
-            fresh = self._connection.sock is None
-            try:
-                self._connection.request(method, path, body, headers)
-                self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                answer = self._connection.getresponse()
-                break
-            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-                # An idle connection that the service had closed: to ask again is safe for
-                # searches alone, since a change may have been made.
-                self.close()
-                if fresh or attempt == 2 or not path.startswith("/v1/search"):
-                    raise
-        data: bytes = answer.read()
+            headers = {**headers, "Content-Type": media_type}
+        was_open = self._connection.is_open
+        try:
+            answer = self._connection.request(method, path, headers, body or b"")
+        except (ConnectionLostError, BrokenPipeError, ConnectionResetError):
+            # An idle connection that the service had closed: to ask again is safe for searches
+            # alone, since a change may have been made.
+            if not was_open or not path.startswith("/v1/search"):
+                raise
+            answer = self._connection.request(method, path, headers, body or b"")
         if answer.status != 200:
             try:
-                message = json.loads(data)["error"]
+                message = json.loads(answer.body)["error"]
             except (ValueError, KeyError, TypeError):
-                message = answer.reason
-            after = answer.getheader("Retry-After")
+                message = "no reason was given"
+            after = answer.headers.get("retry-after")
             raise ServiceError(answer.status, message, None if after is None else float(after))
-        return data
+        return answer.body
 
     def close(self) -> None:
         """Close the connection."""

@@ -76,7 +76,7 @@ class Gate:
         try:
             refusal = self._refusal(scope)
             if refusal is not None:
-                await _answer(send_marked, *refusal)
+                await answer(send_marked, *refusal)
             elif scope["path"] in _UNCOUNTED:
                 await self._app(scope, receive, send_marked)
             else:
@@ -132,7 +132,8 @@ class Gate:
             if complete:  # what is waited for now is the end of the connection
                 return await receive()
             try:
-                message = await asyncio.wait_for(receive(), max(deadline - clock(), 0.001))
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
             except TimeoutError:
                 raise HTTPException(408, "the body did not come in time") from None
             if message["type"] == "http.request":
@@ -165,7 +166,8 @@ def _sent_token(header: bytes) -> bytes | None:
     return None
 
 
-async def _answer(send: Send, status: int, error: str, headers: list[tuple[bytes, bytes]]) -> None:
+async def answer(send: Send, status: int, error: str, headers: list[tuple[bytes, bytes]]) -> None:
+    """Answer with an error."""
     body = to_json({"error": error})
     length = [
         (b"content-type", b"application/json"),

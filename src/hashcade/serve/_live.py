@@ -24,6 +24,7 @@ import numpy.typing as npt
 from hashcade.errors import HashcadeError, StorageError
 from hashcade.index._check import checked_buckets, checked_ids, checked_labels, checked_vectors
 from hashcade.index._index import HashIndex
+from hashcade.index._manifest import MANIFEST_NAME
 from hashcade.index._store import read_manifest
 from hashcade.index._table import new_uid
 from hashcade.serve._journal import FOLDER, Journal, changes_for, read_files
@@ -87,6 +88,8 @@ class LiveIndex:
         self._unfolded = 0
         self._closing = threading.Event()
         self._wake = threading.Event()
+        if not (self.path / MANIFEST_NAME).is_file():  # before a journal is made there
+            raise StorageError(f"{path} holds no index: there is no {MANIFEST_NAME}")
         self._journal = None if read_only else Journal(self.path)
         try:
             self.index = self._opened()

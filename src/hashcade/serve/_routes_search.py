@@ -37,6 +37,7 @@ from hashcade.serve._service import Service, errors_as_answers
 router = APIRouter(prefix="/v1", tags=["search"])
 ItemId = Annotated[int, Path(ge=0, le=2**63 - 1)]
 SearchOptions = Annotated[Options, Query()]
+BINARY_PATH = "/v1/search/binary"
 _SHOWN = 12  # items of a bucket in an explanation
 
 
@@ -104,7 +105,7 @@ async def search(request: Request, body: SearchRequest) -> Response:
 
 
 @router.post(
-    "/search/binary",
+    BINARY_PATH.removeprefix("/v1"),
     response_class=Response,
     responses={
         200: {
@@ -122,27 +123,37 @@ async def search_binary(request: Request, options: Annotated[BinaryOptions, Quer
     The body is vectors float32[n_queries, dim], followed by bucket ids int64[n_queries, p] or
     scores float32[n_queries, depth, width], as ``where`` says; little-endian, without gaps.
     """
-    service, deadline = service_of(request), deadline_of(request)
+    body = await raw_body(request, wire.MEDIA_TYPE)
+    data = await search_arrays(service_of(request), deadline_of(request), options, body)
+    return Response(data, media_type=wire.MEDIA_TYPE)
+
+
+async def search_arrays(
+    service: Service, deadline: float, options: BinaryOptions, body: bytes
+) -> bytes:
+    """Search with plain arrays in and out."""
     index = service.index
     _limited(service, options, options.n_queries)
-    body = await raw_body(request, wire.MEDIA_TYPE)
     encoder = service.encoder
-    if options.where == "model" and (encoder is None or encoder.images):
+    by_model = options.where == "model"
+    if by_model and (encoder is None or encoder.images):
         raise HTTPException(409, "there is no model that takes embeddings")
-    dim = index.dim
-    if options.where == "model" and encoder is not None:
-        dim = encoder.item_shape[0]
+    dim = encoder.item_shape[0] if by_model and encoder is not None else index.dim
     with errors_as_answers():
         vectors, buckets, scores = wire.read_query(
             body, options.n_queries, options.where, dim, index.shape
         )
-    if options.where == "model":
+    if by_model:
         encode = partial(service.encode_items, vectors)
         vectors, scores = await service.slow_thread(deadline, encode)
     work = partial(_search, index, vectors, bucket_ids=buckets, scores=scores, **_options(options))
-    result = await service.search_thread(deadline, work)
+    per_query = options.n_probe or (index.shape.sparsity if buckets is None else buckets.shape[1])
+    if service.is_short(index, options.n_queries * per_query):
+        result = work()
+    else:
+        result = await service.search_thread(deadline, work)
     service.metrics.searched(len(result.ids), int(result.candidates.sum()))
-    return Response(wire.write_result(result), media_type=wire.MEDIA_TYPE)
+    return wire.write_result(result)
 
 
 @router.post(

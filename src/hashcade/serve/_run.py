@@ -73,6 +73,30 @@ def run(
         listening.close()
 
 
+@contextmanager
+def _signals(service: Any) -> Iterator[None]:
+    """Read everything again on SIGHUP, and let a stop that was asked for be no failure.
+
+    uvicorn stops in order on SIGINT and SIGTERM, and then sends the signal once more, which would
+    end the process as if it had been killed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    again = partial(threading.Thread, target=_reload, args=(service,))
+    handlers: dict[int, Any] = {
+        signal.SIGHUP: lambda *_: again().start(),
+        signal.SIGINT: lambda *_: None,
+        signal.SIGTERM: lambda *_: None,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _listening(host: str, port: int) -> socket.socket:
     """Return a socket that is bound already: a port that is taken is told before all else."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

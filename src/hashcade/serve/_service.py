@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import logging
 from collections.abc import Callable, Iterable
@@ -23,6 +24,7 @@ from hashcade.serve._settings import ServeSettings
 
 log = logging.getLogger("hashcade.serve")
 T = TypeVar("T")
+_SHORT = 1 << 24  # numbers read by a search; the library begins to use threads there
 
 
 class Service:
@@ -31,6 +33,7 @@ class Service:
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
         self.metrics = Metrics()
+        self.under_way: Callable[[], int] = lambda: 2  # told by the gate when there is one
         self._search_pool = ThreadPoolExecutor(settings.n_threads, "hashcade-search")
         self._slow_pool = ThreadPoolExecutor(1, "hashcade-encode")  # torch, Pillow: one at a time
         self.live = self._opened_live()
@@ -88,6 +91,20 @@ class Service:
     async def search_thread(self, deadline: float, work: Callable[[], T]) -> T:
         """Run a search, or something as short, in a thread; 504 when it is too late."""
         return await _before(deadline, self._search_pool.submit(work))
+
+    def is_short(self, index: HashIndex, n_visits: int) -> bool:
+        """Whether a search is done sooner than another thread has taken it over.
+
+        Only when nobody else waits: then the loop has nothing to do but this.
+        """
+        if self.under_way() > 1:
+            return False
+        live = index._snapshot.directory.live
+        mean = index._snapshot.__dict__.get("mean_visited")
+        if mean is None:  # entries in the bucket of an entry, on average
+            mean = float((live.astype(np.float64) ** 2).sum() / max(live.sum(), 1))
+            index._snapshot.__dict__["mean_visited"] = mean
+        return bool(n_visits * mean * index.dim < _SHORT)
 
     async def slow_thread(self, deadline: float, work: Callable[[], T]) -> T:
         """Run what decodes or encodes, one after the other."""
@@ -211,13 +228,16 @@ async def _before(deadline: float, future: Future[T], finish: bool = False) -> T
     loop = asyncio.get_running_loop()
     waiting = asyncio.wrap_future(future)
     with errors_as_answers():
-        done, _ = await asyncio.wait([waiting], timeout=max(deadline - loop.time(), 0.0))
-        if not done:
-            cancelled = future.cancel()
-            if cancelled or not finish:
-                waiting.cancel()
-                raise HTTPException(504, "the deadline has passed, nothing was done")
-        return await waiting
+        if finish:
+            done, _ = await asyncio.wait([waiting], timeout=max(deadline - loop.time(), 0.0))
+            if done or not future.cancel():
+                return await waiting
+            waiting.cancel()
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    return await waiting
+        raise HTTPException(504, "the deadline has passed, nothing was done")
 
 
 def _warm_up(served: HashIndex) -> None:
