@@ -8,6 +8,9 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +67,8 @@ def run(
             "serving %d items on http://%s:%d (%s)", len(service.index), shown, port,
             "with a token" if checked.token else "this machine alone, no token",
         )  # fmt: skip
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(
-                signal.SIGHUP, lambda *_: threading.Thread(target=_reload, args=(service,)).start()
-            )
-        uvicorn.Server(config).run(sockets=[listening])
+        with _signals(service):
+            uvicorn.Server(config).run(sockets=[listening])
     finally:
         listening.close()
 

@@ -47,7 +47,7 @@ function route(path, method, told, all) {
 }
 
 async function show() {
-  const all = await (await fetch("/openapi.json")).json();
+  const all = JSON.parse((await (await fetch("/openapi.json")).text()).replaceAll("``", ""));
   document.getElementById("summary").textContent = `version ${all.info.version}`;
   main.replaceChildren(
     el("h1", { tabindex: -1 }, "API"),

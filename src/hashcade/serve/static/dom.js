@@ -62,9 +62,7 @@ export function itemLink(item, ...captions) {
 
 export function thumbnail(item) {
   if (item.picture) return el("img", { src: `/v1/pictures/${item.id}`, alt: "", loading: "lazy", class: "thumb" });
-  const name = labelName(item.label);
-  return el("span", { class: "thumb nopicture", "aria-hidden": "true", vars: { "--h": hue(item.label ?? item.id) } },
-    name === null ? `#${item.id}` : name);
+  return el("span", { class: "thumb nopicture", "aria-hidden": "true", vars: { "--h": hue(item.label ?? item.id) } }, `#${item.id}`);
 }
 
 // Classes with their counts, the most frequent first: an object does not keep the order of numbers.

@@ -72,7 +72,7 @@ function tile(node, child) {
       el("span", { class: "more" }, `slot ${child.slot} · ${number(child.n_entries)}`),
       child.purity === null ? null : el("span", { class: "more" }, `${percent(child.purity)} pure`)),
     entries.length ? mixBar(entries, 0, child.n_entries) : null,
-    el("span", { class: "faces" }, child.items.map((item) => thumbnail(item))));
+    el("span", { class: "faces" }, child.items.filter((item) => item.picture).map((item) => thumbnail(item))));
 }
 
 // Squarified treemap (Bruls, Huizing, van Wijk 2000): rows as long as they make tiles squarer.
