@@ -12,7 +12,7 @@ REPRODUCE = $(BIN)/python -m hashcade.reproduce --data $(DATA)
 CODE   := src tests tools $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-end-to-end docs docs-api docs-cli \
+.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-end-to-end bench-service docs docs-api docs-cli \
   reproduce-smoke reproduce-transfer reproduce-cpu reproduce-imagenet reproduce-split reproduce-ablation reproduce-solver \
   clean distclean
 
@@ -60,7 +60,7 @@ test-fast: $(STAMP) ## The quick tests alone
 test-slow: $(STAMP) ## The slow tests, with many more examples per property
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m slow
 
-bench: bench-solver bench-index bench-learn-embeddings ## All benchmarks
+bench: bench-solver bench-index bench-learn-embeddings bench-service ## All benchmarks
 
 bench-solver: $(STAMP) ## The code solver against OR-tools
 	$(BIN)/python benchmarks/solver.py
@@ -103,6 +103,9 @@ reproduce-solver: $(STAMP) ## Time of the solver beside the paper's
 bench-end-to-end: $(STAMP) ## Queries a second with the hash network, against other indexes
 	-$(PIP) hnswlib
 	$(BIN)/python benchmarks/end_to_end.py
+
+bench-service: $(STAMP) ## The service under load, under kill -9, and beside the library; writes docs/results
+	$(BIN)/python benchmarks/service.py
 
 clean: ## Remove caches and build results
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

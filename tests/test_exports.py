@@ -12,6 +12,7 @@ import hashcade.index
 import hashcade.learn
 import hashcade.report
 import hashcade.reproduce
+import hashcade.serve
 from hashcade._lazy import lazy_names
 
 CODES = [
@@ -103,6 +104,7 @@ REPORT = [
     "sibling_figures",
 ]
 REPRODUCE = ["EXPERIMENTS", "PRESETS", "Reproduction", "reproduce"]
+SERVE = ["Client", "ServeSettings", "ServiceError", "create_app", "run"]
 ERRORS = [
     "ConfigError",
     "CorruptIndexError",
@@ -125,6 +127,7 @@ def test_exported_names_are_exactly_these():
     assert sorted(hashcade.evaluate.__all__) == sorted(EVALUATE)
     assert sorted(hashcade.report.__all__) == sorted(REPORT)
     assert sorted(hashcade.reproduce.__all__) == sorted(REPRODUCE)
+    assert sorted(hashcade.serve.__all__) == sorted(SERVE)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +142,7 @@ def test_exported_names_are_exactly_these():
         hashcade.learn,
         hashcade.report,
         hashcade.reproduce,
+        hashcade.serve,
     ],
     ids=lambda m: m.__name__,
 )
@@ -168,6 +172,7 @@ def test_exported_names_can_be_imported_and_are_documented(name):
         (hashcade.reproduce, "Reproduction"),
         *((hashcade.baselines, name) for name in BASELINES if name != "METHODS"),
         *((hashcade.evaluate, name) for name in EVALUATE),
+        *((hashcade.serve, name) for name in SERVE),
     ],
 )
 def test_names_of_other_packages_can_be_imported_and_are_documented(package, name):
