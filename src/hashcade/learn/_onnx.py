@@ -183,6 +183,7 @@ _WRITERS: dict[type[nn.Module], Callable[[_Graph, Any, str], str]] = {
     nn.Dropout: lambda graph, layer, values: values,
     nn.Linear: _linear,
     nn.Conv2d: _conv,
+    nn.BatchNorm1d: _norm,
     nn.BatchNorm2d: _norm,
     nn.ReLU: _simple("Relu"),
     nn.GELU: _simple("Gelu"),
