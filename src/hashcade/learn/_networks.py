@@ -78,6 +78,7 @@ class StrideNet(nn.Module):
             *_block(128, 256),  # 4×4
             nn.AdaptiveMaxPool2d(1),
             nn.Flatten(),
+            nn.BatchNorm1d(256),  # maxima are all positive: dot products want them centred
         )
 
     def forward(self, images: Tensor) -> Tensor:
