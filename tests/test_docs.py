@@ -12,6 +12,7 @@ import hashcade.data
 import hashcade.evaluate
 import hashcade.index
 import hashcade.learn
+import hashcade.neighbors
 
 MODULES = sorted(
     m.name
@@ -22,6 +23,7 @@ MODULES = sorted(
         hashcade.evaluate,
         hashcade.index,
         hashcade.learn,
+        hashcade.neighbors,
     )
     for m in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
 )
