@@ -6,10 +6,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+DATA   ?= $(or $(HASHCADE_DATA),../shared/data)
+SEEDS  ?= 0 1 2
+REPRODUCE = $(BIN)/python -m hashcade.reproduce --data $(DATA)
 CODE   := src tests tools $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn docs docs-api docs-cli clean distclean
+.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-end-to-end bench-service docs docs-api docs-cli \
+  reproduce-smoke reproduce-transfer reproduce-cpu reproduce-imagenet reproduce-split reproduce-ablation reproduce-solver \
+  clean distclean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ printf "  %-24s %s\n", $$1, $$2 }'
@@ -55,7 +60,7 @@ test-fast: $(STAMP) ## The quick tests alone
 test-slow: $(STAMP) ## The slow tests, with many more examples per property
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m slow
 
-bench: bench-solver bench-index bench-learn-embeddings ## All benchmarks
+bench: bench-solver bench-index bench-learn-embeddings bench-service ## All benchmarks
 
 bench-solver: $(STAMP) ## The code solver against OR-tools
 	$(BIN)/python benchmarks/solver.py
@@ -70,6 +75,37 @@ bench-learn: $(STAMP) ## Both networks and losses on images of Cifar-100, 20 min
 bench-index: $(STAMP) ## The index against faiss, hnswlib and usearch; writes docs/results
 	-$(PIP) hnswlib
 	$(BIN)/python benchmarks/index.py
+
+# Experiments of the paper. A run that was stopped goes on; what is stored is not computed again.
+reproduce-smoke: $(STAMP) ## All experiments on digits, in two minutes; writes build/
+	for experiment in cifar100 imagenet imagenet-split ablation solver-time; do \
+	  $(REPRODUCE) $$experiment --preset smoke --out build/results --work build/work || exit 1; \
+	done
+
+reproduce-transfer: $(STAMP) ## Cifar-100 on EfficientNet-Lite0 features, three seeds
+	$(REPRODUCE) cifar100 --preset transfer --seeds $(SEEDS)
+
+reproduce-cpu: $(STAMP) ## Cifar-100 from scratch on a CPU: up to 2.5 hours
+	$(REPRODUCE) cifar100 --preset cpu
+
+reproduce-imagenet: $(STAMP) ## ImageNet 32×32, or the sample that is at hand
+	$(REPRODUCE) imagenet --preset transfer --seeds $(SEEDS)
+
+reproduce-split: $(STAMP) ## ImageNetSplit, or its sample: classes that were never learned
+	$(REPRODUCE) imagenet-split --preset transfer --seeds $(SEEDS)
+
+reproduce-ablation: $(STAMP) ## One setting changed at a time, on Cifar-100
+	$(REPRODUCE) ablation --preset transfer
+
+reproduce-solver: $(STAMP) ## Time of the solver beside the paper's
+	$(REPRODUCE) solver-time --preset cpu
+
+bench-end-to-end: $(STAMP) ## Queries a second with the hash network, against other indexes
+	-$(PIP) hnswlib
+	$(BIN)/python benchmarks/end_to_end.py
+
+bench-service: $(STAMP) ## The service under load, under kill -9, and beside the library; writes docs/results
+	$(BIN)/python benchmarks/service.py
 
 clean: ## Remove caches and build results
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -31,6 +31,7 @@ from pathlib import Path
 
 import faiss
 import numpy as np
+from _graphs import graph_searches
 from numba import njit
 from threadpoolctl import threadpool_limits
 
@@ -39,6 +40,7 @@ from hashcade import CodeShape, HashIndex
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("HASHCADE_DATA", ROOT.parent / "shared" / "data"))
 RESULTS = ROOT / "docs" / "results"
+GRAPHS = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hashcade" / "bench-index"
 N_NEIGHBORS = 10
 ROUNDS = 7
 
@@ -211,7 +213,7 @@ def single_queries(name, vectors, labels, tests, test_labels, rounds):
 # -- 2. curves ------------------------------------------------------------------------------------
 
 
-def curves(name, vectors, labels, tests, test_labels, *, ef_build, rounds):
+def curves(name, vectors, labels, tests, test_labels, *, ef_build, folder, rounds):
     """Yield a point per method and setting: label precision@10 and queries a second, one thread."""
     n, dim = vectors.shape
     tests, test_labels = tests[:2000], test_labels[:2000]
@@ -245,44 +247,11 @@ def curves(name, vectors, labels, tests, test_labels, *, ef_build, rounds):
         return quantizer
 
     kept = [add_ivf(n_lists) for n_lists in ((1024, 4096) if n > 200_000 else (128, 512))]
-    say("building the graphs of the peers")
-    hnsw = faiss.IndexHNSWFlat(dim, 16)
-    hnsw.hnsw.efConstruction = ef_build
-    hnsw.add(vectors)
-
-    def search_hnsw(ef):
-        hnsw.hnsw.efSearch = ef
-        return hnsw.search(tests, N_NEIGHBORS)[1]
-
-    for ef in (10, 20, 40, 80, 160):
-        searches["faiss HNSW", ef] = lambda ef=ef: search_hnsw(ef)
-    try:
-        import hnswlib
-    except ImportError:
-        say("hnswlib is not installed and is left out")
-    else:
-        graph = hnswlib.Index("l2", dim)
-        graph.init_index(n, M=16, ef_construction=ef_build, random_seed=0)
-        graph.set_num_threads(2)
-        graph.add_items(vectors)
-
-        def search_hnswlib(ef):
-            graph.set_ef(ef)
-            return graph.knn_query(tests, N_NEIGHBORS, num_threads=1)[0]
-
-        for ef in (10, 20, 40, 80, 160):
-            searches["hnswlib", ef] = lambda ef=ef: search_hnswlib(ef)
-    from usearch.index import Index
-
-    other = Index(ndim=dim, metric="l2sq", dtype="f32", connectivity=16, expansion_add=ef_build)
-    other.add(np.arange(n), vectors, threads=2)
-
-    def search_usearch(ef):
-        other.expansion_search = ef
-        return other.search(tests, N_NEIGHBORS, threads=1).keys
-
-    for ef in (16, 32, 64, 128, 256):
-        searches["usearch", ef] = lambda ef=ef: search_usearch(ef)
+    say("the graphs of the peers")
+    for method, setting, search in graph_searches(
+        name, vectors, tests, N_NEIGHBORS, ef_build, folder
+    ):
+        searches[method, setting] = search
 
     faiss.omp_set_num_threads(1)
     times = {key: [] for key in searches}
@@ -521,14 +490,17 @@ def plot(points):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", default="lists,curves,life")
+    parser.add_argument(
+        "--parts", default="lists,curves,life", help="also: graphs, which only builds them"
+    )
     parser.add_argument("--data", default="million,cifar100")
     parser.add_argument("--dims", default="64,128,256")
-    parser.add_argument("--curve-dims", default="128", help="dimensions of the curves")
+    parser.add_argument("--curve-dims", default="64,128,256", help="dimensions of the curves")
     parser.add_argument("--n", type=int, default=1_000_000)
     parser.add_argument("--noise", type=float, default=1.5, help="spread within a class")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--ef-build", type=int, default=60)
+    parser.add_argument("--graphs", type=Path, default=GRAPHS, help="where graphs are kept")
     parser.add_argument("--output", type=Path, default=RESULTS / "index.json")
     arguments = parser.parse_args()
     parts = arguments.parts.split(",")
@@ -546,7 +518,8 @@ def main():
         "numpy": np.__version__, "faiss": faiss.__version__,
     }  # fmt: skip
     names = arguments.data.split(",")
-    tables = [*parts, *(["single"] if "lists" in parts else [])]
+    tables = [part for part in parts if part != "graphs"]
+    tables += ["single"] if "lists" in parts else []
     if "lists" in parts:
         results.pop("note", None)
     for table in tables:  # what is measured again replaces what was there
@@ -557,7 +530,7 @@ def main():
             if row["data"] not in names or row["dim"] not in again
         ]
     wanted = {*dims} if {"lists", "life"} & {*parts} else set()
-    wanted |= {*curve_dims} if "curves" in parts else set()
+    wanted |= {*curve_dims} if {"curves", "graphs"} & {*parts} else set()
     for dim in sorted(wanted):
         for name in names:
             data = (
@@ -574,16 +547,25 @@ def main():
                 results["single"].append(single_queries(name, *data, rounds=arguments.rounds))
             if "life" in parts and dim in dims and name == "million":
                 results["life"].append(life(data[0], data[1]))
+            if "graphs" in parts:
+                say("the graphs of the peers")
+                list(
+                    graph_searches(
+                        name, data[0], data[2], N_NEIGHBORS, arguments.ef_build, arguments.graphs
+                    )
+                )
             if "curves" in parts and dim in curve_dims:
                 results["curves"] += curves(
-                    name, *data, ef_build=arguments.ef_build, rounds=min(arguments.rounds, 5)
-                )
+                    name, *data, ef_build=arguments.ef_build, folder=arguments.graphs,
+                    rounds=min(arguments.rounds, 5),
+                )  # fmt: skip
             del data
             gc.collect()
-            arguments.output.write_text(json.dumps(results, indent=1))
-    if arguments.output.parent == RESULTS:
+            if parts != ["graphs"]:
+                arguments.output.write_text(json.dumps(results, indent=1))
+    if parts != ["graphs"] and arguments.output.parent == RESULTS:
         report(results)
-    print(arguments.output)
+    print(arguments.graphs if parts == ["graphs"] else arguments.output)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,15 @@
     python benchmarks/learn_images.py --minutes 0.5      # to see that it runs
     python benchmarks/learn_images.py --only stride-npairs
 
-Every pair of network and loss has the same time on the same cores: a few steps tell its speed,
-then the steps that fit are shared between the two stages, three quarters for the base network.
+Every pair of network and loss has the same time on the same two cores. First the speed of each is
+measured, on a machine that has nothing else to do; this fixes how many steps fit, three quarters of
+the time for the base network. Then the steps are taken: how long they take on a busy machine, or
+on one core (``--threads 1``), no longer matters. A run that was broken off goes on where it was;
+speeds and runs are kept in ``--work``.
+
 Printed are images a second and, on the tenth of the training set that is set aside, the Pr@1 of the
-base network among all of it and of the hash table, with its SUF. Progress goes to stderr.
+base network among all of it and of the hash table, with its SUF; ``docs/results/learn.md`` gets the
+same. Progress goes to stderr.
 
 The data are cifar-100-python, as a folder or as the official archive, in $HASHCADE_DATA or
 ../shared/data beside the repository.
@@ -20,7 +25,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +37,11 @@ from hashcade.data import load_cifar100
 ROOT = Path(__file__).resolve().parents[1]
 ARCHIVES = ("cifar-100-python", "cifar-100-python.tar.gz", "cifar-100-python.tar.xz")
 RUNS = [(network, loss) for network in ("stride", "nin") for loss in ("npairs", "triplet")]
-PROBE_STEPS = 10
+PROBE_STEPS = 12
 BASE_PART = 0.75  # of the time; the hash stage only fine-tunes
+TRAINING_PART = 0.9  # of the time; the rest is left for validation
+WORK = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hashcade" / "bench-learn"
+RESULTS = ROOT / "docs" / "results"
 
 
 def find_data() -> Path:
@@ -45,28 +52,69 @@ def find_data() -> Path:
     sys.exit(f"{folder} has none of {', '.join(ARCHIVES)}: set HASHCADE_DATA to a folder that has")
 
 
+def settings_of(network: str, loss: str) -> dict[str, Any]:
+    """The paper's batches: 64 classes of 2 images for npairs; 32 of 4 for triplet."""
+    classes, items = (64, 2) if loss == "npairs" else (32, 4)
+    return {
+        "backbone": network, "loss": loss, "width": 32, "rate": 1e-3,
+        "classes_per_batch": classes, "items_per_class": items,
+    }  # fmt: skip
+
+
+def measure_speed(data: Any, network: str, loss: str, work: Path) -> dict[str, float]:
+    """Images a second of both stages; the figure of an earlier call if there is one."""
+    stored = work / "speed.json"
+    if stored.exists():
+        speeds: dict[str, float] = json.loads(stored.read_text(encoding="utf-8"))
+        return speeds
+    with tempfile.TemporaryDirectory() as folder:
+        hasher = Hasher(
+            **settings_of(network, loss), base_steps=PROBE_STEPS, steps=PROBE_STEPS, run_dir=folder
+        )
+        # A tenth of the images is enough to see the speed, and is validated in no time.
+        hasher.fit(data.items[::10], data.labels[::10])
+        records = read_log(Path(folder))
+    speeds = {
+        stage: max(r["items_per_second"] for r in records if r["stage"] == stage)
+        for stage in ("base", "hash")
+    }
+    work.mkdir(parents=True, exist_ok=True)
+    stored.write_text(json.dumps(speeds), encoding="utf-8")
+    return speeds
+
+
 def run(
-    items: Any, labels: Any, network: str, loss: str, seconds: float, run_dir: Path
-) -> tuple[list[dict[str, Any]], float]:
-    """Train for about ``seconds``; the records of the log, and the seconds it took."""
-    settings = {"backbone": network, "loss": loss, "items_per_class": 2 if loss == "npairs" else 4}
-    settings |= {"classes_per_batch": 64 if loss == "npairs" else 32, "width": 32}
-    probe_dir = run_dir / "probe"
-    Hasher(**settings, base_steps=PROBE_STEPS, steps=1, run_dir=probe_dir).fit(items, labels)
-    speeds = [r["items_per_second"] for r in read_log(probe_dir) if r["stage"] == "base"]
-    per_step = settings["classes_per_batch"] * settings["items_per_class"] / max(speeds)
-    n_steps = max(20, int(0.9 * seconds / per_step))  # a tenth is left for validation
+    data: Any, network: str, loss: str, minutes: float, speeds: dict[str, float], work: Path
+) -> dict[str, Any]:
+    """Take the steps that fit into ``minutes``; one row of the table."""
+    settings = settings_of(network, loss)
+    batch = settings["classes_per_batch"] * settings["items_per_class"]
+    parts = {"base": BASE_PART, "hash": 1.0 - BASE_PART}
+    steps = {
+        stage: max(20, int(60 * minutes * TRAINING_PART * part * speeds[stage] / batch))
+        for stage, part in parts.items()
+    }
+    run_dir = work / f"{minutes:g}-minutes"
     hasher = Hasher(
-        **settings,
-        base_steps=int(BASE_PART * n_steps),
-        steps=n_steps - int(BASE_PART * n_steps),
-        run_dir=run_dir / "run",
-        verbose=True,
+        **settings, base_steps=steps["base"], steps=steps["hash"], run_dir=run_dir, verbose=True
     )
-    start = time.perf_counter()
-    hasher.fit(items, labels)
-    seconds = time.perf_counter() - start
-    return read_log(run_dir / "run"), seconds
+    hasher.fit(data.items, data.labels)
+    records = read_log(run_dir)
+    best = {
+        stage: max((r for r in records if r["stage"] == stage), key=lambda r: r["precision_at_1"])
+        for stage in parts
+    }
+    return {
+        "network": network,
+        "loss": loss,
+        "minutes": minutes,
+        "steps": steps,
+        "images_per_second": speeds,
+        "base_precision_at_1": best["base"]["precision_at_1"],
+        "hash_precision_at_1": best["hash"]["precision_at_1"],
+        "speedup_factor": best["hash"]["speedup_factor"],
+        "bucket_nmi": best["hash"]["bucket_nmi"],
+    }
 
 
 def read_log(run_dir: Path) -> list[dict[str, Any]]:
@@ -75,35 +123,67 @@ def read_log(run_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log]
 
 
+# -- the page --------------------------------------------------------------------------------------
+
+
+HEAD = """# Learning from images, from scratch
+
+Made by `make bench-learn`; the raw figures are in `learn.json` beside this page.
+
+{where}. Cifar-100, both networks with both losses, each for the steps that fit into
+{minutes:g} minutes on 2 cores at the speed measured with nothing else running. Figures are in
+percent, on the tenth of the training set that is set aside (it also picks the weights): Pr@1 of the
+base network among all of it, and after hashing with width 32, depth 2.
+
+| network | loss | images a second, base + hash | steps | Pr@1 base | Pr@1 hash | SUF | NMI |
+|---|---|---|---|---|---|---|---|
+"""
+
+
+def table_row(row: dict[str, Any]) -> str:
+    speeds, steps = row["images_per_second"], row["steps"]
+    return (
+        f"| {row['network']} | {row['loss']} | {speeds['base']:,.0f} + {speeds['hash']:,.0f} "
+        f"| {steps['base']:,} + {steps['hash']:,} | {row['base_precision_at_1']:.2f} "
+        f"| {row['hash_precision_at_1']:.2f} | {row['speedup_factor']:.1f} "
+        f"| {row['bucket_nmi']:.2f} |"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     names = [f"{network}-{loss}" for network, loss in RUNS]
     parser.add_argument("--minutes", type=float, default=20.0, help="for each run (default: 20)")
     parser.add_argument("--only", choices=names, help="one run of the four")
+    parser.add_argument("--threads", type=int, default=2, help="for the steps (default: 2)")
+    parser.add_argument("--speeds-only", action="store_true", help="measure the speeds and stop")
+    parser.add_argument("--work", type=Path, default=WORK, help=f"default: {WORK}")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the page")
     arguments = parser.parse_args()
-    torch.set_num_threads(min(2, os.cpu_count() or 1))
-    here = {**machine(), **versions("hashcade", "torch", "numpy")}
-    print(", ".join(f"{name} {value}" for name, value in here.items()))
     data = load_cifar100(find_data())
-    print(f"{'network':8} {'loss':8} {'minutes':>7} {'steps':>13} {'images/s':>17} "
-          f"{'Pr@1 base':>10} {'Pr@1 hash':>10} {'SUF':>7}")  # fmt: skip
+    torch.set_num_threads(2)
+    speeds = {}
     for network, loss in RUNS:
-        if arguments.only not in (None, f"{network}-{loss}"):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            records, seconds = run(
-                data.items, data.labels, network, loss, 60 * arguments.minutes, Path(folder)
-            )
-        stages = {name: [r for r in records if r["stage"] == name] for name in ("base", "hash")}
-        best = {name: max(rs, key=lambda r: r["precision_at_1"]) for name, rs in stages.items()}
-        speeds = [sum(r["items_per_second"] for r in rs) / len(rs) for rs in stages.values()]
-        steps = " + ".join(f"{rs[-1]['step']:,}" for rs in stages.values())
-        print(
-            f"{network:8} {loss:8} {seconds / 60:7.1f} {steps:>13} "
-            f"{f'{speeds[0]:,.0f} + {speeds[1]:,.0f}':>17} {best['base']['precision_at_1']:10.2f} "
-            f"{best['hash']['precision_at_1']:10.2f} {best['hash']['speedup_factor']:7.1f}",
-            flush=True,
-        )
+        if arguments.only in (None, f"{network}-{loss}"):
+            work = arguments.work / f"{network}-{loss}"
+            speeds[network, loss] = measure_speed(data, network, loss, work)
+            print(f"{network:7} {loss:8} images a second {speeds[network, loss]}", file=sys.stderr)
+    if arguments.speeds_only:
+        return 0
+    torch.set_num_threads(arguments.threads)
+    rows = []
+    for (network, loss), speed in speeds.items():
+        work = arguments.work / f"{network}-{loss}"
+        rows.append(run(data, network, loss, arguments.minutes, speed, work))
+        print(table_row(rows[-1]), flush=True)
+    if len(rows) == len(RUNS):
+        here = {**machine(), **versions("hashcade", "torch", "numpy")}
+        where = ", ".join(f"{name} {value}" for name, value in here.items())
+        head = HEAD.format(where=where, minutes=arguments.minutes)
+        page = head + "\n".join(table_row(row) for row in rows) + "\n"
+        (arguments.results / "learn.md").write_text(page, encoding="utf-8")
+        raw = json.dumps({"machine": here, "rows": rows}, indent=1) + "\n"
+        (arguments.results / "learn.json").write_text(raw, encoding="utf-8")
     return 0
 
 

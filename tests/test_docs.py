@@ -13,6 +13,8 @@ import hashcade.evaluate
 import hashcade.index
 import hashcade.learn
 import hashcade.neighbors
+import hashcade.report
+import hashcade.reproduce
 
 MODULES = sorted(
     m.name
@@ -24,6 +26,8 @@ MODULES = sorted(
         hashcade.index,
         hashcade.learn,
         hashcade.neighbors,
+        hashcade.report,
+        hashcade.reproduce,
     )
     for m in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
 )

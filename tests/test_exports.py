@@ -11,6 +11,9 @@ import hashcade.evaluate
 import hashcade.index
 import hashcade.learn
 import hashcade.neighbors
+import hashcade.report
+import hashcade.reproduce
+import hashcade.serve
 from hashcade._lazy import lazy_names
 
 CODES = [
@@ -45,6 +48,7 @@ DATA = [
 INDEX = ["HashIndex", "SearchResult"]  # at the top as well
 STORED = ["Origin", "model_fingerprint", "read_origin", "write_origin"]
 LEARN = [
+    "MLP",
     "NIN",
     "ClassSampler",
     "Hasher",
@@ -84,6 +88,24 @@ EVALUATE = [
     "recall_at",
     "speedup_factor",
 ]
+REPORT = [
+    "ResultRow",
+    "RowKey",
+    "SiblingFigures",
+    "Table",
+    "draw_tree",
+    "nmi_table",
+    "paper_figures",
+    "paper_solver_seconds",
+    "plot_ablation",
+    "plot_occupancy",
+    "plot_precision_speedup",
+    "plot_solver_seconds",
+    "search_table",
+    "sibling_figures",
+]
+REPRODUCE = ["EXPERIMENTS", "PRESETS", "Reproduction", "reproduce"]
+SERVE = ["Client", "ServeSettings", "ServiceError", "create_app", "run"]
 ERRORS = [
     "ConfigError",
     "CorruptIndexError",
@@ -105,6 +127,9 @@ def test_exported_names_are_exactly_these():
     assert hashcade.neighbors.__all__ == ["HashNeighborsTransformer"]
     assert sorted(hashcade.baselines.__all__) == sorted(BASELINES)
     assert sorted(hashcade.evaluate.__all__) == sorted(EVALUATE)
+    assert sorted(hashcade.report.__all__) == sorted(REPORT)
+    assert sorted(hashcade.reproduce.__all__) == sorted(REPRODUCE)
+    assert sorted(hashcade.serve.__all__) == sorted(SERVE)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +142,9 @@ def test_exported_names_are_exactly_these():
         hashcade.evaluate,
         hashcade.index,
         hashcade.learn,
+        hashcade.report,
+        hashcade.reproduce,
+        hashcade.serve,
     ],
     ids=lambda m: m.__name__,
 )
@@ -142,8 +170,11 @@ def test_exported_names_can_be_imported_and_are_documented(name):
     [
         *((hashcade.data, name) for name in DATA),
         *((hashcade.learn, name) for name in LEARN),
+        *((hashcade.report, name) for name in REPORT),
+        (hashcade.reproduce, "Reproduction"),
         *((hashcade.baselines, name) for name in BASELINES if name != "METHODS"),
         *((hashcade.evaluate, name) for name in EVALUATE),
+        *((hashcade.serve, name) for name in SERVE),
     ],
 )
 def test_names_of_other_packages_can_be_imported_and_are_documented(package, name):

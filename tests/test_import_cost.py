@@ -33,6 +33,12 @@ def test_codes_without_the_solver_do_not_import_numba():
     assert not modules & {"numba", "llvmlite", "torch"}
 
 
+def test_serving_stored_vectors_needs_no_torch():
+    modules = imported_by("from hashcade.serve import run, create_app, Client, ServeSettings")
+    assert "fastapi" in modules
+    assert "torch" not in modules
+
+
 def test_loaders_import_pillow_and_pyarrow_only_when_used():
     modules = imported_by("from hashcade.data import *")
     assert "numpy" in modules

@@ -7,7 +7,6 @@ import pytest
 
 from hashcade import CodeShape, Hasher, HashIndex
 from hashcade.demo import load_digits, main
-from hashcade.demo._picture import draw_tree
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -34,13 +33,3 @@ def test_digits_are_colour_images():
     assert images.dtype == np.uint8
     assert images.max() == 255
     assert set(labels) == set(range(10))
-
-
-@pytest.mark.parametrize("depth", [1, 2, 3])
-def test_the_picture_is_drawn_for_any_depth(tmp_path, depth):
-    shape = CodeShape(width=3, depth=depth)
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, size=(20, 4, 4, 3), dtype=np.uint8)
-    buckets = rng.integers(0, shape.n_buckets, size=20)
-    draw_tree(tmp_path / "new" / "tree.png", images, np.arange(20) % 3, shape, buckets)
-    assert (tmp_path / "new" / "tree.png").read_bytes().startswith(PNG)

@@ -173,24 +173,6 @@ def test_distances_closer_together_than_float32_can_tell(metric, n_queries):
     assert_same(result, world.expected(queries, bucket_ids=asked, **options))
 
 
-def test_threads_are_really_used(monkeypatch):
-    from hashcade.index import _search
-
-    shape = CodeShape(width=4, depth=1)
-    _, index, rng = large_world(0, n=9000, dim=64, shape=shape, kind="plain")
-    queries = vectors_of(rng, 200, 64, "plain")
-    buckets = rng.integers(0, 4, 200)
-    seen = []
-    pool = _search._pool
-    monkeypatch.setattr(_search, "_WORTH_A_THREAD", 1)
-    monkeypatch.setattr(_search, "_pool", lambda n: (seen.append(n), pool(n))[1])
-    many = index.search(queries, bucket_ids=buckets, threads=3)
-    one = index.search(queries, bucket_ids=buckets, threads=1)
-    assert seen == [3]
-    np.testing.assert_array_equal(many.ids, one.ids)
-    np.testing.assert_array_equal(many.distances, one.distances)
-
-
 @pytest.mark.parametrize("metric", ["euclidean", "inner_product"])
 def test_every_bucket_probed_is_exhaustive_search(metric):
     faiss = pytest.importorskip("faiss", reason="faiss is the independent oracle here")

@@ -19,6 +19,7 @@ from hashcade import (
 )
 from hashcade.learn._defaults import default_width
 from hashcade.learn._split import stratified_split
+from hashcade.learn._trainer import TrainingData
 
 QUICK = {"width": 4, "steps": 30, "hidden_size": 16, "verbose": False}
 
@@ -128,6 +129,40 @@ def test_a_learned_projection_replaces_the_vectors_if_asked_for():
     assert hasher.embed(X).shape == (len(X), 3)
 
 
+@pytest.mark.parametrize("backbone", ["mlp", "own"])
+def test_vectors_may_have_a_network_too(backbone, tmp_path):
+    X, y = blobs()
+    given = nn.Sequential(nn.Linear(8, 12), nn.Tanh()) if backbone == "own" else backbone
+    settings = {**QUICK, "base_steps": 20, "hidden_size": None if backbone == "own" else 12}
+    hasher = Hasher(**settings, embedding_size=3, backbone=given).fit(X, y)
+    assert hasher.embed(X).shape == (len(X), 3)
+    assert hasher._model.head[0].in_features == 12  # the head stands on the hidden layer
+    hasher.save(tmp_path / "model")
+    loaded = Hasher.load(tmp_path / "model", backbone=given if backbone == "own" else None)
+    np.testing.assert_array_equal(loaded.scores(X), hasher.scores(X))
+    np.testing.assert_array_equal(loaded.embed(X), hasher.embed(X))
+
+
+def test_of_several_views_training_takes_any_and_all_else_the_first():
+    X, y = blobs()
+    settings = {**QUICK, "embedding_size": 3, "base_steps": 20}
+    views = np.stack([X, X + 0.5 * np.random.default_rng(1).normal(size=X.shape)], axis=1)
+    hasher = Hasher(**settings).fit(views, y)
+    single = Hasher(**settings).fit(views[:, :1], y)
+    plain = Hasher(**settings).fit(X, y)
+    np.testing.assert_array_equal(single.scores(X), plain.scores(X))
+    assert (hasher.scores(X) != plain.scores(X)).any()  # it saw the other views
+    torch.testing.assert_close(hasher._model.prepare.mean, plain._model.prepare.mean)
+    data = TrainingData(torch.from_numpy(views), y, np.arange(120), np.arange(0))
+    chosen = np.arange(100)
+    torch.testing.assert_close(data.whole(chosen), torch.from_numpy(views[:100, 0]))
+    drawn = data.varied(chosen, "none", seed=7).numpy()
+    which = (drawn == views[:100, 1]).all(axis=1)
+    assert ((drawn == views[:100, 0]).all(axis=1) ^ which).all()
+    assert 30 < which.sum() < 70  # as a coin falls
+    np.testing.assert_array_equal(drawn, data.varied(chosen, "none", seed=7).numpy())
+
+
 @pytest.mark.parametrize("backbone", ["stride", "nin", "own"])
 def test_images_are_trained_in_two_stages(backbone):
     rng = np.random.default_rng(0)
@@ -170,15 +205,20 @@ IMAGES = np.zeros((120, 8, 8, 3), np.uint8)
         ({}, X0, np.eye(6)[np.arange(120) % 6], r"y has shape \(120, 6\): several labels per item"),
         ({}, X0, Y0 + 0.5, "y has dtype float64, must be integers or strings"),
         ({}, X0[0], Y0, r"X has shape \(8,\), must be \(n, size\)"),
+        ({}, np.zeros((120, 2, 0)), Y0, r"X has shape \(120, 2, 0\), must be"),
+        ({}, np.stack([X0, spoiled(X0, 17)], axis=1), Y0, "NaN or infinite values in row 17"),
+        ({"backbone": "mlp"}, IMAGES, Y0, r"X has shape \(120, 8, 8, 3\)"),
+        ({"backbone": "mlp", "hidden_size": 0}, X0, Y0, "hidden_size=0 must be >= 1"),
         ({}, IMAGES, Y0, "looks like images: without a backbone X must be embeddings"),
         ({}, X0.astype(str), Y0, "must be real numbers"),
         ({"backbone": "nin"}, X0, Y0, r"X has shape \(120, 8\), images must be \(n, h"),
         ({"backbone": "nin"}, IMAGES / 255, Y0, "X has dtype float64, images must be uint8"),
         ({"loss": "softmax"}, X0, Y0, "loss='softmax' must be one of 'npairs', 'triplet'"),
-        ({"assignment": "best"}, X0, Y0, "assignment='best' must be one of 'path'"),
+        ({"assignment": "best"}, X0, Y0, "assignment='best' must be one of 'path', 'codebook'"),
         ({"items_per_class": 3}, X0, Y0, "items_per_class=3 must be >= 2 and even"),
         ({"sparsity": 5}, X0, Y0, "sparsity=5 must be <= width=4"),
         ({"steps": 0}, X0, Y0, "steps=0 must be >= 1"),
+        ({"remap": "no"}, X0, Y0, "remap='no' must be True or False"),
         ({"rate": 0}, X0, Y0, "rate=0 must be > 0"),
         ({"schedule": "cosine"}, X0, Y0, "schedule='cosine' must be one of"),
         ({"validation_fraction": 1.0}, X0, Y0, "validation_fraction=1.0 must be >= 0 and < 1"),
@@ -197,11 +237,6 @@ def test_bad_input_is_one_clear_line_and_changes_nothing(fitted, tmp_path, setti
     assert "\n" not in str(caught.value)
     np.testing.assert_array_equal(hasher.scores(X0), before)
     assert not (tmp_path / "run").exists()  # nothing half-written
-
-
-def test_codebook_assignment_is_not_available_yet():
-    with pytest.raises(ConfigError, match="assignment='codebook' is not available yet"):
-        Hasher(assignment="codebook").fit(X0, Y0)
 
 
 def test_results_before_learning_are_refused(tmp_path):
@@ -266,7 +301,9 @@ def test_a_model_of_another_version_or_kind_is_refused(fitted, tmp_path):
     fitted[0].save(path)
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "format_version": 99}))
-    with pytest.raises(IncompatibleFormatError, match=r"format version 99, .* reads version 1"):
+    with pytest.raises(
+        IncompatibleFormatError, match=r"format version 99, .* reads version 1 and 2"
+    ):
         Hasher.load(path)
     (path / "config.json").write_text(json.dumps({**config, "kind": "toaster"}))
     with pytest.raises(StorageError, match="holds 'toaster', must be a hashcade model"):

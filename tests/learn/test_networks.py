@@ -8,7 +8,7 @@ from torch import nn
 from hashcade import CodeShape
 from hashcade.learn import NIN, StrideNet
 from hashcade.learn._model import HashModel, PrepareEmbeddings, PrepareImages, augment_images
-from hashcade.learn._networks import feature_size, make_backbone
+from hashcade.learn._networks import feature_size, make_backbone, takes_images
 
 IMAGES = torch.zeros(2, 3, 32, 32)
 
@@ -56,19 +56,31 @@ def test_the_cpu_network_takes_a_fraction_of_the_work():
     assert multiplications(StrideNet()) == pytest.approx(0.033e9, rel=0.1)
 
 
-@pytest.mark.parametrize(("name", "size"), [("nin", 192), ("stride", 256)])
+@pytest.mark.parametrize(("name", "size"), [("nin", 192), ("stride", 256), ("mlp", 7)])
 def test_features_have_the_size_that_is_found(name, size):
-    backbone = make_backbone(name)
-    assert feature_size(backbone, IMAGES[:1]) == size
-    assert backbone(IMAGES).shape == (2, size)
+    backbone = make_backbone(name, 5, hidden_size=7)
+    items = torch.zeros(2, 5) if name == "mlp" else IMAGES
+    assert feature_size(backbone, items[:1]) == size
+    assert backbone(items).shape == (2, size)
     assert backbone.training  # as it was
 
 
 def test_a_backbone_that_does_not_give_rows_is_refused():
     with pytest.raises(ValueError, match=r"into \(1, 3, 32, 32\), must be a tensor of shape \(1,"):
         feature_size(nn.Identity(), IMAGES[:1])
-    with pytest.raises(ValueError, match=r"backbone='vgg' must be .* one of \['nin', 'stride'\]"):
-        make_backbone("vgg")
+    with pytest.raises(
+        ValueError, match=r"backbone='vgg' must be .* of \['mlp', 'nin', 'stride'\]"
+    ):
+        takes_images("vgg", IMAGES)
+
+
+def test_what_is_an_image_is_said_by_the_network_or_by_the_shape():
+    vectors, images = np.zeros((2, 5)), np.zeros((2, 8, 8, 3))
+    assert takes_images("nin", vectors)  # refused later, with a message about images
+    assert not takes_images("mlp", images)
+    assert not takes_images(None, images)
+    assert takes_images(nn.Identity(), images)
+    assert not takes_images(nn.Identity(), vectors)
 
 
 def test_embeddings_are_brought_to_unit_spread_and_keep_their_proportions():

@@ -38,8 +38,8 @@ def network():
 
 def new_hasher(**settings):
     return Hasher(
-        **{"width": 4, "backbone": network(), "steps": 25, "base_steps": 25, "embedding_size": 4}
-        | {"verbose": False, **settings}
+        **{"width": 4, "backbone": network(), "embedding_size": 4, "assignment": "codebook"}
+        | {"steps": 25, "base_steps": 25, "joint_steps": 25, "verbose": False, **settings}
     )
 
 
@@ -68,7 +68,10 @@ def interrupt_at(monkeypatch, stage, step):
     monkeypatch.setattr(Display, "step", show)
 
 
-@pytest.mark.parametrize(("stage", "step"), [("base", 1), ("base", 14), ("hash", 1), ("hash", 23)])
+@pytest.mark.parametrize(
+    ("stage", "step"),
+    [("base", 1), ("base", 14), ("hash", 1), ("hash", 23), ("joint", 1), ("joint", 23)],
+)
 def test_going_on_after_ctrl_c_equals_no_break(monkeypatch, tmp_path, uninterrupted, stage, step):
     interrupt_at(monkeypatch, stage, step)
     with pytest.raises(KeyboardInterrupt, match=f"stopped after step {step} of 25"):
@@ -95,6 +98,7 @@ def test_a_finished_run_is_there_at_once_and_its_log_has_each_step_once(
     assert [(r["stage"], r["step"]) for r in records] == [
         *(("base", step) for step in expected),
         *(("hash", step) for step in expected),
+        *(("joint", step) for step in expected),
     ]
     assert {"loss", "precision_at_1", "speedup_factor", "bucket_nmi", "items_per_second",
             "solver_share", "seconds", "rate"} <= records[-1].keys()  # fmt: skip
@@ -128,8 +132,8 @@ rng = np.random.default_rng(0)
 y = np.repeat(np.arange(8), 12)
 X = rng.normal(size=(8, 16))[y] + rng.normal(size=(96, 16))
 print("ready", flush=True)
-hasher = Hasher(width=4, steps=150, embedding_size=8, base_steps=150, hidden_size=16,
-                run_dir=sys.argv[1] or None).fit(X, y)
+hasher = Hasher(width=4, steps=100, embedding_size=8, base_steps=100, hidden_size=16,
+                assignment="codebook", joint_steps=100, run_dir=sys.argv[1] or None).fit(X, y)
 hasher.save(sys.argv[2])
 """
 

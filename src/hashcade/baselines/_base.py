@@ -155,7 +155,7 @@ class Baseline:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what :meth:`save` wrote."""
-        config, tensors = read_tensors(Path(path), KIND, VERSION)
+        config, tensors = read_tensors(Path(path), KIND, (VERSION,))
         if config.get("method") != cls.__name__:
             raise StorageError(f"{path} holds {config.get('method')!r}, must be {cls.__name__}")
         try:

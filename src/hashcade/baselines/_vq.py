@@ -67,13 +67,16 @@ class VQ(Baseline):
         if len(items) < shape.width:
             raise ValueError(f"n_centroids={shape.width} must be <= {len(items)}, the items in X")
         cluster = require_extra("sklearn.cluster", "baselines")
+        threads = require_extra("threadpoolctl", "baselines")  # comes with scikit-learn
         kmeans = cluster.KMeans(
             shape.width,
             n_init=checked_count("n_init", self.n_init),
             max_iter=checked_count("max_iter", self.max_iter),
             random_state=checked_seed(self.random_state),
         )
-        kmeans.fit(items)
+        # One thread: sums in one order, so equal seeds give equal centroids on busy machines too.
+        with threads.threadpool_limits(limits=1):
+            kmeans.fit(items)
         return shape, {"centroids": np.ascontiguousarray(kmeans.cluster_centers_, np.float32)}
 
     def _score(self, items: Floats, state: State) -> Floats:

@@ -31,9 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(output: Path, steps: int, *, verbose: bool = True) -> None:
     """Run the demonstration: results to stdout, progress to stderr, a picture to a file."""
-    from hashcade.demo._picture import draw_tree
     from hashcade.index import HashIndex
     from hashcade.learn import Hasher
+    from hashcade.report._tree import draw_tree
 
     # ---- data: two thirds to learn from and to search in, one third to ask with
     images, labels = load_digits()

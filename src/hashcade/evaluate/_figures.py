@@ -72,8 +72,9 @@ def mean_average_precision(
 
     Examples
     --------
-    >>> mean_average_precision([[1, 0, 2]], ["cat"], ["cat", "dog", "cat"])  # (1/2 + 2/3) / 2
-    58.333333333333336
+    >>> share = mean_average_precision([[1, 0, 2]], ["cat"], ["cat", "dog", "cat"])
+    >>> round(share, 3)  # (1/2 + 2/3) / 2
+    58.333
     """
     right, queries, items = _right(ids, query_labels, item_labels, n_neighbors)
     if same_set and len(queries) != len(items):
@@ -106,8 +107,8 @@ def recall_at(
 
     Examples
     --------
-    >>> recall_at([[4, 7, -1], [1, 2, 3]], [[7, 4, 5], [3, 2, 1]])
-    83.33333333333333
+    >>> recall_at([[4, 7], [1, 2]], [[7, 5], [2, 1]])
+    75.0
     """
     found = checked_ids("ids", ids, None)
     exact = checked_ids("exact_ids", exact_ids, None)

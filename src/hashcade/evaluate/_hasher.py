@@ -63,9 +63,9 @@ def evaluate_hasher(
     query_vectors, item_vectors : float[q, dim], float[n, dim]
         Re-rank by these. None: by ``hasher.embed``.
     n_neighbors, protocol, fill, n_probe, recall, threads
-        As for :func:`evaluate_search`. For a hasher with ``assignment="codebook"`` the defaults are
-        ``n_probe=shape_.sparsity`` and, in the paper's protocol, ``fill="sum"``: its buckets are
-        those with the largest sums.
+        As for :func:`evaluate_search`. For a hasher with a code book (``assignment="codebook"``, or
+        a ``codebook_``) the defaults are ``n_probe=shape_.sparsity`` and, in the paper's protocol,
+        ``fill="sum"``: its buckets are those with the largest sums.
 
     Returns
     -------
@@ -82,7 +82,8 @@ def evaluate_hasher(
     assert item_labels is not None
     shape = hasher.shape_
     with_scores = hasattr(hasher, "scores")
-    if getattr(hasher, "assignment", "path") == "codebook" and with_scores:
+    by_sum = hasattr(hasher, "codebook_") or getattr(hasher, "assignment", "path") == "codebook"
+    if by_sum and with_scores:
         n_probe = shape.sparsity if n_probe is None else n_probe
         fill = "sum" if fill is None and protocol == "paper" else fill
     start = time.perf_counter()

@@ -190,6 +190,21 @@ def checked_filter(
     return FILTER_SORTED, _NO_MASK, np.sort(chosen)
 
 
+def checked_path(value: object, shape: CodeShape) -> tuple[int, ...]:
+    """Return the path to a node: up to ``depth`` slots."""
+    path = as_array("path", value)
+    if path.size == 0:
+        return ()
+    if path.ndim != 1 or len(path) > shape.depth or path.dtype.kind not in "iu":
+        raise ValueError(
+            f"path has shape {path.shape} and dtype {path.dtype},"
+            f" must be at most depth={shape.depth} integers"
+        )
+    if path.min() < 0 or path.max() >= shape.width:
+        raise ValueError(f"path={path.tolist()} must be >= 0 and < width={shape.width}")
+    return tuple(path.tolist())
+
+
 def checked_limit(name: str, value: object) -> int:
     """Return an optional positive number; -1 stands for None."""
     return -1 if value is None else checked_count(name, value)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hashcade.codes._check import checked_count
 from hashcade.codes._shape import CodeShape
 from hashcade.errors import CorruptIndexError, StorageError
+from hashcade.index import _browse as browse
 from hashcade.index import _check as check
 from hashcade.index import _store as store
 from hashcade.index._explain import explain
@@ -214,6 +218,23 @@ class HashIndex:
         with self._change:
             self._snapshot = self._snapshot.compacted()
 
+    def _reserve_ids(self, bound: int) -> None:
+        """Let ids that nobody chose begin at ``bound``, if they do not begin later already."""
+        with self._change:
+            if bound > self._snapshot.next_id:
+                self._snapshot = replace(self._snapshot, next_id=bound)
+
+    def copy(self) -> HashIndex:
+        """Return an index with the same items that goes its own way from here.
+
+        No item is copied: both look at the same arrays, which nobody writes to. So a change can
+        be tried on a copy, and be kept or dropped as a whole.
+        """
+        with self._change:
+            other = HashIndex(self._snapshot)
+            other._home = self._home
+        return other
+
     # -- storing -----------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -231,11 +252,14 @@ class HashIndex:
             The directory cannot be written, or another writer has changed it since this index was
             loaded from it or saved to it: nothing of theirs is overwritten unseen.
         """
+        self._save_as(path, new_uid())
+
+    def _save_as(self, path: str | os.PathLike[str], generation: str) -> None:
+        """Save under a name of the generation that the caller knows before it is there."""
         directory = Path(path)
         with self._change:
             here = directory.resolve()
             expected = self._home[1] if self._home and self._home[0] == here else None
-            generation = new_uid()
             try:
                 store.save(directory, self._snapshot, generation, expected)
             except StorageError:  # the new state may be in place all the same
@@ -330,6 +354,41 @@ class HashIndex:
         request = checked_request(snapshot, query, bucket_ids=bucket_ids, scores=scores, **settings)
         return explain(snapshot, request)
 
+    def item(self, item_id: int) -> dict[str, Any]:
+        """Return what is known of one item: ``id``, ``label``, ``bucket_ids``, ``vector``."""
+        return browse.find_item(self._snapshot, int(check.checked_ids("ids", [item_id])[0]))
+
+    def bucket(
+        self, bucket_id: int, *, start: int = 0, limit: int = 100
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+        """Return ids and labels of the items of a bucket, in the order in which they came."""
+        if start < 0:
+            raise ValueError(f"start={start} must be >= 0")
+        return browse.bucket_items(
+            self._snapshot, int(self.shape.bucket_ids(self.shape.paths(bucket_id))),
+            start, checked_count("limit", limit),
+        )  # fmt: skip
+
+    def node(self, path: Sequence[int] = ()) -> dict[str, Any]:
+        """Describe a node of the tree, the root by default, and its occupied children.
+
+        Returns
+        -------
+        dict
+            ``path``, ``n_buckets`` (occupied ones below it), ``n_entries``, ``purity`` (share of
+            entries of their bucket's largest class), ``classes`` (label: count, largest first) and
+            ``children``: the same for each occupied ``slot`` below, in ascending order. Without
+            labels ``purity`` and ``classes`` are None.
+        """
+        slots = check.checked_path(path, self.shape)
+        return browse.node(self._snapshot, slots)
+
+    def sample(self, n: int, *, random_state: int = 0) -> npt.NDArray[np.int64]:
+        """Return the ids of ``n`` items drawn at random, or of all if there are fewer."""
+        if random_state < 0:
+            raise ValueError(f"random_state={random_state} must be >= 0")
+        return browse.sample_ids(self._snapshot, checked_count("n", n), random_state)
+
     # -- small things ----------------------------------------------------------------------
 
     def _has(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -359,6 +418,11 @@ class HashIndex:
     def shape(self) -> CodeShape:
         """Shape of the table."""
         return self._snapshot.shape
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the items have labels."""
+        return self._snapshot.with_labels
 
     @property
     def dim(self) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -562,3 +562,189 @@ def finish(keys, kept, sizes, metric):  # type: ignore[no-untyped-def]
         if metric == INNER_PRODUCT:
             for k in range(keys.shape[1]):
                 keys[q, k] = 0.0 - keys[q, k]  # no negative zero; padding becomes -inf
+
+
+# -- several threads ------------------------------------------------------------------------------
+#
+# A batch of some dozen queries takes less time than a sleeping thread needs to wake up. So threads
+# that have just helped stay awake for a moment and look at a board, and whoever searches never
+# waits for one that has not begun: shares of the work are taken one by one, by whoever is free.
+#
+# Invariant: a helper counts itself in before it looks whether the board is open, and the owner
+# closes the board before it waits until nobody is in. Both in one total order, so no helper reads
+# the board after its owner has gone on. `_team.py` is the Python half.
+
+BOARD_LENGTH = 64
+_OPEN, _NEXT, _INSIDE = 0, 8, 16  # each on a cache line of its own
+ATTENDING = 24  # helpers who look at the board
+HELPED = 25  # shares that helpers took, ever
+_JOB = 32
+
+
+def _emit_load(typing_context, board, slot):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        return builder.load_atomic(builder.gep(array.data, [args[1]]), "seq_cst", 8)
+
+    return types.int64(board, types.int64), generate
+
+
+def _emit_store(typing_context, board, slot, value):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        builder.store_atomic(args[2], builder.gep(array.data, [args[1]]), "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return types.void(board, types.int64, types.int64), generate
+
+
+def _emit_add(typing_context, board, slot, value):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        return builder.atomic_rmw("add", builder.gep(array.data, [args[1]]), args[2], "seq_cst")
+
+    return types.int64(board, types.int64, types.int64), generate
+
+
+def _emit_pointer(typing_context, address):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.int64), generate
+
+
+_load: Any = intrinsic(_emit_load)
+_store: Any = intrinsic(_emit_store)
+_add: Any = intrinsic(_emit_add)  # returns what was there before
+_at: Any = intrinsic(_emit_pointer)
+
+
+@njit(cache=True, nogil=True)
+def arrange(visits, n_queries, n_segments, n_shares):  # type: ignore[no-untyped-def]
+    """Divide visits into shares of about equal work.
+
+    All visits of a query go into one share, because they use the query's heap. Queries are dealt
+    out by where they start, so that those who look at the same bucket stay together.
+
+    Returns
+    -------
+    order : int64[v]
+        Rows of ``visits`` by segment, share and first entry.
+    cuts : int64[n_segments, n_shares + 1]
+        Where the shares of each segment begin and end in ``order``.
+    """
+    n_visits = visits.shape[0]
+    longest = visits[:, 2].max() + 1
+    place = visits[:, 1] * longest + visits[:, 2]
+    first = np.full(n_queries, n_segments * longest)
+    work = np.zeros(n_queries)
+    total = 0.0
+    for row in range(n_visits - 1, -1, -1):
+        query = visits[row, 0]
+        first[query] = place[row]
+        work[query] += visits[row, 3] - visits[row, 2]
+        total += visits[row, 3] - visits[row, 2]
+    share = np.empty(n_queries, dtype=np.int64)
+    before = 0.0
+    for query in np.argsort(first, kind="mergesort"):
+        middle = before + work[query] / 2
+        share[query] = min(np.int64(middle * n_shares / total), n_shares - 1)
+        before += work[query]
+    ends = np.zeros(n_segments * n_shares + 1, dtype=np.int64)
+    for row in range(n_visits):
+        ends[visits[row, 1] * n_shares + share[visits[row, 0]] + 1] += 1
+    ends = np.cumsum(ends)
+    cuts = np.empty((n_segments, n_shares + 1), dtype=np.int64)
+    for segment in range(n_segments):
+        cuts[segment] = ends[segment * n_shares : (segment + 1) * n_shares + 1]
+    order = np.empty(n_visits, dtype=np.int64)
+    for row in np.argsort(place, kind="mergesort"):
+        group = visits[row, 1] * n_shares + share[visits[row, 0]]
+        order[ends[group]] = row
+        ends[group] += 1
+    return order, cuts
+
+
+@njit(cache=True, nogil=True)
+def scan_together(  # type: ignore[no-untyped-def]
+    board, cuts, queries, own, metric, slack, visits, order,
+    vectors, ids, dead, several, filter_mode, mask, chosen, keys, kept, sizes,
+):  # fmt: skip
+    """Do what :func:`scan` does, share after share, with the help of whoever attends the board.
+
+    ``cuts`` says where the shares begin and end in ``order``; the board must be ours alone.
+    """
+    n_shares = cuts.shape[0] - 1
+    job = board[_JOB:]
+    job[0], job[1], job[2], job[3] = queries.ctypes.data, own.ctypes.data, metric, slack.ctypes.data
+    job[4], job[5], job[6] = visits.ctypes.data, visits.shape[0], order.ctypes.data
+    job[7], job[8], job[9] = order.shape[0], cuts.ctypes.data, n_shares
+    job[10], job[11], job[12] = vectors.ctypes.data, vectors.shape[0], vectors.shape[1]
+    job[13], job[14], job[15] = ids.ctypes.data, dead.ctypes.data, dead.shape[0]
+    job[16], job[17] = several, filter_mode
+    job[18], job[19] = mask.ctypes.data, mask.shape[0]
+    job[20], job[21] = chosen.ctypes.data, chosen.shape[0]
+    job[22], job[23], job[24] = keys.ctypes.data, keys.shape[0], keys.shape[1]
+    job[25], job[26] = kept.ctypes.data, sizes.ctypes.data
+    _store(board, _NEXT, 0)
+    _store(board, _OPEN, 1)
+    while True:
+        share = _add(board, _NEXT, 1)
+        if share >= n_shares:
+            break
+        scan(
+            queries, own, metric, slack, visits, order[cuts[share] : cuts[share + 1]],
+            vectors, ids, dead, several, filter_mode, mask, chosen, keys, kept, sizes,
+        )  # fmt: skip
+    _store(board, _OPEN, 0)
+    while _load(board, _INSIDE) != 0:
+        pass
+
+
+@njit(cache=True, nogil=True)
+def attend(board, patience):  # type: ignore[no-untyped-def]
+    """Help with whatever is on the board, until nothing was there for ``patience`` looks."""
+    _add(board, ATTENDING, 1)
+    looks = 0
+    while looks < patience:
+        looks += 1
+        if _load(board, _OPEN) == 0:
+            continue
+        _add(board, _INSIDE, 1)
+        if _load(board, _OPEN) == 1:
+            _take_shares(board, board[_JOB:])
+            looks = 0
+        _add(board, _INSIDE, -1)
+        while looks < patience and _load(board, _OPEN) == 1:  # its last shares are being finished
+            looks += 1
+    _add(board, ATTENDING, -1)
+
+
+@njit(cache=True, nogil=True)
+def _take_shares(board, job):  # type: ignore[no-untyped-def]
+    n_shares = job[9]
+    share = _add(board, _NEXT, 1)
+    if share >= n_shares:
+        return
+    dim, n_queries = job[12], job[23]
+    queries = carray(_at(job[0]), (n_queries, dim), np.float32)
+    own = carray(_at(job[1]), (n_queries,), np.int64)
+    slack = carray(_at(job[3]), (n_queries,), np.float64)
+    visits = carray(_at(job[4]), (job[5], 5), np.int64)
+    order = carray(_at(job[6]), (job[7],), np.int64)
+    cuts = carray(_at(job[8]), (n_shares + 1,), np.int64)
+    vectors = carray(_at(job[10]), (job[11], dim), np.float32)
+    ids = carray(_at(job[13]), (job[11],), np.int64)
+    dead = carray(_at(job[14]), (job[15],), np.uint8)
+    mask = carray(_at(job[18]), (job[19],), np.bool_)
+    chosen = carray(_at(job[20]), (job[21],), np.int64)
+    keys = carray(_at(job[22]), (n_queries, job[24]), np.float32)
+    kept = carray(_at(job[25]), (n_queries, job[24]), np.int64)
+    sizes = carray(_at(job[26]), (n_queries,), np.int64)
+    while share < n_shares:
+        scan(
+            queries, own, job[2], slack, visits, order[cuts[share] : cuts[share + 1]],
+            vectors, ids, dead, job[16] != 0, job[17], mask, chosen, keys, kept, sizes,
+        )  # fmt: skip
+        _add(board, HELPED, 1)
+        share = _add(board, _NEXT, 1)

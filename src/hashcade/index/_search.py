@@ -6,7 +6,6 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,24 @@ import numpy.typing as npt
 
 from hashcade.codes._check import checked_count
 from hashcade.index import _check as check
-from hashcade.index._kernel import EUCLIDEAN, INNER_PRODUCT, finish, scan
+from hashcade.index._kernel import (
+    EUCLIDEAN,
+    INNER_PRODUCT,
+    arrange,
+    finish,
+    scan,
+    scan_together,
+)
 from hashcade.index._probe import BY_BUCKETS, BY_SCORES, plan
 from hashcade.index._snapshot import Snapshot
 from hashcade.index._table import Float32s, Int64s
+from hashcade.index._team import Team, team
 
 METRICS = {"euclidean": EUCLIDEAN, "inner_product": INNER_PRODUCT}
 FILLS = ("path", "none")
-# Less work than this (numbers read) is done sooner than another thread is woken.
-_WORTH_A_THREAD = 1 << 24
+# Less work than this (numbers read) is done sooner than another thread has begun.
+_WORTH_A_THREAD = 1 << 18
+_SHARES_EACH = 8  # per thread, so that one that comes late takes fewer
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,25 +200,57 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
     keys = np.empty((n, wanted), dtype=np.float32)
     kept = np.empty((n, wanted), dtype=np.int64)
     sizes = np.zeros(n, dtype=np.int64)
-    slack = _slack(snapshot, request)
-
-    def scan_part(rows: Int64s) -> None:
-        for number, first, last in _stretches(visits, rows, len(snapshot.views)):
-            view = snapshot.views[number]
-            segment = view.segment
-            scan(
-                request.queries, request.own, request.metric, slack, visits, rows[first:last],
-                segment.vectors, segment.ids, view.dead, segment.items is not None,
-                *request.filter, keys, kept, sizes,
-            )  # fmt: skip
-
-    parts = _shares(visits, len(snapshot.views), n, snapshot.dim, request.threads)
-    if len(parts) == 1:
-        scan_part(parts[0])
-    else:
-        list(_pool(len(parts)).map(scan_part, parts))
+    if len(visits) > 0:
+        threads = _worthwhile_threads(visits, snapshot.dim, request.threads)
+        helpers = team(threads - 1) if threads > 1 else None
+        if helpers is not None and helpers.taken.acquire(blocking=False):
+            try:
+                _scan(snapshot, request, visits, keys, kept, sizes, helpers)
+            finally:
+                helpers.taken.release()
+        else:
+            _scan(snapshot, request, visits, keys, kept, sizes, None)
     finish(keys, kept, sizes, request.metric)
     return SearchResult(keys, kept, candidates, truncated)
+
+
+def _scan(
+    snapshot: Snapshot,
+    request: Request,
+    visits: Int64s,
+    keys: Float32s,
+    kept: Int64s,
+    sizes: Int64s,
+    helpers: Team | None,
+) -> None:
+    """Make the visits, segment after segment: alone, or with helpers whose board is ours."""
+    n_segments = len(snapshot.views)
+    if helpers is None and n_segments == 1:
+        order = visits[:, 2].argsort(kind="stable")
+        cuts = np.array([[0, len(visits)]])
+    else:
+        n_shares = 1 if helpers is None else _SHARES_EACH * (helpers.n_helpers + 1)
+        order, cuts = arrange(visits, len(request.queries), n_segments, n_shares)
+    slack = _slack(snapshot, request)
+    for view, ends in zip(snapshot.views, cuts, strict=True):
+        if ends[0] == ends[-1]:
+            continue
+        segment = view.segment
+        entries = (segment.vectors, segment.ids, view.dead, segment.items is not None)
+        best = (*request.filter, keys, kept, sizes)
+        asked = (request.queries, request.own, request.metric, slack, visits)
+        if helpers is None:
+            scan(*asked, order[ends[0] : ends[-1]], *entries, *best)
+        else:
+            helpers.call()
+            scan_together(helpers.board, ends, *asked, order, *entries, *best)
+
+
+def _worthwhile_threads(visits: Int64s, dim: int, threads: int) -> int:
+    if threads == 1 or len(visits) == 1:
+        return 1
+    numbers = int((visits[:, 3] - visits[:, 2]).sum()) * dim
+    return max(1, min(threads, numbers // _WORTH_A_THREAD))
 
 
 def check_blocks(snapshot: Snapshot, visits: Int64s) -> None:
@@ -233,45 +273,3 @@ def _slack(snapshot: Snapshot, request: Request) -> npt.NDArray[np.float64]:
         slack = (snapshot.dim + 8) * 2.0**-23 * size + 1e-36
     slack[size > 1e37] = np.inf  # float32 may overflow: everything is measured exactly
     return np.asarray(slack)
-
-
-def _shares(visits: Int64s, n_segments: int, n: int, dim: int, threads: int) -> list[Int64s]:
-    """Divide visits among threads: row numbers, by segment and start within each share.
-
-    All visits of a query go to one thread, because they share the query's heap. Queries are
-    dealt out by where they start, so that those who look at the same bucket stay together.
-    """
-    if len(visits) <= 1:
-        return [np.arange(len(visits))]
-    starts = visits[:, 2]
-    place = starts if n_segments == 1 else visits[:, 1] * (int(starts.max()) + 1) + starts
-    if threads > 1:
-        work = visits[:, 3] - starts
-        total = int(work.sum())
-        threads = max(1, min(threads, total * dim // _WORTH_A_THREAD))
-    if threads == 1:
-        return [place.argsort(kind="stable")]
-    first_place = np.zeros(n, dtype=np.int64)
-    first_place[visits[::-1, 0]] = place[::-1]
-    per_query = np.bincount(visits[:, 0], weights=work, minlength=n)
-    order = np.argsort(first_place, kind="stable")
-    share = np.empty(n, dtype=np.int64)
-    done = np.cumsum(per_query[order]) - per_query[order] / 2
-    share[order] = np.minimum((done * threads / max(total, 1)).astype(np.int64), threads - 1)
-    share_of = share[visits[:, 0]]
-    parts = []
-    for number in range(threads):
-        rows = np.flatnonzero(share_of == number)
-        parts.append(rows[np.argsort(place[rows], kind="stable")])
-    return parts
-
-
-def _stretches(visits: Int64s, rows: Int64s, n_segments: int) -> list[tuple[int, int, int]]:
-    """Return the runs of visits to one segment as (segment, first, after the last)."""
-    if len(rows) == 0:
-        return []
-    if n_segments == 1:
-        return [(0, 0, len(rows))]
-    numbers = visits[rows, 1]
-    cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
-    return [(int(numbers[a]), a, b) for a, b in pairwise(cuts)]

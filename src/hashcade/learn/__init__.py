@@ -1,7 +1,7 @@
 """Learning: from labelled embeddings or images to a trained hasher.
 
 - :class:`Hasher`: the estimator, and all that most users need.
-- :class:`NIN`, :class:`StrideNet`: networks for 32×32 images.
+- :class:`NIN`, :class:`StrideNet`: networks for 32×32 images; :class:`MLP`: one for vectors.
 - :class:`ClassSampler`: batches of n classes × m items that leave nothing out.
 - :func:`triplet_loss`, :func:`npairs_loss`: losses of a base network, on plain embeddings.
 - :func:`hash_triplet_loss`, :func:`hash_npairs_loss`: losses of one level of hash scores.
@@ -19,7 +19,7 @@ require_extra("safetensors", "train")
 
 if TYPE_CHECKING:
     from hashcade.learn._hasher import Hasher
-    from hashcade.learn._networks import NIN, StrideNet
+    from hashcade.learn._networks import MLP, NIN, StrideNet
     from hashcade.learn._npairs import hash_npairs_loss, npairs_loss
     from hashcade.learn._sampler import ClassSampler
     from hashcade.learn._triplet import hash_triplet_loss, triplet_loss
@@ -29,6 +29,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         {
             "ClassSampler": "hashcade.learn._sampler",
             "Hasher": "hashcade.learn._hasher",
+            "MLP": "hashcade.learn._networks",
             "NIN": "hashcade.learn._networks",
             "StrideNet": "hashcade.learn._networks",
             "hash_npairs_loss": "hashcade.learn._npairs",
@@ -39,6 +40,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     )
 
 __all__ = [
+    "MLP",
     "NIN",
     "ClassSampler",
     "Hasher",

@@ -33,7 +33,12 @@ def default_collision_penalty(loss: str) -> float:
 
 def default_regulariser(stage: str, sparsity: int) -> float:
     """λ of npairs: smaller with more active slots, because their scores share the softmax."""
-    return _HASH_REGULARISER.get(sparsity, 0.001) if stage == "hash" else 0.003
+    return 0.003 if stage == "base" else _HASH_REGULARISER.get(sparsity, 0.001)
+
+
+def default_sharpness(loss: str) -> float:
+    """Factor on sums of scores in a softmax: those of triplet have unit length, which is little."""
+    return 16.0 if loss == "triplet" else 1.0
 
 
 def default_steps(n_items: int, batch_size: int, *, images: bool, schedule: str) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade.codes._shape import CodeShape
+from hashcade.learn._codebook import assign_to_book, bucket_sums
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -34,6 +35,7 @@ def search_figures(
     shape: CodeShape,
     *,
     n_neighbors: int,
+    codebook: Ints | None = None,
     fill: bool = True,
 ) -> SearchFigures:
     """Search every item in the buckets of all others, and re-rank by euclidean distance.
@@ -48,16 +50,22 @@ def search_figures(
         What counts as right.
     n_neighbors
         Results per query. A missing one counts as wrong.
+    codebook : int64[n_codes, sparsity], optional
+        Items go to the best buckets of this book, instead of those at the ends of their paths.
     fill
-        Whether a query with too few candidates goes on to its next buckets, in lexicographic
-        order of its sorted slots (last level fastest). What it looked at counts.
+        Whether a query with too few candidates goes on to its next buckets: in lexicographic
+        order of its sorted slots (last level fastest), or with a code book in the order of the
+        sums of their scores. What it looked at counts.
 
     Returns
     -------
     SearchFigures
         Precision among ``n_neighbors`` results, and database size / mean number of candidates.
     """
-    buckets = shape.scores_to_bucket_ids(scores)  # (n, sparsity), best first
+    if codebook is None:
+        buckets = shape.scores_to_bucket_ids(scores)  # (n, sparsity), best first
+    else:
+        buckets = assign_to_book(scores, codebook, shape)
     table = _Table(buckets)
     occupied = shape.paths(table.ids)  # (n_occupied, depth)
     place = shape.width ** np.arange(shape.depth - 1, -1, -1, dtype=np.int64)
@@ -65,10 +73,14 @@ def search_figures(
     for query in range(len(buckets)):
         found = table.members(np.isin(table.ids, buckets[query]), query)
         if fill and len(found) < n_neighbors:
-            # Read with ranks for slots, the path of a bucket is its turn in the query's order.
-            rank = np.argsort(np.argsort(-scores[query], axis=1, kind="stable"), axis=1)
-            turn = (rank[np.arange(shape.depth), occupied] * place).sum(axis=1)
-            found = table.fill(np.argsort(turn), query, n_neighbors, shape.sparsity)
+            if codebook is not None:
+                turn = -bucket_sums(scores[query : query + 1], table.ids, shape)[0]
+            else:
+                # Read with ranks for slots, the path of a bucket is its turn in the order.
+                rank = np.argsort(np.argsort(-scores[query], axis=1, kind="stable"), axis=1)
+                turn = (rank[np.arange(shape.depth), occupied] * place).sum(axis=1)
+            order = np.argsort(turn, kind="stable")
+            found = table.fill(order, query, n_neighbors, shape.sparsity)
         n_candidates += len(found)
         gaps = np.square(vectors[found] - vectors[query]).sum(axis=1)
         best = found[np.argsort(gaps, kind="stable")[:n_neighbors]]

@@ -54,7 +54,9 @@ def write_tensors(
             shutil.rmtree(old, ignore_errors=True)
 
 
-def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_tensors(
+    path: Path, kind: str, versions: tuple[int, ...]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read what :func:`write_tensors` wrote, or raise a :class:`StorageError` that says why not."""
     config_path, tensor_path = path / "config.json", path / "model.safetensors"
     try:
@@ -69,10 +71,10 @@ def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], d
     if not isinstance(config, dict) or config.get("kind") != kind:
         found = config.get("kind") if isinstance(config, dict) else None
         raise StorageError(f"{path} holds {found!r}, must be a {kind}")
-    if config.get("format_version") != version:
+    if config.get("format_version") not in versions:
         raise IncompatibleFormatError(
             f"{path} has format version {config.get('format_version')}, this package reads "
-            f"version {version}"
+            f"version {' and '.join(map(str, versions))}"
         )
     if len(blob) != config.get("model_bytes"):
         raise CorruptIndexError(

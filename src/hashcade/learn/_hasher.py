@@ -14,11 +14,21 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from hashcade.errors import ConfigError, NotFittedError
+from hashcade.codes._check import checked_count
+from hashcade.errors import NotFittedError
+from hashcade.learn._adapt import adapt_model
+from hashcade.learn._base import base_digest, take_base
+from hashcade.learn._codebook import assign_to_book
 from hashcade.learn._display import Display
 from hashcade.learn._estimator import EstimatorHabits
-from hashcade.learn._inputs import checked_embeddings, checked_images, checked_labels
+from hashcade.learn._inputs import (
+    checked_embeddings,
+    checked_images,
+    checked_labels,
+    checked_views,
+)
 from hashcade.learn._model import HashModel
+from hashcade.learn._networks import takes_images
 from hashcade.learn._plan import Plan, make_plan
 from hashcade.learn._run import Run
 from hashcade.learn._split import stratified_split
@@ -44,17 +54,23 @@ class Hasher(EstimatorHabits):
     loss
         ``"npairs"`` or ``"triplet"``.
     backbone
-        None for embeddings. For images ``"stride"`` (made for CPUs), ``"nin"`` (the paper's) or
-        a ``torch.nn.Module`` from float[n, 3, height, width] to float[n, features].
+        None for embeddings as they are. ``"mlp"`` for vectors that another network made: a base
+        network of one hidden layer is trained on them. For images ``"stride"`` (made for CPUs) or
+        ``"nin"`` (the paper's). Or a ``torch.nn.Module`` to float[n, features], from
+        float[n, 3, height, width] or float[n, size].
     assignment
-        How an item finds its bucket. ``"path"``: by its best slot at each level.
+        How an item finds its bucket. ``"path"``: by its best slot at each level, as in the
+        paper. ``"codebook"``: of the buckets that were given to classes, the one with the largest
+        sum of slot scores over the levels; training goes on for ``joint_steps`` with this in view.
     embedding_size
-        Size of the vectors for re-ranking. None: for embeddings the vectors that were given, for
-        images 64 (npairs) or 256 (triplet). With a number, embeddings get a learned projection.
+        Size of the vectors for re-ranking. None: without a backbone the vectors that were given,
+        else 64 (npairs) or 256 (triplet). With a number, embeddings get a learned projection.
     hidden_size
-        Hidden layer of the hash head. None: 512 for embeddings, none for images.
-    steps, base_steps
-        Batches of the hash stage and of the base stage. None: from the size of the data.
+        Units of the hidden layer: without a backbone of the hash head, with ``"mlp"`` of the
+        network, on which the head is linear. None: 512; with other backbones none.
+    steps, base_steps, joint_steps
+        Batches of the hash stage, the base stage and the joint stage. None: from the size of the
+        data. ``joint_steps=0`` makes the code book and trains no more.
     schedule
         ``"one-cycle"`` for short runs, ``"paper"`` (decay by 0.3), or ``"constant"``.
     rate
@@ -65,6 +81,9 @@ class Hasher(EstimatorHabits):
         Of the code problem, and of the npairs loss in the hash stage. None: by loss and sparsity.
     margin
         Of the triplet loss.
+    remap
+        Whether classes with equal codes at a level count as one class there, as in the paper.
+        False keeps the labels (the paper's ablation "Ours-r").
     classes_per_batch, items_per_class
         Composition of a batch. ``items_per_class`` must be even for npairs.
     augment
@@ -91,6 +110,8 @@ class Hasher(EstimatorHabits):
     validation_ : dict
         Figures on the items set aside: ``precision_at_1`` and ``bucket_nmi`` in percent,
         ``speedup_factor``. Empty if nothing was set aside.
+    codebook_ : int64[n_codes, sparsity]
+        With ``assignment="codebook"`` the buckets of each class, in the order of ``classes_``.
 
     Examples
     --------
@@ -116,6 +137,7 @@ class Hasher(EstimatorHabits):
         hidden_size: int | None = None,
         steps: int | None = None,
         base_steps: int | None = None,
+        joint_steps: int | None = None,
         schedule: str = "one-cycle",
         rate: float = 3e-3,
         base_rate: float = 0.1,
@@ -123,6 +145,7 @@ class Hasher(EstimatorHabits):
         collision_penalty: float | None = None,
         regulariser: float | None = None,
         margin: float = 0.3,
+        remap: bool = True,
         classes_per_batch: int = 64,
         items_per_class: int = 2,
         augment: str = "crop-mirror",
@@ -164,15 +187,21 @@ class Hasher(EstimatorHabits):
 
     # -- learning ------------------------------------------------------------------------------
 
-    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, *, base: Hasher | None = None) -> Self:
         """Learn from labelled items.
 
         Parameters
         ----------
         X : float[n, size] or uint8[n, height, width, 3]
-            Embeddings, or images if there is a backbone.
+            Embeddings, or images if there is a backbone for them. Embeddings may come in several
+            views, float[n, views, size], for instance of an image and of its mirror image:
+            training takes one of them at random, everything else the first.
         y : int or str[n]
             Classes; any numbers or strings.
+        base
+            A fitted hasher whose base network and embedding layer are taken over, and not trained
+            again: several tables then share their vectors. It must have been fitted with the same
+            ``backbone``, ``embedding_size`` and kind of loss, on items of the same shape.
 
         Raises
         ------
@@ -183,10 +212,8 @@ class Hasher(EstimatorHabits):
         """
         # ---- everything is checked first
         settings = self.get_params()
-        images = settings["backbone"] is not None
-        if settings["assignment"] == "codebook":
-            raise ConfigError("assignment='codebook' is not available yet, must be 'path'")
-        items = checked_images(X) if images else checked_embeddings(X)
+        images = takes_images(settings["backbone"], X)
+        items = checked_images(X) if images else checked_views(X)
         names = checked_labels(y, len(items))
         classes, labels = np.unique(names, return_inverse=True)
         labels = labels.astype(np.int64)
@@ -196,32 +223,36 @@ class Hasher(EstimatorHabits):
         if not 0.0 <= fraction < 1.0:
             raise ValueError(f"validation_fraction={fraction!r} must be >= 0 and < 1")
         training, validation = stratified_split(labels, fraction=fraction, random_state=seed)
-        plan = make_plan(settings, len(classes), len(training), items.shape[1:])
+        item_shape = items.shape[1:] if images else items.shape[-1:]
+        plan = make_plan(settings, len(classes), len(training), item_shape)
 
         # ---- the model with its first weights
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = plan.make_model()
         tensor = torch.from_numpy(items)
-        model.prepare.learn(tensor[torch.from_numpy(training)])  # type: ignore[operator]
-        model.to(device)
         data = TrainingData(tensor if images else tensor.to(device), labels, training, validation)
+        model.to(device)
+        stages = plan.stages
+        if base is None:
+            model.prepare.learn(data.whole(training))  # type: ignore[operator]
+        else:
+            take_base(model, plan, *base._fitted())
+            stages = tuple(stage for stage in stages if stage.name != "base")
 
         # ---- training; without a single stage left to do there are no new figures
         run_dir = None if settings["run_dir"] is None else Path(settings["run_dir"])
         fingerprint = {**plan.describe(), "random_state": seed, "data": _fingerprint(items, labels)}
-        run = Run(run_dir, [stage.name for stage in plan.stages], fingerprint)
+        if base is not None:
+            fingerprint["base"] = base_digest(model)
+        run = Run(run_dir, [stage.name for stage in stages], fingerprint)
         display = Display(settings["verbose"])
         if len(validation) == 0 and fraction > 0:
             display.say("no class has 4 items or more: nothing is set aside, last weights are kept")
-        results = train(model, plan.stages, data, seed=seed, run=run, display=display)
+        results = train(model, stages, data, seed=seed, run=run, display=display)
 
         # ---- done: only now the estimator changes
-        self._plan = plan
-        self._model = model.cpu().eval()
-        self.shape_ = plan.shape
-        self.classes_ = classes
-        self.validation_ = dict(results[-1].best_figures)
+        self._become(plan, model.cpu().eval(), classes, dict(results[-1].best_figures))
         return self
 
     # -- use -----------------------------------------------------------------------------------
@@ -233,11 +264,48 @@ class Hasher(EstimatorHabits):
     def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Bucket ids, int64[n, sparsity], best first."""
         scores = self.scores(X)
+        if self._plan.n_codes:
+            return assign_to_book(scores, self.codebook_, self.shape_)
         return self.shape_.scores_to_bucket_ids(scores)
 
     def embed(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Vectors for re-ranking, float32[n, size]: for embeddings the given ones by default."""
         return self._apply("vectors", X)
+
+    def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
+        """A hasher for a database of classes that training never saw; no labels are needed.
+
+        Clusters of the items take the place of classes: they get codes, and the last layer of
+        the hash network is trained anew to find them. It takes seconds, and this hasher stays as
+        it is. Vectors for re-ranking do not change, so an index needs new bucket ids alone.
+
+        Parameters
+        ----------
+        X
+            The database as :meth:`transform` takes it, or a part of it.
+        n_codes
+            How many codes there shall be, about the speed-up that a search will have. None: as
+            many as there were classes in training.
+
+        Returns
+        -------
+        Hasher
+            A copy with ``assignment="codebook"``. The rows of its ``codebook_`` stand for
+            clusters; ``validation_`` is empty, for nothing was labelled.
+        """
+        model, plan = self._fitted()
+        items = self._checked_items(X)
+        if n_codes is None:
+            n_codes = len(self.classes_)
+        n_codes = checked_count("n_codes", n_codes)
+        for name, limit in (("items in X", len(items)), ("n_buckets", plan.shape.n_buckets)):
+            if n_codes > limit:
+                raise ValueError(f"n_codes={n_codes} must be <= {name} = {limit}")
+        seed = _checked_seed(self.get_params()["random_state"])
+        adapted, new_plan = adapt_model(model, plan, torch.from_numpy(items), n_codes, seed=seed)
+        hasher = type(self)(**{**self.get_params(), "assignment": "codebook"})
+        hasher._become(new_plan, adapted.eval(), self.classes_, {})
+        return hasher
 
     # -- files ---------------------------------------------------------------------------------
 
@@ -263,12 +331,25 @@ class Hasher(EstimatorHabits):
         """
         stored = load_hasher(Path(path), backbone)
         hasher = cls(**stored.settings)
-        hasher._plan, hasher._model = stored.plan, stored.model
-        hasher.shape_, hasher.classes_ = stored.plan.shape, stored.classes
-        hasher.validation_ = stored.validation
+        hasher._become(stored.plan, stored.model, stored.classes, stored.validation)
         return hasher
 
     # -- helpers -------------------------------------------------------------------------------
+
+    def _become(
+        self,
+        plan: Plan,
+        model: HashModel,
+        classes: npt.NDArray[Any],
+        validation: dict[str, float],
+    ) -> None:
+        """Take over what was learned or read."""
+        self._plan, self._model = plan, model
+        self.shape_, self.classes_, self.validation_ = plan.shape, classes, validation
+        if plan.n_codes:
+            self.codebook_ = model.codebook.numpy().copy()
+        elif hasattr(self, "codebook_"):  # of an earlier fit
+            del self.codebook_
 
     def _fitted(self) -> tuple[HashModel, Plan]:
         if not hasattr(self, "_model"):
@@ -276,12 +357,15 @@ class Hasher(EstimatorHabits):
         return self._model, self._plan
 
     def _apply(self, what: str, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        model, plan = self._fitted()
-        if plan.backbone is None:
-            items: npt.NDArray[Any] = checked_embeddings(X, plan.item_shape[0])
-        else:
-            items = checked_images(X, plan.item_shape)
-        return in_chunks(model, what, torch.from_numpy(items))
+        model, _ = self._fitted()
+        return in_chunks(model, what, torch.from_numpy(self._checked_items(X)))
+
+    def _checked_items(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Items of the shape that was learned from."""
+        _, plan = self._fitted()
+        if len(plan.item_shape) == 1:
+            return checked_embeddings(X, plan.item_shape[0])
+        return checked_images(X, plan.item_shape)
 
 
 def _checked_seed(value: object) -> int:

@@ -48,6 +48,15 @@ def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np
     return single
 
 
+def checked_views(items: object) -> npt.NDArray[np.float32]:
+    """Return embeddings to learn from: float32[n, size], or float32[n, views, size]."""
+    values = as_array("X", items)
+    if values.ndim != 3 or 0 in values.shape:
+        return checked_embeddings(values)
+    single = checked_embeddings(values.reshape(len(values), -1))
+    return single.reshape(values.shape)
+
+
 def checked_images(
     items: object, item_shape: tuple[int, ...] | None = None
 ) -> npt.NDArray[np.uint8]:

@@ -32,7 +32,7 @@ class HashModel(nn.Module):
     item_shape
         ``(size,)`` for embeddings, ``(height, width, 3)`` for images.
     backbone
-        From prepared images to features; None for embeddings.
+        From prepared items to features; None for embeddings as they are.
     embedding_size
         Outputs of the layer that is trained by the base loss; None for embeddings that are
         re-ranked as they are.
@@ -41,7 +41,11 @@ class HashModel(nn.Module):
     unit_length
         Whether vectors of the embedding layer, and each level's scores, are brought to unit
         length (as the triplet loss wants it).
+    n_codes
+        Rows of the code book; 0 for none. The book is stored with the weights.
     """
+
+    codebook: Tensor  # int64[n_codes, sparsity]
 
     def __init__(
         self,
@@ -52,22 +56,24 @@ class HashModel(nn.Module):
         embedding_size: int | None,
         hidden_size: int,
         unit_length: bool,
+        n_codes: int = 0,
     ) -> None:
         super().__init__()
         self.shape = shape
         self.unit_length = unit_length
         self.prepare: nn.Module
-        if backbone is None:
-            (size,) = item_shape
-            self.prepare = PrepareEmbeddings(size)
-            self.base: nn.Module = nn.Identity()
+        if len(item_shape) == 1:
+            self.prepare = PrepareEmbeddings(item_shape[0])
         else:
             self.prepare = PrepareImages(item_shape)
-            self.base = backbone
-            size = feature_size(backbone, self.prepare(torch.zeros(1, *item_shape)))
+        self.base: nn.Module = nn.Identity() if backbone is None else backbone
+        size = feature_size(self.base, self.prepare(torch.zeros(1, *item_shape)))
         self.embedding = None if embedding_size is None else new_linear(size, embedding_size)
         self.hash_base = copy.deepcopy(self.base)
         self.head = hash_head(size, shape.depth * shape.width, hidden_size=hidden_size)
+        book = torch.zeros(n_codes, shape.sparsity, dtype=torch.int64)
+        # A model without a book has the weights that it had before there were books.
+        self.register_buffer("codebook", book, persistent=n_codes > 0)
 
     def vectors(self, items: Tensor) -> Tensor:
         """Vectors for re-ranking, float[n, size]."""
@@ -78,9 +84,21 @@ class HashModel(nn.Module):
 
     def scores(self, items: Tensor) -> Tensor:
         """Slot scores, float[n, depth, width]."""
-        raw = self.head(self.hash_base(self.prepare(items)))
-        scores: Tensor = raw.reshape(len(items), self.shape.depth, self.shape.width)
+        return self.slot_scores(self.head[-1](self.hidden(items)))
+
+    def hidden(self, items: Tensor) -> Tensor:
+        """What the last layer of the hash network sees, float[n, units]."""
+        features: Tensor = self.head[:-1](self.hash_base(self.prepare(items)))
+        return features
+
+    def slot_scores(self, outputs: Tensor) -> Tensor:
+        """Outputs of the last layer, float[n, depth * width], as float[n, depth, width]."""
+        scores = outputs.reshape(len(outputs), self.shape.depth, self.shape.width)
         return F.normalize(scores, dim=2) if self.unit_length else scores
+
+    def set_codebook(self, codebook: Tensor) -> None:
+        """Take another code book, of any number of rows: int64[n_codes, sparsity]."""
+        self.register_buffer("codebook", codebook.clone())
 
     def start_hash_base(self) -> None:
         """Let the hash base start from the base as it is now."""

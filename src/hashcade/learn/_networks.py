@@ -1,13 +1,16 @@
-"""Networks that turn 32×32 images into features: the paper's, and one made for CPUs.
+"""Networks that turn items into features: the paper's, one made for CPUs, one for vectors.
 
-A backbone is any ``torch.nn.Module`` from images, float[n, 3, height, width], to features,
-float[n, size]. What follows it, the embedding layer and the hash head, is in ``_model``.
+A backbone is any ``torch.nn.Module`` from images, float[n, 3, height, width], or from vectors,
+float[n, inputs], to features, float[n, size]. What follows it, the embedding layer and the hash
+head, is in ``_model``.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+
+from hashcade.codes._check import as_array
 
 
 class NIN(nn.Module):
@@ -75,6 +78,7 @@ class StrideNet(nn.Module):
             *_block(128, 256),  # 4×4
             nn.AdaptiveMaxPool2d(1),
             nn.Flatten(),
+            nn.BatchNorm1d(256),  # maxima are all positive: dot products want them centred
         )
 
     def forward(self, images: Tensor) -> Tensor:
@@ -82,18 +86,58 @@ class StrideNet(nn.Module):
         return self.layers(images)  # type: ignore[no-any-return]
 
 
-BACKBONES: dict[str, type[nn.Module]] = {"nin": NIN, "stride": StrideNet}
+class MLP(nn.Module):
+    """A network for vectors that another network made: one hidden layer.
+
+    Parameters
+    ----------
+    inputs
+        Size of the vectors.
+    hidden_size
+        Units of the hidden layer, which are the features.
+    dropout
+        Part of the features that is dropped at random while training.
+    """
+
+    weight_decay = 0.0
+
+    def __init__(self, inputs: int, *, hidden_size: int = 512, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(inputs, hidden_size), nn.ReLU(), nn.Dropout(dropout))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Features of vectors: float[n, inputs] to float[n, hidden_size]."""
+        return self.layers(vectors)  # type: ignore[no-any-return]
 
 
-def make_backbone(backbone: str | nn.Module) -> nn.Module:
-    """The network of a name, or the user's own as it is."""
+IMAGE_NETWORKS: dict[str, type[nn.Module]] = {"nin": NIN, "stride": StrideNet}
+BACKBONES = ("mlp", *sorted(IMAGE_NETWORKS))
+
+
+def make_backbone(backbone: str | nn.Module, inputs: int, *, hidden_size: int) -> nn.Module:
+    """The network of a name, or the user's own as it is.
+
+    Parameters
+    ----------
+    inputs, hidden_size
+        Of ``"mlp"``: the size of its vectors, and of its hidden layer.
+    """
     if isinstance(backbone, nn.Module):
         return backbone
-    if backbone not in BACKBONES:
+    if backbone == "mlp":
+        return MLP(inputs, hidden_size=hidden_size)
+    return IMAGE_NETWORKS[backbone]()
+
+
+def takes_images(backbone: str | nn.Module | None, items: object) -> bool:
+    """Whether items are images: by the name of the network, else by their shape."""
+    if isinstance(backbone, nn.Module):
+        return as_array("X", items).ndim == 4
+    if backbone is not None and backbone not in BACKBONES:
         raise ValueError(
-            f"backbone={backbone!r} must be a torch.nn.Module or one of {sorted(BACKBONES)}"
+            f"backbone={backbone!r} must be a torch.nn.Module or one of {list(BACKBONES)}"
         )
-    return BACKBONES[backbone]()
+    return backbone in IMAGE_NETWORKS
 
 
 @torch.no_grad()
@@ -106,7 +150,7 @@ def feature_size(backbone: nn.Module, example: Tensor) -> int:
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(example):
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ValueError(
-            f"backbone turns images of shape {tuple(example.shape)} into {got}, "
+            f"backbone turns items of shape {tuple(example.shape)} into {got}, "
             f"must be a tensor of shape ({len(example)}, size)"
         )
     return int(features.shape[1])

@@ -14,16 +14,19 @@ from hashcade.codes._shape import CodeShape
 from hashcade.learn._defaults import (
     default_collision_penalty,
     default_regulariser,
+    default_sharpness,
     default_sibling_penalty,
     default_steps,
     default_width,
 )
 from hashcade.learn._model import HashModel
-from hashcade.learn._networks import make_backbone
+from hashcade.learn._networks import IMAGE_NETWORKS, MLP, make_backbone
 from hashcade.learn._schedules import SCHEDULES
 from hashcade.learn._stage import AUGMENTATIONS, LOSSES, Stage
 
 _VALIDATIONS = 10  # looks at the items set aside, in a stage
+_STEPS = {"base": "base_steps", "hash": "steps", "joint": "joint_steps"}  # setting of each stage
+ASSIGNMENTS = ("path", "codebook")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +40,24 @@ class Plan:
     hidden_size: int
     unit_length: bool
     stages: tuple[Stage, ...]
+    n_codes: int = 0
 
     def make_model(self) -> HashModel:
         """A model with first weights from torch's global generator."""
         backbone = self.backbone
+        by_mlp = backbone == "mlp"  # then the hidden layer is that of the network
         if backbone is not None:  # the user's own module stays as it is
-            backbone = copy.deepcopy(make_backbone(backbone))
+            backbone = copy.deepcopy(
+                make_backbone(backbone, self.item_shape[0], hidden_size=self.hidden_size)
+            )
         return HashModel(
             self.shape,
             self.item_shape,
             backbone=backbone,
             embedding_size=self.embedding_size,
-            hidden_size=self.hidden_size,
+            hidden_size=0 if by_mlp else self.hidden_size,
             unit_length=self.unit_length,
+            n_codes=self.n_codes,
         )
 
     def describe(self) -> dict[str, Any]:
@@ -65,6 +73,7 @@ class Plan:
             "hidden_size": self.hidden_size,
             "unit_length": self.unit_length,
             "stages": [asdict(stage) for stage in self.stages],
+            "n_codes": self.n_codes,
         }
 
 
@@ -76,9 +85,8 @@ def make_plan(
     _one_of("loss", loss, LOSSES)
     _one_of("schedule", schedule, SCHEDULES)
     _one_of("augment", settings["augment"], AUGMENTATIONS)
-    _one_of("assignment", settings["assignment"], ("path",))
-    images = backbone is not None
-    module = make_backbone(backbone) if images else None
+    _one_of("assignment", settings["assignment"], ASSIGNMENTS)
+    images = len(item_shape) == 3
 
     # ---- the table
     depth = checked_count("depth", settings["depth"])
@@ -86,7 +94,9 @@ def make_plan(
     if width is None:
         width = default_width(n_classes, depth)
     shape = CodeShape(width=width, depth=depth, sparsity=settings["sparsity"])
-    if n_classes > shape.n_buckets:
+    # In a flat table classes may share slots (Jeong & Song have 64 for 100 classes); in a tree
+    # they never need to, so a small one is a slip.
+    if n_classes > shape.n_buckets and depth > 1:
         raise ValueError(
             f"y has {n_classes} classes, must be <= n_buckets = width**depth = "
             f"{shape.width}**{shape.depth} = {shape.n_buckets}"
@@ -101,37 +111,43 @@ def make_plan(
 
     # ---- layers
     embedding_size = settings["embedding_size"]
-    if embedding_size is None and images:
+    if embedding_size is None and backbone is not None:
         embedding_size = 256 if loss == "triplet" else 64
     if embedding_size is not None:
         embedding_size = checked_count("embedding_size", embedding_size)
     hidden_size = settings["hidden_size"]
     if hidden_size is None:
-        hidden_size = 0 if images else 512
-    elif hidden_size != 0:
+        hidden_size = 512 if backbone in (None, "mlp") else 0
+    elif hidden_size != 0 or backbone == "mlp":
         hidden_size = checked_count("hidden_size", hidden_size)
+    decay_of = IMAGE_NETWORKS.get(backbone, MLP) if isinstance(backbone, str) else backbone
 
     # ---- stages
+    remap = settings["remap"]
+    if not isinstance(remap, bool):
+        raise ValueError(f"remap={remap!r} must be True or False")
+
     def stage(name: str) -> Stage:
-        steps = settings["steps" if name == "hash" else "base_steps"]
+        steps = settings[_STEPS[name]]
         if steps is None:
             steps = default_steps(n_items, per_batch * per_class, images=images, schedule=schedule)
-        steps = checked_count("steps" if name == "hash" else "base_steps", steps)
+        if not (name == "joint" and steps == 0):  # the book alone, and no training with it
+            steps = checked_count(_STEPS[name], steps)
         return Stage(
             name=name,
             loss=loss,
             steps=steps,
-            validate_every=-(-steps // _VALIDATIONS),
+            validate_every=max(1, -(-steps // _VALIDATIONS)),
             rate=_positive("rate", settings["rate"]),
             schedule=schedule,
             base_rate=1.0
             if name == "base"
             else checked_penalty("base_rate", settings["base_rate"]),
             weight_decay=5e-4,
-            base_weight_decay=float(getattr(module, "weight_decay", 0.0)),
+            base_weight_decay=float(getattr(decay_of, "weight_decay", 0.0)),
             margin=checked_penalty("margin", settings["margin"]),
             regulariser=_given(
-                settings, "regulariser", name == "hash", default_regulariser(name, shape.sparsity)
+                settings, "regulariser", name != "base", default_regulariser(name, shape.sparsity)
             ),
             sibling_penalty=_given(settings, "sibling_penalty", True, default_sibling_penalty()),
             collision_penalty=_given(
@@ -140,9 +156,13 @@ def make_plan(
             classes_per_batch=per_batch,
             items_per_class=per_class,
             augment=settings["augment"] if images else "none",
+            remap=remap,
+            sharpness=default_sharpness(loss),
         )
 
-    names = ["hash"] if embedding_size is None else ["base", "hash"]
+    by_book = settings["assignment"] == "codebook"
+    names = [*(["base"] if embedding_size is not None else []), "hash"]
+    names += ["joint"] if by_book else []
     return Plan(
         shape=shape,
         item_shape=tuple(item_shape),
@@ -151,6 +171,7 @@ def make_plan(
         hidden_size=hidden_size,
         unit_length=loss == "triplet",
         stages=tuple(stage(name) for name in names),
+        n_codes=n_classes if by_book else 0,
     )
 
 

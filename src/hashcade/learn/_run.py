@@ -24,7 +24,7 @@ from hashcade.errors import ConfigError, StorageError
 from hashcade.learn._files import read_tensors, write_tensors
 
 _KIND = "hashcade checkpoint"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Run:
         newest = self._checkpoints()
         if not newest:
             return None
-        config, tensors = read_tensors(newest[-1], _KIND, _VERSION)
+        config, tensors = read_tensors(newest[-1], _KIND, (_VERSION,))
         there = config["fingerprint"]
         for key, here in self._fingerprint.items():
             if there.get(key) != here:

@@ -24,7 +24,8 @@ class Stage:
     Attributes
     ----------
     name
-        ``"base"`` trains the vectors for re-ranking, ``"hash"`` the slot scores.
+        ``"base"`` trains the vectors for re-ranking, ``"hash"`` the slot scores, ``"joint"`` the
+        sums of slot scores over the code book.
     loss
         ``"npairs"`` or ``"triplet"``.
     steps, validate_every
@@ -39,6 +40,10 @@ class Stage:
         Of triplet and npairs.
     sibling_penalty, collision_penalty
         Of the code problem, per ordered pair.
+    remap
+        Whether equal codes count as equal labels in the hash loss.
+    sharpness
+        Factor on the sums of scores in the softmax of the joint stage.
     classes_per_batch, items_per_class
         Composition of a batch.
     augment
@@ -61,6 +66,8 @@ class Stage:
     classes_per_batch: int
     items_per_class: int
     augment: str
+    remap: bool = True  # files of the first format have neither this nor the next
+    sharpness: float = 1.0
 
     def base_loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Loss of plain vectors, float[n, size], of a batch made by the sampler."""
@@ -81,7 +88,8 @@ class Stage:
         """
         total = scores.new_zeros(())
         for level, level_codes in enumerate(class_codes):
-            labels = torch.from_numpy(relabel_by_code(level_codes)).to(scores.device)
+            classes = relabel_by_code(level_codes) if self.remap else np.arange(len(level_codes))
+            labels = torch.from_numpy(classes).to(scores.device)
             codes = torch.from_numpy(level_codes).to(scores.device)
             if self.loss == "triplet":
                 total = total + hash_triplet_loss(

@@ -20,7 +20,8 @@ from hashcade.learn._plan import Plan
 from hashcade.learn._stage import Stage
 
 KIND = "hashcade model"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # the first format knew no code book
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def save_hasher(
 
 def load_hasher(path: Path, backbone: nn.Module | None) -> StoredHasher:
     """Read a trained hasher, or raise an error that says in one line why not."""
-    config, tensors = read_tensors(path, KIND, VERSION)
+    config, tensors = read_tensors(path, KIND, READABLE)
     try:
         plan = _read_plan(config["plan"], path, backbone)
         model = plan.make_model()
@@ -92,4 +93,5 @@ def _read_plan(stored: dict[str, Any], path: Path, backbone: nn.Module | None) -
         hidden_size=stored["hidden_size"],
         unit_length=stored["unit_length"],
         stages=tuple(Stage(**stage) for stage in stored["stages"]),
+        n_codes=stored.get("n_codes", 0),
     )

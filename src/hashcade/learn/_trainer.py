@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from hashcade.codes._cascade import solve_cascade
+from hashcade.learn._codebook import assign_to_book, joint_loss, solve_codebook
 from hashcade.learn._display import Display
 from hashcade.learn._figures import bucket_nmi, exhaustive_precision, search_figures
 from hashcade.learn._interrupt import InterruptLater
@@ -33,10 +34,26 @@ _SAVE_SECONDS = 60.0  # between checkpoints, if no validation comes first
 class TrainingData:
     """Items on the side of training, and items set aside. Labels are numbers 0, 1, 2, ..."""
 
-    items: Tensor  # float32[n, size] or uint8[n, h, w, 3]
+    items: Tensor  # float32[n, size], float32[n, views, size] or uint8[n, h, w, 3]
     labels: npt.NDArray[np.int64]  # (n,)
     training: npt.NDArray[np.int64]  # indices
     validation: npt.NDArray[np.int64]  # indices; may be none
+
+    def whole(self, chosen: npt.NDArray[np.int64]) -> Tensor:
+        """The chosen items as they are; of several views the first."""
+        first = self.items[:, 0] if self.items.ndim == 3 else self.items
+        return first[torch.from_numpy(chosen).to(first.device)]
+
+    def varied(self, chosen: npt.NDArray[np.int64], augment: str, seed: int) -> Tensor:
+        """The chosen items as training sees them: images changed at random, or a random view."""
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.from_numpy(chosen).to(self.items.device)
+        if self.items.ndim == 3:
+            views = torch.randint(self.items.shape[1], (len(chosen),), generator=generator)
+            return self.items[rows, views.to(rows.device)]
+        if augment == "none":
+            return self.items[rows]
+        return augment_images(self.items[rows], generator, mirror=augment == "crop-mirror")
 
 
 def train(
@@ -96,6 +113,10 @@ def _train_stage(
         model.start_hash_base()
     optimizer = make_optimizer(model, stage)
     progress = Progress(stage.name)
+    if stage.name == "joint" and checkpoint is None:
+        # The book as the hash stage leaves it is worth looking at: training on may not help.
+        write_codebook(model, stage, data)
+        progress.best_step, progress.best_figures = 0, validate(model, stage, data)
     best = _copy_state(model)
     if checkpoint is not None:
         progress, tensors = checkpoint
@@ -114,17 +135,15 @@ def _train_stage(
             epoch = step // sampler.batches_per_epoch
             batches = data.training[sampler.epoch(epoch)]
         chosen = batches[step % sampler.batches_per_epoch]  # (n · m,)
-        items = data.items[torch.from_numpy(chosen).to(data.items.device)]
-        if stage.augment != "none":
-            generator = torch.Generator().manual_seed(_step_seed(seed, stage.name, step) + 1)
-            items = augment_images(items, generator, mirror=stage.augment == "crop-mirror")
+        items = data.varied(chosen, stage.augment, _step_seed(seed, stage.name, step) + 1)
         items = items.to(device, non_blocking=True)
 
         # ---- the loss; for the hash stage first the codes, outside autograd
         _train_mode(model, stage)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
-            outputs = model.scores(items) if stage.name == "hash" else model.vectors(items)
+            outputs = model.vectors(items) if stage.name == "base" else model.scores(items)
         outputs = outputs.float()
+        labels_here = torch.from_numpy(data.labels[chosen]).to(device)
         if stage.name == "hash":
             class_scores = class_means(outputs, sampler.items_per_class)
             clock = time.perf_counter()
@@ -136,8 +155,12 @@ def _train_stage(
             )
             solver_seconds += time.perf_counter() - clock
             loss = stage.hash_loss(outputs, class_codes)
+        elif stage.name == "joint":
+            loss = joint_loss(
+                outputs, labels_here, model.codebook, model.shape, sharpness=stage.sharpness
+            )
         else:
-            loss = stage.base_loss(outputs, torch.from_numpy(data.labels[chosen]).to(device))
+            loss = stage.base_loss(outputs, labels_here)
 
         # ---- the gradient step
         factor = rate_factor(stage.schedule, step, stage.steps)
@@ -201,7 +224,7 @@ def make_optimizer(model: HashModel, stage: Stage) -> torch.optim.Adam:
     """Adam with the new layers at the full rate and the network below at a part of it."""
     new: nn.Module | None
     base, new = (
-        (model.hash_base, model.head) if stage.name == "hash" else (model.base, model.embedding)
+        (model.base, model.embedding) if stage.name == "base" else (model.hash_base, model.head)
     )
     groups = []
     for module, factor, decay in (
@@ -221,17 +244,38 @@ def validate(model: HashModel, stage: Stage, data: TrainingData) -> dict[str, fl
         return {}
     labels = data.labels[data.validation]
     model.eval()
-    items = data.items[torch.from_numpy(data.validation)]
+    items = data.whole(data.validation)
     vectors = in_chunks(model, "vectors", items)
     if stage.name == "base":
         return {"precision_at_1": exhaustive_precision(vectors, labels, n_neighbors=1)}
     scores = in_chunks(model, "scores", items)
-    found = search_figures(scores, vectors, labels, model.shape, n_neighbors=1)
+    book = model.codebook.cpu().numpy() if stage.name == "joint" else None
+    found = search_figures(scores, vectors, labels, model.shape, n_neighbors=1, codebook=book)
+    buckets = (
+        model.shape.scores_to_bucket_ids(scores)
+        if book is None
+        else assign_to_book(scores, book, model.shape)
+    )
     return {
         "precision_at_1": found.precision,
         "speedup_factor": found.speedup,
-        "bucket_nmi": bucket_nmi(model.shape.scores_to_bucket_ids(scores)[:, 0], labels),
+        "bucket_nmi": bucket_nmi(buckets[:, 0], labels),
     }
+
+
+@torch.no_grad()
+def write_codebook(model: HashModel, stage: Stage, data: TrainingData) -> None:
+    """Give the model a code for every class, from all items on the side of training."""
+    model.eval()
+    codebook = solve_codebook(
+        in_chunks(model, "scores", data.whole(data.training)),
+        data.labels[data.training],
+        len(model.codebook),
+        model.shape,
+        sibling_penalty=stage.sibling_penalty,
+        collision_penalty=stage.collision_penalty,
+    )
+    model.codebook.copy_(torch.from_numpy(codebook))
 
 
 @torch.no_grad()
@@ -263,7 +307,7 @@ def _merit(figures: dict[str, float]) -> tuple[float, float]:
 def _train_mode(model: HashModel, stage: Stage) -> None:
     """Training mode for what is trained; a frozen network keeps its running statistics."""
     model.train()
-    if stage.name == "hash":
+    if stage.name != "base":
         model.base.eval()
         model.hash_base.train(stage.base_rate > 0)
 

@@ -1,0 +1,179 @@
+"""The service under load, under ``kill -9``, and beside the library call alone.
+
+``make bench-service``; writes ``docs/results/service.md`` and ``service.json``. Three questions:
+
+- Two client processes on loopback, mixed reads and 1 % writes: how many requests a second, and how
+  long do they take? No error is accepted but 429.
+- If the service is killed in the middle of it, is every acknowledged write there on restart?
+- What does a search of 64 queries cost through the service, beside the library call alone?
+  The claim: at most twice its time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from _service_clients import CLIENTS, acknowledged_rounds, load, ratios
+from _service_process import ServiceProcess
+
+import hashcade
+from hashcade import CodeShape, HashIndex
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+DIM = 128
+SIZES = {"fifty thousand": (50_000, 100), "million": (1_000_000, 1000)}  # items, buckets in use
+SHAPE = CodeShape(width=32, depth=2)
+
+
+def build(folder: Path, name: str) -> Path:
+    """An index of gaussian clusters, one to a bucket, with labels; made once."""
+    n, n_clusters = SIZES[name]
+    place = folder / name.replace(" ", "-")
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(n_clusters, DIM)).astype(np.float32)
+    owner = rng.integers(0, n_clusters, n)
+    vectors = rng.standard_normal((n, DIM), dtype=np.float32)
+    vectors += centres[owner]
+    HashIndex.build(owner, vectors, labels=owner, shape=SHAPE).save(place)
+    np.save(folder / f"{place.name}-centres.npy", centres)
+    return place
+
+
+def main() -> int:
+    """Measure, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60.0, help="of load")
+    parser.add_argument("--rounds", type=int, default=50, help="of kill -9")
+    parser.add_argument("--repeats", type=int, default=300, help="of each batch of 64")
+    parser.add_argument("--note", default="", help="what else the machine did")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    results: dict[str, object] = {"machine": machine(), "note": options.note}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        results["batch_64"] = {}
+        for name in SIZES:
+            place = build(folder, name)
+            centres = np.load(folder / f"{place.name}-centres.npy")
+            with ServiceProcess(place, folder / "log") as service:
+                told = ratios(service.url, place, centres, options.repeats)
+                results["batch_64"][name] = told  # type: ignore[index]
+                say(f"batch of 64, {name}: {told}")
+                if name == "million":
+                    results["load"] = load(service.url, centres, options.seconds)
+                    say(f"load: {results['load']}")
+        place = folder / "fifty-thousand"
+        centres = np.load(folder / "fifty-thousand-centres.npy")
+        results["kill"] = acknowledged_rounds(place, centres, folder / "log", options.rounds)
+        say(f"kill -9: {results['kill']}")
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "service.json").write_text(json.dumps(results, indent=1) + "\n")
+    (options.output / "service.md").write_text(page(results))
+    return failures(results)
+
+
+def say(text: str) -> None:
+    """Progress goes to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def machine() -> str:
+    """Where this was measured."""
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    import fastapi
+    import uvicorn
+
+    return (
+        f"{model}, {CLIENTS} client processes, Python {platform.python_version()}, "
+        f"hashcade {hashcade.__version__}, fastapi {fastapi.__version__}, "
+        f"uvicorn {uvicorn.__version__}"
+    )
+
+
+def failures(results: dict) -> int:
+    """1 if something that is claimed does not hold."""
+    bad = []
+    for name, told in results["batch_64"].items():
+        if told["ratio"] > 2:
+            bad.append(f"batch of 64, {name}: {told['ratio']:.2f} times the library call")
+    if results["load"]["errors"]:
+        bad.append(f"errors under load: {results['load']['errors']}")
+    if results["kill"]["lost"]:
+        bad.append(f"{results['kill']['lost']} acknowledged writes were lost")
+    for line in bad:
+        say(f"NOT MET: {line}")
+    return 1 if bad else 0
+
+
+def page(results: dict) -> str:
+    """The results to be read."""
+    told, killed = results["load"], results["kill"]
+    lines = [
+        "# The service under load",
+        "",
+        "Made by `make bench-service`; the raw figures are in `service.json` beside this page.",
+        "",
+        f"{results['machine']}. {results['note']}".strip(),
+        "",
+        "## Load",
+        "",
+        f"A million items of {DIM} numbers, two client processes on loopback,"
+        f" {told['seconds']:.0f} s, 1 % writes; every write is on disk before it is answered."
+        " Service and clients share the cores.",
+        "",
+        f"{told['requests_per_second']:,.0f} requests a second,"
+        f" {told['queries_per_second']:,.0f} queries a second."
+        f" Answered with 429: {told['refused']}. Errors: {sum(told['errors'].values())}.",
+        "",
+        "| request | share | count | p50 ms | p95 ms | p99 ms |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind, figures in told["kinds"].items():
+        lines.append(
+            f"| {kind} | {figures['share']:.1%} | {figures['count']:,} | {figures['p50']:.2f}"
+            f" | {figures['p95']:.2f} | {figures['p99']:.2f} |"
+        )
+    lines += [
+        "",
+        "## A batch of 64 through the service, and the library call alone",
+        "",
+        "Interleaved, medians; the client is `hashcade.serve.Client`, which sends plain arrays."
+        " JSON is shown beside it. The claim is a ratio of at most 2.",
+        "",
+        "| items | library ms | service ms | ratio | ratio with JSON |",
+        "|---|---|---|---|---|",
+    ]
+    for name, figures in results["batch_64"].items():
+        lines.append(
+            f"| {name} | {figures['library_ms']:.2f} | {figures['service_ms']:.2f}"
+            f" | {figures['ratio']:.2f} | {figures['json_ratio']:.2f} |"
+        )
+    lines += [
+        "",
+        "## Killed in the middle",
+        "",
+        f"{killed['rounds']} rounds: two client processes add, remove and search; the service gets"
+        f" `kill -9` (signal {signal.SIGKILL.value}) after a random time and is started again."
+        f" {killed['acknowledged']:,} writes were acknowledged, {killed['lost']} of them were"
+        " missing afterwards.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

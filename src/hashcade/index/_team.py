@@ -1,0 +1,63 @@
+"""Threads that help with a search, and stay awake for a moment after it.
+
+The compiled half is at the end of ``_kernel.py``. A search that finds the board taken by another
+search scans alone: then the cores are busy anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import cache
+
+import numpy as np
+
+from hashcade.index._kernel import ATTENDING, BOARD_LENGTH, attend
+
+# Looks at the board before a helper goes to sleep: a few milliseconds, as OpenMP's threads wait.
+_PATIENCE = 2_000_000
+
+
+class Team:
+    """A board, and the helpers who look at it.
+
+    Parameters
+    ----------
+    n_helpers
+        Threads beside the one that searches. They start with the first call for help.
+    """
+
+    def __init__(self, n_helpers: int) -> None:
+        self.board = np.zeros(BOARD_LENGTH, dtype=np.int64)
+        self.taken = threading.Lock()
+        self.n_helpers = n_helpers
+        self._bells: list[threading.Event] = []
+
+    def call(self) -> None:
+        """Wake the helpers who sleep. Whoever calls holds the board, and does not wait."""
+        if self.board[ATTENDING] == self.n_helpers:
+            return
+        if not self._bells:
+            for number in range(self.n_helpers):
+                bell = threading.Event()
+                self._bells.append(bell)
+                name = f"hashcade-helper-{number}"
+                threading.Thread(target=self._help, args=(bell,), name=name, daemon=True).start()
+        for bell in self._bells:
+            bell.set()
+
+    def _help(self, bell: threading.Event) -> None:
+        while True:
+            bell.wait()
+            bell.clear()
+            attend(self.board, _PATIENCE)
+
+
+@cache
+def team(n_helpers: int) -> Team:
+    """Return the team of this size; there is one in a process."""
+    return Team(n_helpers)
+
+
+if hasattr(os, "register_at_fork"):  # threads do not survive a fork
+    os.register_at_fork(after_in_child=team.cache_clear)

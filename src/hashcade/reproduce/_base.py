@@ -1,0 +1,112 @@
+"""The base of all rows of one loss and seed: items as learned tables take them, and vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade.errors import ConfigError
+from hashcade.learn._hasher import Hasher
+from hashcade.reproduce._features import image_features
+from hashcade.reproduce._recipe import Recipe
+from hashcade.reproduce._work import WorkFolder
+from hashcade.reproduce._world import World
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Base:
+    """What the methods share.
+
+    Attributes
+    ----------
+    hasher
+        Its base network is taken over by learned tables.
+    train_items, test_items
+        Images, features or embeddings: what learned tables take.
+    train_views
+        What they are trained on: the same, or features of several views of each image,
+        float32[n, views, size].
+    train_vectors, test_vectors : float32[n, size]
+        For re-ranking, and what the other methods take.
+    train_labels, test_labels : int64[n]
+        Classes.
+    settings
+        All that it depends on.
+    """
+
+    hasher: Hasher
+    train_items: npt.NDArray[Any]
+    test_items: npt.NDArray[Any]
+    train_views: npt.NDArray[Any]
+    train_vectors: Floats
+    test_vectors: Floats
+    train_labels: npt.NDArray[np.int64]
+    test_labels: npt.NDArray[np.int64]
+    settings: dict[str, Any]
+
+
+def base_identity(world: World, recipe: Recipe, loss: str, seed: int) -> dict[str, Any]:
+    """All that a base depends on, as plain values."""
+    return {
+        "data": world.describe(),
+        "features": None if recipe.features is None else dict(recipe.features),
+        "base": recipe.base_settings(loss, seed),
+    }
+
+
+def make_base(
+    world: World, recipe: Recipe, loss: str, seed: int, work: WorkFolder, *, verbose: bool | None
+) -> Base:
+    """Train the base of a loss and seed, or find it in the work folder."""
+    identity = base_identity(world, recipe, loss, seed)
+    views, test = input_items(world, recipe, work, verbose=verbose)
+    train = views[:, 0] if views.ndim == 3 else views
+
+    def fit(run_dir: Path) -> Hasher:
+        settings = identity["base"]
+        return Hasher(**settings, run_dir=run_dir, verbose=verbose).fit(views, world.train.labels)
+
+    hasher = work.hasher("base", identity, fit)
+    return Base(
+        hasher=hasher,
+        train_items=train,
+        test_items=test,
+        train_views=views,
+        train_vectors=work.array("train", identity, lambda: hasher.embed(train)),
+        test_vectors=work.array("test", identity, lambda: hasher.embed(test)),
+        train_labels=world.train.labels,
+        test_labels=world.test.labels,
+        settings=identity,
+    )
+
+
+def input_items(
+    world: World, recipe: Recipe, work: WorkFolder, *, verbose: bool | None
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Items as learned tables take them, to train on and to ask with.
+
+    The world's own, or features of its images. With the setting ``views=2`` the training items
+    come with the features of their mirror images, float32[n, 2, size].
+    """
+    if recipe.features is None:
+        if recipe.base.get("backbone") in ("nin", "stride") and not world.has_images:
+            raise ConfigError(
+                f"{world.name} has no images for backbone={recipe.base['backbone']!r}"
+            )
+        return world.train.items, world.test.items
+    settings = dict(recipe.features)
+    n_views = settings.pop("views", 1)
+    cache = work.path / "features"
+    train = image_features(world.train.items, settings, cache, verbose=verbose)
+    test = image_features(world.test.items, settings, cache, verbose=verbose)
+    if n_views == 2:
+        mirrored = {**settings, "mirror": True}
+        other = image_features(world.train.items, mirrored, cache, verbose=verbose)
+        train = np.stack([train, other], axis=1)
+    return train, test

@@ -1,0 +1,76 @@
+"""What rows share and what takes long to make: kept in a folder, found again by its settings.
+
+::
+
+    work/
+        models/base-1f0c.../       a trained model, with its settings beside it
+        runs/base-1f0c.../         checkpoints of one that is being trained
+        arrays/vectors-77ab....npy
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade.errors import StorageError
+from hashcade.learn._hasher import Hasher
+from hashcade.report._row import fingerprint
+
+
+class WorkFolder:
+    """A folder for intermediate results. It may be removed at any time, at the price of time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def hasher(
+        self, name: str, settings: Mapping[str, Any], fit: Callable[[Path], Hasher]
+    ) -> Hasher:
+        """A trained hasher: read if it is there, else trained and kept.
+
+        Parameters
+        ----------
+        name
+            Beginning of the folder's name.
+        settings
+            All that it depends on.
+        fit
+            Called with the folder for checkpoints; one that was broken off goes on there.
+        """
+        label = f"{name}-{fingerprint(settings)}"
+        place, run_dir = self.path / "models" / label, self.path / "runs" / label
+        if place.is_dir():
+            return Hasher.load(place)
+        hasher = fit(run_dir)
+        hasher.save(place)
+        shutil.rmtree(run_dir, ignore_errors=True)
+        return hasher
+
+    def array(
+        self, name: str, settings: Mapping[str, Any], compute: Callable[[], npt.NDArray[Any]]
+    ) -> npt.NDArray[Any]:
+        """An array: read if it is there, else computed and kept."""
+        path = self.path / "arrays" / f"{name}-{fingerprint(settings)}.npy"
+        if path.is_file():
+            try:
+                values: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+            except (ValueError, EOFError, OSError) as error:
+                raise StorageError(f"cannot read {path}: {error}; remove it") from None
+            return values
+        values = compute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = path.with_name(f".{path.name}.new-{os.getpid()}")
+        try:
+            with made.open("wb") as file:
+                np.save(file, values, allow_pickle=False)
+            made.replace(path)
+        finally:
+            made.unlink(missing_ok=True)
+        return values

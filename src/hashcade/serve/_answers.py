@@ -1,0 +1,81 @@
+"""Pieces that the routes share: answers as JSON, documented errors, bodies and limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+
+from hashcade.serve._gate import DEADLINE
+from hashcade.serve._schemas import Problem
+from hashcade.serve._service import Service
+
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "image/tiff")
+_TEXTS = {
+    400: "The request cannot be read",
+    401: "The token is missing or wrong",
+    403: "Not allowed",
+    404: "There is no such thing",
+    408: "The body did not come in time",
+    409: "Not possible with what is served",
+    413: "The body is too large",
+    415: "The body is of another kind",
+    422: "The request does not fit",
+    429: "Too many requests are under way; try again after Retry-After",
+    503: "The index cannot be used now",
+    504: "The deadline has passed",
+}
+_ALWAYS = (400, 401, 403, 408, 413, 422, 429, 503, 504)
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe the errors of a route: those that every route has, and its own."""
+    return {
+        status: {"description": _TEXTS[status], "model": Problem}
+        for status in sorted({*_ALWAYS, *statuses})
+    }
+
+
+def as_json(value: object) -> Response:
+    """Answer with a value that is known to be of the documented form."""
+    return Response(to_json(value), media_type="application/json")
+
+
+def service_of(request: Request) -> Service:
+    """Return the service behind a request."""
+    service: Service = request.app.state.service
+    return service
+
+
+def deadline_of(request: Request) -> float:
+    """Return when the request is too late, on the loop's clock."""
+    deadline: float = request.scope[DEADLINE]
+    return deadline
+
+
+async def raw_body(request: Request, *types: str) -> bytes:
+    """Return the body, if it says that it is of one of these types."""
+    sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if sent not in types:
+        raise HTTPException(415, f"the Content-Type is {sent!r}, must be {' or '.join(types)}")
+    body = await request.body()
+    if not body:
+        raise HTTPException(422, "the body is empty")
+    return body
+
+
+def binary_body(*types: str) -> dict[str, Any]:
+    """Describe a body of plain bytes."""
+    schema = {"type": "string", "format": "binary", "minLength": 1}
+    return {
+        "requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in types}}
+    }
+
+
+def within(name: str, value: int | None, limit_name: str, limit: int) -> None:
+    """Answer 422 if a number is above its limit."""
+    if value is not None and value > limit:
+        raise HTTPException(422, f"{name}={value} must be <= {limit_name}={limit}")

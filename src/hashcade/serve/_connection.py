@@ -1,0 +1,125 @@
+"""A connection that speaks just enough HTTP/1.1 for the client.
+
+The standard library's takes a third of a millisecond for a request, half of what a batch of
+searches takes: it sends head and body apart, and reads the head of the answer as if it were mail.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+_MAX_HEAD = 65536
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]  # names in lower case
+    body: bytes
+
+
+class ConnectionLostError(ConnectionError):
+    """The other side closed the connection before it answered."""
+
+
+class Connection:
+    """One connection to a host, opened when it is needed. Not for several threads at once."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"url={url!r} must be http://host:port or https://host:port")
+        self._secure = parts.scheme == "https"
+        self._address = (parts.hostname, parts.port or (443 if self._secure else 80))
+        self._host = parts.netloc.rpartition("@")[2]
+        self._timeout = timeout
+        self._socket: socket.socket | None = None
+        self._rest = b""  # read, and not used yet
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection, as far as is known."""
+        return self._socket is not None
+
+    def request(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        """Ask, and wait for the whole answer."""
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {self._host}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if body or method in ("POST", "PUT"):
+            lines.append(f"Content-Length: {len(body)}")
+        head = "\r\n".join([*lines, "", ""]).encode("ascii")
+        try:
+            self._opened().sendall(head + body)
+            answer = self._answer(method)
+        except BaseException:
+            self.close()
+            raise
+        if answer.headers.get("connection", "").lower() == "close":
+            self.close()
+        return answer
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._socket is not None:
+            self._socket.close()
+        self._socket, self._rest = None, b""
+
+    def _opened(self) -> socket.socket:
+        if self._socket is None:
+            made = socket.create_connection(self._address, self._timeout)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._secure:
+                context = ssl.create_default_context()
+                made = context.wrap_socket(made, server_hostname=self._address[0])
+            self._socket, self._rest = made, b""
+        return self._socket
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def _more(self) -> None:
+        assert self._socket is not None
+        data = self._socket.recv(262144)
+        if not data:
+            raise ConnectionLostError("the service closed the connection")
+        self._rest = self._rest + data if self._rest else data
+
+    def _until(self, end: bytes) -> bytes:
+        while (at := self._rest.find(end)) < 0:
+            if len(self._rest) > _MAX_HEAD:
+                raise ConnectionLostError("the head of the answer is too long")
+            self._more()
+        found, self._rest = self._rest[:at], self._rest[at + len(end) :]
+        return found
+
+    def _exactly(self, n: int) -> bytes:
+        while len(self._rest) < n:
+            self._more()
+        found, self._rest = self._rest[:n], self._rest[n:]
+        return found
+
+    def _answer(self, method: str) -> Answer:
+        status = 100
+        headers: dict[str, str] = {}
+        while status < 200:  # 100 Continue and its like come before the answer
+            first, *lines = self._until(b"\r\n\r\n").decode("latin-1").split("\r\n")
+            version, _, rest = first.partition(" ")
+            if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
+                raise ConnectionLostError("the answer is not HTTP/1.1")
+            status = int(rest[:3])
+            pairs = (line.partition(":") for line in lines)
+            headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+        if method == "HEAD" or status in (204, 304):
+            return Answer(status, headers, b"")
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            parts = []
+            while size := int(self._until(b"\r\n").partition(b";")[0], 16):
+                parts.append(self._exactly(size))
+                self._until(b"\r\n")
+            while self._until(b"\r\n"):  # trailers
+                pass
+            return Answer(status, headers, b"".join(parts))
+        return Answer(status, headers, self._exactly(int(headers.get("content-length", "0"))))

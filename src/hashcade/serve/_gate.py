@@ -1,0 +1,177 @@
+"""What every request passes first: who asks, how many at once, how large, how long.
+
+It stands before everything else and reads no body, so that what is refused costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+
+from hashcade.serve._metrics import Metrics
+from hashcade.serve._settings import ServeSettings, is_loopback
+
+log = logging.getLogger("hashcade.serve.access")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+HEALTH = "/health"
+DEADLINE = "hashcade.deadline"  # in the scope: when the loop's clock shows this, it is too late
+_UNCOUNTED = frozenset({HEALTH, "/ready", "/metrics"})
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_HEADERS = [
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+        b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+
+class Gate:
+    """ASGI middleware: authentication, limits, headers and figures."""
+
+    def __init__(self, app: App, *, settings: ServeSettings, metrics: Metrics) -> None:
+        self._app = app
+        self._settings = settings
+        self._metrics = metrics
+        self._token = None if settings.token is None else _digest(settings.token.encode())
+        # Without a token a page of another site could reach us through a name that it controls.
+        self._any_host = settings.token is not None or not is_loopback(settings.host)
+        self.under_way = 0
+        metrics.gauge("hashcade_requests_under_way", "Requests under way", lambda: self.under_way)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or answer it here."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start = time.perf_counter()
+        status = 500
+
+        async def send_marked(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+            await send(message)
+
+        try:
+            refusal = self._refusal(scope)
+            if refusal is not None:
+                await answer(send_marked, *refusal)
+            elif scope["path"] in _UNCOUNTED:
+                await self._app(scope, receive, send_marked)
+            else:
+                self.under_way += 1
+                try:
+                    await self._app(scope, self._limited(scope, receive), send_marked)
+                finally:
+                    self.under_way -= 1
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            self._metrics.answered(route, status, time.perf_counter() - start)
+            if self._settings.access_log:
+                log.info("%s %s %d", scope["method"], scope["path"], status)
+
+    # -- who asks, and how many --------------------------------------------------------------------
+
+    def _refusal(self, scope: Scope) -> tuple[int, str, list[tuple[bytes, bytes]]] | None:
+        """Status, reason and headers of a request that goes no further."""
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
+        if not self._any_host and name not in _LOCAL_NAMES:
+            return 403, "the Host header must be localhost: others need a token", []
+        path = scope["path"]
+        if self._token is not None and path != HEALTH:
+            sent = _sent_token(headers.get(b"authorization", b""))
+            if sent is None or not hmac.compare_digest(_digest(sent), self._token):
+                ask = [(b"www-authenticate", b'Basic realm="hashcade", charset="UTF-8"')]
+                return 401, "a token is needed: Authorization: Bearer ...", ask
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if origin and scope["method"] not in _READING and origin.partition("://")[2] != host:
+            return 403, "changes and searches are not taken from pages of other sites", []
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self._settings.max_body:
+            return 413, f"the body has {int(length)} bytes, max_body={self._settings.max_body}", []
+        if self.under_way >= self._settings.max_requests and path not in _UNCOUNTED:
+            self._metrics.refused.inc()
+            busy = f"{self._settings.max_requests} requests are under way, try again"
+            return 429, busy, [(b"retry-after", b"1")]
+        return None
+
+    # -- how large, and how long -------------------------------------------------------------------
+
+    def _limited(self, scope: Scope, receive: Receive) -> Receive:
+        """Return a ``receive`` that counts the body and watches the clock."""
+        clock = asyncio.get_running_loop().time
+        scope[DEADLINE] = deadline = clock() + self._settings.deadline
+        left = self._settings.max_body
+        complete = False
+
+        async def limited() -> MutableMapping[str, Any]:
+            nonlocal left, complete
+            if complete:  # what is waited for now is the end of the connection
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, "the body did not come in time") from None
+            if message["type"] == "http.request":
+                left -= len(message.get("body", b""))
+                complete = not message.get("more_body", False)
+                if left < 0:
+                    raise HTTPException(
+                        413, f"the body is too large, max_body={self._settings.max_body}"
+                    )
+            return message
+
+        return limited
+
+
+def _digest(token: bytes) -> bytes:
+    # Of equal length for every token: the comparison then tells nothing about it.
+    return hashlib.sha256(token).digest()
+
+
+def _sent_token(header: bytes) -> bytes | None:
+    """Take the token from ``Bearer <token>``, or from ``Basic`` as its password."""
+    kind, _, value = header.strip().partition(b" ")
+    if kind.lower() == b"bearer":
+        return value.strip()
+    if kind.lower() == b"basic":
+        try:
+            return base64.b64decode(value.strip(), validate=True).partition(b":")[2]
+        except (binascii.Error, ValueError):
+            return None
+    return None
+
+
+async def answer(send: Send, status: int, error: str, headers: list[tuple[bytes, bytes]]) -> None:
+    """Answer with an error."""
+    body = to_json({"error": error})
+    length = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": [*length, *headers]})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,65 @@
+"""Figures for Prometheus. A registry per service, so that several can live in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """Everything that is counted."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "hashcade_requests", "Requests answered", ["route", "status"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "hashcade_request_seconds", "Time to the answer", ["route"],
+            buckets=_LATENCY, registry=self.registry,
+        )  # fmt: skip
+        self.refused = Counter(
+            "hashcade_refused", "Requests refused because too many were under way",
+            registry=self.registry,
+        )  # fmt: skip
+        self.queries = Counter("hashcade_queries", "Queries answered", registry=self.registry)
+        self.candidates = Counter(
+            "hashcade_candidates", "Items looked at by queries", registry=self.registry
+        )
+        self.changes = Counter("hashcade_changes", "Changes committed", registry=self.registry)
+        self.flush_seconds = Histogram(
+            "hashcade_journal_flush_seconds", "Time until a group of changes was on disk",
+            buckets=_LATENCY, registry=self.registry,
+        )  # fmt: skip
+        # Children are looked up once per route: the lookup by name is most of the price.
+        self._known: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+
+    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Add a figure that is read when it is asked for."""
+        Gauge(name, text, registry=self.registry).set_function(value)
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """Count one request."""
+        pair = self._known.get((route, status))
+        if pair is None:
+            pair = (self._requests.labels(route, str(status)), self._seconds.labels(route))
+            self._known[route, status] = pair
+        pair[0].inc()
+        pair[1].observe(seconds)
+
+    def committed(self, seconds: float, n_changes: int) -> None:
+        """Count one group of changes."""
+        self.flush_seconds.observe(seconds)
+        self.changes.inc(n_changes)
+
+    def searched(self, n_queries: int, n_candidates: int) -> None:
+        """Count the queries of one search."""
+        self.queries.inc(n_queries)
+        self.candidates.inc(n_candidates)
+
+    def text(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,130 @@
+"""What the service is told when it starts, checked before anything is opened."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from hashcade.errors import ConfigError
+
+_MIN_TOKEN = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings:
+    """Settings of the service.
+
+    Parameters
+    ----------
+    index
+        Directory of the index, as ``HashIndex.save`` wrote it.
+    model
+        Directory of the hasher. Without it queries must come with their buckets or scores.
+    pictures
+        Where pictures of the items are: a folder with a folder of images per class (item ids count
+        through them in the order of their names, as the loader does), an ``.npz`` or ``.npy`` of
+        uint8[n, h, w, 3], or a ``.json`` file with a path for each id.
+    names
+        File with the names of the classes, one a line or a JSON list, in the order of the labels.
+    host, port
+        Where to listen. Port 0: any that is free.
+    token
+        What clients must send, 16 characters or more. Compulsory unless only this machine can
+        connect.
+    read_only
+        Refuse changes, and write nothing.
+    max_body
+        Bytes of a request.
+    max_batch
+        Queries of a search, and items of one change.
+    max_neighbors, max_probe
+        Largest ``n_neighbors`` and ``n_probe``.
+    max_filter
+        Ids of a filter.
+    max_pixels
+        Of an image that is uploaded.
+    max_requests
+        Requests under way at once, waiting or worked on. More are answered with 429.
+    deadline
+        Seconds that a request may take.
+    threads
+        Searches that run side by side. 0: as many as there are cores.
+    fold_seconds, fold_bytes
+        The index is saved when the oldest change is so old, or the journal so long.
+    stop_seconds
+        How long requests under way may take to finish when the service is stopped.
+    access_log
+        Log a line for each request: method, path, status. Never a body or a header.
+    """
+
+    index: Path
+    model: Path | None = None
+    pictures: Path | None = None
+    names: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = None
+    read_only: bool = False
+    max_body: int = 16 << 20
+    max_batch: int = 1024
+    max_neighbors: int = 1000
+    max_probe: int = 4096
+    max_filter: int = 100_000
+    max_pixels: int = 25_000_000
+    max_requests: int = 64
+    deadline: float = 10.0
+    threads: int = 0
+    fold_seconds: float = 60.0
+    fold_bytes: int = 64 << 20
+    stop_seconds: float = 30.0
+    access_log: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("index", "model", "pictures", "names"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, Path(value))
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name.startswith("max_") and value < 1:
+                raise ConfigError(f"{field.name}={value} must be >= 1")
+        for name in ("deadline", "fold_seconds", "fold_bytes", "stop_seconds"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)} must be > 0")
+        if self.threads < 0:
+            raise ConfigError(f"threads={self.threads} must be >= 0")
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port={self.port} must be >= 0 and <= 65535")
+        if self.token is not None:
+            if len(self.token) < _MIN_TOKEN:
+                raise ConfigError(
+                    f"the token has {len(self.token)} characters, must have >= {_MIN_TOKEN}"
+                )
+            if not self.token.isascii() or not self.token.isprintable() or " " in self.token:
+                raise ConfigError("the token must be of printable ASCII characters without spaces")
+        elif not is_loopback(self.host):
+            raise ConfigError(
+                f"host={self.host} can be reached from other machines, so a token is needed: set"
+                " HASHCADE_TOKEN or --token-file, or listen on 127.0.0.1"
+            )
+
+    @property
+    def n_threads(self) -> int:
+        """Searches that run side by side."""
+        return self.threads or len(os.sched_getaffinity(0))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to this name or address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None)
+    except OSError as error:
+        raise ConfigError(f"host={host} cannot be resolved: {error.strerror}") from None
+    return all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in found)

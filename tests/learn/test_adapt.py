@@ -1,0 +1,140 @@
+"""A hasher for classes that training never saw: clusters, codes for them, and who finds them."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+from torch import nn
+
+from hashcade import Hasher, NotFittedError
+from hashcade.learn._codebook import assign_to_book
+from hashcade.learn._figures import bucket_nmi
+from hashcade.learn._kmeans import kmeans_labels
+
+
+def blobs(seed, n_classes=8, per_class=20, size=10, noise=0.4):
+    rng = np.random.default_rng(seed)
+    centres = 2 * rng.normal(size=(n_classes, size))
+    y = np.repeat(np.arange(n_classes), per_class)
+    return (centres[y] + noise * rng.normal(size=(len(y), size))).astype(np.float32), y
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return Hasher(width=4, steps=60, hidden_size=32, verbose=False).fit(*blobs(0))
+
+
+NEW, NEW_LABELS = blobs(1)  # other classes, of which the hasher knows nothing
+
+
+@pytest.fixture(scope="module")
+def adapted(fitted):
+    return fitted.adapt(NEW)
+
+
+# ------------------------------------------------------------------------------------ clusters
+
+
+@given(st.integers(1, 40), st.integers(1, 8), st.integers(1, 3), st.integers(0, 2**31))
+def test_every_point_is_nearest_to_the_mean_of_its_own_cluster(n, n_clusters, size, seed):
+    points = torch.randn(n, size, generator=torch.Generator().manual_seed(seed))
+    labels = kmeans_labels(points, min(n, n_clusters), seed=seed, n_rounds=200)
+    assert sorted(set(labels.tolist())) == list(range(min(n, n_clusters)))  # without a gap
+    means = np.stack([points.numpy()[labels == c].mean(axis=0) for c in range(labels.max() + 1)])
+    gaps = np.linalg.norm(points.numpy()[:, None] - means[None], axis=2)
+    assert (gaps[np.arange(n), labels] <= gaps.min(axis=1) + 1e-4).all()
+
+
+def test_clusters_are_as_tight_as_those_of_scikit_learn():
+    points, _ = blobs(5, n_classes=12, per_class=50, noise=1.5)
+    labels = kmeans_labels(torch.from_numpy(points), 12, seed=0)
+    means = np.stack([points[labels == c].mean(axis=0) for c in range(12)])
+    reference = KMeans(12, n_init=3, init="random", random_state=0).fit(points)
+    assert np.square(points - means[labels]).sum() < 1.05 * reference.inertia_
+
+
+def test_equal_points_make_fewer_clusters_and_equal_seeds_equal_ones():
+    points = torch.tensor([[0.0], [0.0], [5.0], [5.0], [5.0]])
+    assert kmeans_labels(points, 4, seed=0).max() + 1 == 2
+    random = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    one, two = (kmeans_labels(random, 7, seed=3) for _ in range(2))
+    np.testing.assert_array_equal(one, two)
+
+
+# ------------------------------------------------------------------------------------ adapting
+
+
+def test_unseen_classes_get_buckets_of_their_own(fitted, adapted):
+    before = bucket_nmi(fitted.transform(NEW)[:, 0], NEW_LABELS)
+    after = bucket_nmi(adapted.transform(NEW)[:, 0], NEW_LABELS)
+    assert after > 95.0
+    assert after > before + 3.0
+    others, labels = blobs(1, per_class=40)  # queries: the same classes, other items
+    assert bucket_nmi(adapted.transform(others)[:, 0], labels) > 90.0
+
+
+def test_an_adapted_hasher_keeps_the_contract(fitted, adapted, tmp_path):
+    assert adapted.codebook_.shape == (8, 1)  # as many as classes in training
+    np.testing.assert_array_equal(
+        adapted.transform(NEW),
+        assign_to_book(adapted.scores(NEW), adapted.codebook_, adapted.shape_),
+    )
+    np.testing.assert_array_equal(adapted.embed(NEW), fitted.embed(NEW))
+    assert adapted.get_params() == {**fitted.get_params(), "assignment": "codebook"}
+    assert adapted.validation_ == {}
+    adapted.save(tmp_path / "model")
+    loaded = Hasher.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.transform(NEW), adapted.transform(NEW))
+    np.testing.assert_array_equal(loaded.adapt(NEW).scores(NEW), adapted.adapt(NEW).scores(NEW))
+
+
+def test_the_first_hasher_stays_and_equal_calls_give_equal_hashers(fitted):
+    scores, state = fitted.scores(NEW), set(vars(fitted))
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    one, two = (fitted.adapt(NEW, n_codes=5) for _ in range(2))
+    torch.testing.assert_close(torch.rand(3), expected)
+    np.testing.assert_array_equal(one.scores(NEW), two.scores(NEW))
+    np.testing.assert_array_equal(one.codebook_, two.codebook_)
+    np.testing.assert_array_equal(fitted.scores(NEW), scores)
+    assert set(vars(fitted)) == state
+    assert len(one.codebook_) == 5
+
+
+@pytest.mark.parametrize("loss", ["npairs", "triplet"])
+def test_several_buckets_and_both_losses(loss):
+    settings = {"width": 4, "sparsity": 2, "steps": 30, "hidden_size": 32}
+    hasher = Hasher(**settings, loss=loss, assignment="codebook", joint_steps=10, verbose=False)
+    adapted = hasher.fit(*blobs(0)).adapt(NEW, n_codes=6)
+    assert adapted.codebook_.shape == (6, 2)
+    found = adapted.transform(NEW)
+    assert found.shape == (len(NEW), 2)
+    assert bucket_nmi(found.min(axis=1), NEW_LABELS) > 70.0
+
+
+def test_images_are_adapted_by_their_features():
+    rng = np.random.default_rng(0)
+    y = np.arange(30) % 3
+    X = rng.integers(0, 60, size=(30, 8, 8, 3), dtype=np.uint8)
+    X[np.arange(30), :, :, y] += 150
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    hasher = Hasher(width=4, steps=10, base_steps=10, backbone=network).fit(X, y)
+    dark = X // 2
+    adapted = hasher.adapt(np.concatenate([X, dark]), n_codes=6)
+    assert adapted.transform(dark).shape == (30, 1)
+
+
+def test_bad_calls_are_refused(fitted):
+    with pytest.raises(NotFittedError):
+        Hasher().adapt(NEW)
+    with pytest.raises(ValueError, match="X has 3 columns, the hasher was fitted with 10"):
+        fitted.adapt(np.zeros((20, 3)))
+    with pytest.raises(ValueError, match="n_codes=17 must be <= n_buckets = 16"):
+        fitted.adapt(NEW, n_codes=17)
+    with pytest.raises(ValueError, match="n_codes=8 must be <= items in X = 5"):
+        fitted.adapt(NEW[:5])
+    with pytest.raises(ValueError, match="n_codes=0 must be >= 1"):
+        fitted.adapt(NEW, n_codes=0)

@@ -1,0 +1,316 @@
+"""What is refused: strangers, giants, bombs, nonsense, and too much at once."""
+
+import base64
+import logging
+import threading
+
+import numpy as np
+import pytest
+from services import DIM, TOKEN, serving
+
+from hashcade import ConfigError, StorageError
+from hashcade.serve import ServeSettings, create_app
+from hashcade.serve._app import PAGES
+
+GOOD = {"vectors": [[0.0] * DIM], "bucket_ids": [[1]]}
+
+
+# -- who asks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
+def test_off_loopback_there_must_be_a_token(place, host):
+    with pytest.raises(ConfigError, match="a token is needed"):
+        ServeSettings(index=place, host=host)
+    ServeSettings(index=place, host=host, token=TOKEN)
+
+
+@pytest.mark.parametrize("token", ["short", "with a space in it", "ümlaut-and-long-enough"])
+def test_a_poor_token_is_refused_and_not_repeated(place, token):
+    with pytest.raises(ConfigError, match="the token") as caught:
+        ServeSettings(index=place, token=token)
+    assert token not in str(caught.value)
+
+
+def routes_of(client):
+    for path, methods in client.app.openapi()["paths"].items():
+        for method in methods:
+            yield method.upper(), path.replace("{item_id}", "1").replace("{bucket_id}", "1")
+    for path in (*PAGES, "/openapi.json", "/nowhere"):
+        yield "GET", path
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "Bearer wrong-horse-battery-x",
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        "Bearer ",
+        "Basic !!!",
+        "Basic " + base64.b64encode(b"user:nonsense").decode(),
+        TOKEN,
+    ],
+)
+def test_with_a_wrong_token_every_route_but_health_answers_401(place, header):
+    headers = {} if header is None else {"Authorization": header}
+    with serving(index=place, token=TOKEN) as client:
+        for method, path in routes_of(client):
+            answer = client.request(method, path, headers=headers)
+            expected = 200 if path == "/health" else 401
+            assert answer.status_code == expected, (method, path)
+            if expected == 401:
+                assert answer.headers["www-authenticate"].startswith("Basic")
+
+
+def test_with_the_token_everything_is_open(place):
+    basic = base64.b64encode(f"anyone:{TOKEN}".encode()).decode()
+    with serving(index=place, token=TOKEN) as client:
+        for header in (f"Bearer {TOKEN}", f"bearer  {TOKEN} ", f"Basic {basic}"):
+            for path in ("/v1/stats", "/", "/metrics"):
+                answer = client.get(path, headers={"Authorization": header})
+                assert answer.status_code == 200
+
+
+def test_tokens_are_compared_in_constant_time(place, monkeypatch):
+    """The comparison is hmac's, on digests: neither length nor common beginning shows."""
+    seen = []
+    import hmac
+
+    real = hmac.compare_digest
+    monkeypatch.setattr(
+        "hashcade.serve._gate.hmac.compare_digest", lambda a, b: seen.append((a, b)) or real(a, b)
+    )
+    with serving(index=place, token=TOKEN) as client:
+        client.get("/v1/stats", headers={"Authorization": "Bearer x"})
+        client.get("/v1/stats", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert [len(a) == len(b) == 32 for a, b in seen] == [True, True]
+
+
+def test_without_a_token_only_local_names_are_answered(client):
+    assert client.get("/v1/stats", headers={"Host": "evil.example"}).status_code == 403
+    for host in ("localhost", "127.0.0.1:8000", "[::1]:8000"):
+        assert client.get("/v1/stats", headers={"Host": host}).status_code == 200
+
+
+def test_pages_of_other_sites_can_change_nothing(client):
+    stranger = {"Origin": "http://evil.example"}
+    assert client.delete("/v1/items/1", headers=stranger).status_code == 403
+    assert client.get("/v1/items/1").status_code == 200
+    own = {"Origin": "http://localhost"}
+    assert client.delete("/v1/items/1", headers=own).status_code == 200
+
+
+def test_neither_tokens_nor_vectors_are_logged(place, caplog):
+    caplog.set_level(logging.DEBUG)
+    secret = 0.8172635
+    with serving(index=place, token=TOKEN, access_log=True) as client:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        for bad in ([secret] * DIM, [secret] * (DIM + 1), [secret, None]):
+            client.post("/v1/search", headers=headers, json={**GOOD, "vectors": [bad]})
+            client.post("/v1/items", headers=headers, json={**GOOD, "vectors": [bad]})
+    assert "POST /v1/search 200" in caplog.text
+    assert TOKEN not in caplog.text
+    assert "8172635" not in caplog.text
+
+
+# -- how large -----------------------------------------------------------------------------------
+
+
+def test_a_body_that_says_it_is_giant_is_not_read(place):
+    with serving(index=place, max_body=1000) as client:
+        answer = client.post("/v1/search", content=b"x" * 1001)
+        assert answer.status_code == 413
+        assert "max_body=1000" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/v1/search", "/v1/search/binary?n_queries=1", "/v1/items"])
+def test_a_body_that_does_not_say_so_is_cut_off(place, path):
+    read = []
+
+    def endless():
+        for _ in range(1000):
+            read.append(1)
+            yield b"[" * 100
+
+    kind = "application/octet-stream" if "binary" in path else "application/json"
+    with serving(index=place, max_body=1000) as client:
+        answer = client.post(path, content=endless(), headers={"Content-Type": kind})
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"vectors": [[0.0] * DIM] * 5, "bucket_ids": [[1]] * 5}, "5 must be <= max_batch=4"),
+        ({"n_neighbors": 11}, "n_neighbors=11 must be <= max_neighbors=10"),
+        ({"n_probe": 9}, "n_probe=9 must be <= max_probe=8"),
+        ({"filter_ids": list(range(21))}, "21 must be <= max_filter=20"),
+    ],
+)
+def test_more_than_the_limits_is_refused_with_both_sides(place, change, words):
+    limits = {"max_batch": 4, "max_neighbors": 10, "max_probe": 8, "max_filter": 20}
+    with serving(index=place, **limits) as client:
+        answer = client.post("/v1/search", json={**GOOD, **change})
+    assert answer.status_code == 422
+    assert words in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"vectors": [[NaN, 0, 0, 0, 0, 0, 0, 0]], "bucket_ids": [[1]]}',
+        '{"vectors": [[Infinity, 0, 0, 0, 0, 0, 0, 0]], "bucket_ids": [[1]]}',
+        '{"vectors": [[1e999, 0, 0, 0, 0, 0, 0, 0]], "bucket_ids": [[1]]}',
+        '{"vectors": [[1e39, 0, 0, 0, 0, 0, 0, 0]], "bucket_ids": [[1]]}',
+        '{"vectors": [[0, 0, 0, 0, 0, 0, 0, 0]], "bucket_ids": [[99999999999999999999]]}',
+        '{"vectors": [[0, 0, 0, 0, 0, 0, 0, 0]], "bucket_ids": [[-1]]}',
+        '{"vectors": [[0, 0, 0, 0, 0, 0, 0, 0]], "bucket_ids": [["1"]]}',
+        '{"vectors": [[0, 0, 0, 0, 0, 0, 0]], "bucket_ids": [[1]]}',
+        '{"vectors": [[0, 0, 0, 0, 0, 0, 0, 0], [0]], "bucket_ids": [[1], [1]]}',
+        '{"vectors": [[0, 0, 0, 0, 0, 0, 0, 0]], "bucket_ids": [[1]], "scores": [[[0]]]}',
+        '{"vectors": [], "bucket_ids": []}',
+        '{"vectors": [[0, 0, 0, 0, 0, 0, 0, 0]], "bucket_ids": [[1]], "n_neigbors": 3}',
+        '{"vectors": "\\ud800"}',
+        "[" * 100_000,
+        "nonsense",
+        "",
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/search", "/v1/items"])
+def test_nonsense_is_a_4xx_in_one_line(client, path, body):
+    headers = {"Content-Type": "application/json"}
+    answer = client.post(path, content=body, headers=headers)
+    assert answer.status_code in (400, 422)
+    error = answer.json()["error"]
+    assert error
+    assert "\n" not in error
+    assert len(error) < 300
+
+
+def test_nan_in_plain_arrays_is_refused(client):
+    vectors = np.full((2, DIM), np.nan, dtype="<f4")
+    body = vectors.tobytes() + np.zeros((2, 1), "<i8").tobytes()
+    headers = {"Content-Type": "application/octet-stream"}
+    answer = client.post("/v1/search/binary?n_queries=2", content=body, headers=headers)
+    assert answer.status_code == 422
+    assert "NaN" in answer.json()["error"]
+    plain = client.post(
+        "/v1/search/binary?n_queries=2", content=body, headers={"Content-Type": "text/plain"}
+    )
+    assert plain.status_code == 415
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../_app.py",
+        "/static/..%2f_app.py",
+        "/static/%2e%2e/_app.py",
+        "/static//etc/passwd",
+        "/../../../../etc/passwd",
+        "/v1/pictures/..%2f..%2fetc%2fpasswd",
+        "/v1/pictures/1%00",
+        "/v1/buckets/../../etc/passwd",
+    ],
+)
+def test_no_path_leads_out(client, path):
+    answer = client.get(path)
+    assert answer.status_code in (404, 422)
+    assert b"root:" not in answer.content
+    assert b"import" not in answer.content
+
+
+# -- how many, how long --------------------------------------------------------------------------
+
+
+def test_too_many_at_once_are_told_when_to_come_again(place):
+    with serving(index=place, max_requests=2, threads=1) as client:
+        service = client.app.state.service
+        begun, release = threading.Barrier(2), threading.Event()
+
+        def hold():
+            begun.wait()
+            release.wait()
+
+        service._search_pool.submit(hold)
+        begun.wait()
+        answers = []
+        threads = [
+            threading.Thread(
+                target=lambda: answers.append(client.post("/v1/search", json=GOOD).status_code)
+            )
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        while "hashcade_requests_under_way 2.0" not in client.get("/metrics").text:
+            pass
+        refused = client.post("/v1/search", json=GOOD)
+        assert refused.status_code == 429
+        assert refused.headers["retry-after"] == "1"
+        assert client.get("/health").status_code == 200  # those who watch are still answered
+        assert client.get("/ready").status_code == 200
+        release.set()
+        for thread in threads:
+            thread.join()
+        assert answers == [200, 200]
+        assert client.post("/v1/search", json=GOOD).status_code == 200
+
+
+def test_what_waits_longer_than_its_deadline_is_given_up(place):
+    with serving(index=place, deadline=0.2, threads=1) as client:
+        service = client.app.state.service
+        release = threading.Event()
+        service._search_pool.submit(release.wait)
+        answer = client.post("/v1/search", json=GOOD)
+        assert answer.status_code == 504
+        with service.live._commit:  # a change that has not begun is not made later either
+            first = service.live.add([1], np.zeros((1, DIM)), labels=[0])  # the writer waits here
+            while not first.running():
+                pass
+            late = client.post("/v1/items", json={**GOOD, "ids": [777], "labels": [0]})
+        assert late.status_code == 504
+        release.set()
+        first.result()
+        assert service.live.remove([5]).result().tolist() == [5]
+        assert 777 not in service.index
+
+
+def test_an_index_that_is_served_already_is_not_served_again(client, place):
+    with pytest.raises(StorageError, match="served by another process"):
+        create_app(ServeSettings(index=place))
+    with serving(index=place, read_only=True) as reader:
+        assert reader.get("/v1/stats").json()["read_only"]
+        assert reader.delete("/v1/items/1").status_code == 403
+
+
+def test_damage_is_an_error_and_never_an_answer(place):
+    segment = next(place.glob("segment-*.bin"))
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 1
+    segment.write_bytes(data)
+    with serving(index=place) as client:
+        answers = [
+            client.post("/v1/search", json={**GOOD, "bucket_ids": [[b]], "fill": "none"})
+            for b in range(16)
+        ]
+    assert {answer.status_code for answer in answers} == {200, 503}
+    assert "damaged" in next(a for a in answers if a.status_code == 503).json()["error"]
+
+
+def test_every_answer_carries_the_headers_that_keep_the_page_at_home(client):
+    for path in ("/", "/v1/stats", "/nowhere"):
+        headers = client.get(path).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"max_batch": 0}, {"deadline": 0}, {"port": 70000}, {"threads": -1}, {"fold_seconds": -1}],
+)
+def test_settings_that_make_no_sense_are_refused(place, setting):
+    with pytest.raises(ConfigError, match=next(iter(setting))):
+        ServeSettings(index=place, **setting)

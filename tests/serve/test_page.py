@@ -1,0 +1,277 @@
+"""The page in a browser: Chromium as Debian packages it, driven by Playwright.
+
+Pictures of the screen are left in ``artefacts/``, to be looked at.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from services import make_index, process
+
+BROWSER = os.environ.get("CHROMIUM") or shutil.which("chromium")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="Chromium is not installed")
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+ARTEFACTS = Path(__file__).parents[2] / "artefacts"
+PATIENCE = 120_000  # milliseconds: the machine may be busy
+
+
+@pytest.fixture(scope="module")
+def url(trained, tmp_path_factory):
+    log = tmp_path_factory.mktemp("page") / "log"
+    arguments = (trained / "model", trained / "index", "--pictures", trained / "pictures.npz")
+    with process(*arguments, "--read-only", "--deadline", 120, log=log) as service:
+        yield service.url
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(
+            executable_path=BROWSER, args=FLAGS, timeout=PATIENCE, chromium_sandbox=False
+        )
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def open_page(browser, url):
+    """Open pages that fail the test if they go wrong, or ask anyone but the service."""
+    contexts, trouble = [], []
+
+    def opened(address="", base=url, width=1280, height=900, scheme="light", expected=None):
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+
+        def logged(message):  # a browser logs every status above 400 as an error
+            if message.type == "error" and not (expected and expected in message.text):
+                trouble.append(message.text)
+
+        page.on("console", logged)
+        page.on(
+            "request",
+            lambda asked: asked.url.startswith((base, "blob:")) or trouble.append(asked.url),
+        )
+        page.goto(f"{base}/{address}")
+        page.wait_for_selector("main h1")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert trouble == []
+
+
+def keep(page, name):
+    ARTEFACTS.mkdir(exist_ok=True)
+    page.wait_for_load_state("networkidle")
+    page.screenshot(path=ARTEFACTS / f"{name}.png", full_page=True)
+
+
+def serious(page):
+    """What axe finds that keeps people out."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [
+        (entry["id"], [node["html"][:120] for node in entry["nodes"]])
+        for entry in found
+        if entry["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.fixture(scope="module")
+def upload(trained, tmp_path_factory):
+    """A digit as a file, larger than the model takes it."""
+    with np.load(trained / "pictures.npz") as stored:
+        pixels = stored["X"][42].repeat(5, axis=0).repeat(5, axis=1)
+        label = int(stored["y"][42])
+    path = tmp_path_factory.mktemp("upload") / "digit.png"
+    Image.fromarray(pixels).save(path)
+    return path, label
+
+
+def test_search_by_upload(open_page, upload):
+    path, _ = upload
+    page = open_page()
+    page.set_input_files("#upload", path)
+    page.wait_for_selector(".neighbours li")
+    assert page.locator(".neighbours li").count() == 10
+    first = page.locator(".neighbours a").first
+    assert first.get_attribute("href") == "#/item/42"  # the item that the file was made from
+    headline = page.locator(".headline").inner_text()
+    assert " of 600 items looked at" in headline
+    looked_at = int(headline.split()[0].replace(",", ""))
+    assert 10 <= looked_at < 600
+    assert page.locator(".path .step").count() == 3  # all items, and two levels
+    assert page.locator(".bucket").count() >= 1
+    assert page.locator(".bucket .legend li").count() >= 1
+    assert page.locator(".bucket .strip img").count() >= 1
+    keep(page, "upload")
+
+
+def test_an_image_can_be_dropped(open_page, upload):
+    path, _ = upload
+    page = open_page()
+    data = page.evaluate_handle(
+        """async (bytes) => {
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([new Uint8Array(bytes)], "digit.png", {type: "image/png"}));
+            return transfer;
+        }""",
+        list(path.read_bytes()),
+    )
+    page.dispatch_event(".drop", "drop", {"dataTransfer": data})
+    page.wait_for_selector(".neighbours li")
+    assert page.locator(".neighbours a").first.get_attribute("href") == "#/item/42"
+
+
+def test_a_file_that_is_no_image_is_told_in_words(open_page, tmp_path):
+    (tmp_path / "letter.png").write_text("Dear all")
+    page = open_page(expected="422")
+    page.set_input_files("#upload", tmp_path / "letter.png")
+    assert "the image cannot be read" in page.wait_for_selector("[role=alert]").inner_text()
+
+
+def test_walk_the_tree_to_the_items_of_a_bucket(open_page):
+    page = open_page("#/tree")
+    tiles = page.locator(".tile")
+    assert tiles.count() >= 2
+    assert "600 entries" in page.locator(".note").first.inner_text()
+    keep(page, "tree")
+    tiles.first.click()
+    page.wait_for_selector(".crumbs li:nth-child(2)")
+    keep(page, "node")
+    page.locator(".tile").first.click()
+    page.wait_for_selector(".grid.wide .item")
+    size = int(page.locator(".note").first.inner_text().split()[0])
+    assert page.locator(".grid.wide .item").count() == min(size, 60)
+    keep(page, "bucket")
+    page.locator(".grid.wide .item").first.click()
+    page.wait_for_selector(".neighbours li")
+    page.go_back()
+    page.wait_for_selector(".grid.wide .item")
+    page.locator(".crumbs a").first.click()
+    page.wait_for_selector("h1:has-text('The tree')")
+
+
+def test_tiles_are_as_large_as_what_lies_below(open_page):
+    page = open_page("#/tree")
+    told = page.evaluate(
+        """() => [...document.querySelectorAll('.tile')].map((tile) => {
+            const box = tile.getBoundingClientRect();
+            const n = Number(tile.getAttribute('aria-label').match(/([0-9,]+) entr/)[1]);
+            return [box.width * box.height, n];
+        })"""
+    )
+    whole = page.evaluate(
+        "() => { const b = document.querySelector('.map').getBoundingClientRect();"
+        " return b.width * b.height; }"
+    )
+    assert sum(area for area, _ in told) == pytest.approx(whole, rel=1e-3)
+    for area, n in told:
+        assert area / whole == pytest.approx(n / 600, rel=1e-2)
+
+
+def test_everything_by_keyboard(open_page):
+    page = open_page()
+
+    def focused():
+        return page.evaluate("document.activeElement.outerHTML.slice(0, 200)")
+
+    page.keyboard.press("Tab")
+    assert "Skip" in focused()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    for _ in range(40):  # to the first item, and open it
+        page.keyboard.press("Tab")
+        if 'class="item"' in focused():
+            break
+    else:
+        pytest.fail("no item can be reached")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".neighbours li")
+    page.wait_for_selector("h1:focus")
+    # An item by its number.
+    page.focus("#item-id")
+    page.keyboard.type("7")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1:has-text('Neighbours of item 7')")
+    # The tree: arrows move, Enter opens, Backspace goes up.
+    page.focus("nav a[data-page=tree]")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".tile")
+    page.focus(".tile")
+    first = focused()
+    for key in ("ArrowRight", "ArrowDown"):
+        page.keyboard.press(key)
+    assert focused() != first
+    assert "tile" in focused()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".crumbs li:nth-child(2)")
+    page.focus(".tile")
+    page.keyboard.press("Backspace")
+    page.wait_for_selector("h1:has-text('The tree')")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("name", "width"), [("wide", 1280), ("narrow", 360)])
+def test_light_dark_wide_narrow_and_open_to_everyone(open_page, scheme, name, width):
+    pages = {"search": "", "item": "#/item/5", "tree": "#/tree", "bucket": "#/tree/", "api": "api"}
+    page = None
+    for place, address in pages.items():
+        if place == "bucket":
+            address += page.locator(".tile").first.get_attribute("href").removeprefix("#/tree/")
+        page = open_page(address, width=width, height=800, scheme=scheme)
+        wait = {"item": ".neighbours li", "tree": ".tile", "api": ".route"}.get(place, "main h1")
+        page.wait_for_selector(wait)
+        keep(page, f"{name}-{scheme}-{place}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        brightness = sum(int(part) for part in background[4:-1].split(",")) / 3
+        assert (brightness < 80) == (scheme == "dark")
+        assert serious(page) == []
+
+
+def test_colours_can_be_chosen_and_are_kept(open_page):
+    page = open_page()
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    after = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert after != before
+    page.reload()
+    page.wait_for_selector("main h1")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == after
+
+
+def test_embeddings_without_pictures_show_labels(open_page, tmp_path):
+    make_index(tmp_path / "index")
+    (tmp_path / "names.txt").write_text("ant\nbee\ncat\ndog\n<b>elk</b>\n")
+    arguments = (tmp_path / "index", "--names", tmp_path / "names.txt")
+    with process(*arguments, "--deadline", 120, log=tmp_path / "log") as service:
+        page = open_page("#/item/3", base=service.url)
+        page.wait_for_selector(".neighbours li")
+        words = page.locator(".chooser .caption").all_inner_texts()
+        assert set(words) == {"ant", "bee", "cat", "dog", "<b>elk</b>"}  # a name is never markup
+        assert page.locator(".neighbours .nopicture").count() == 10
+        assert "no model is served" in page.locator(".drop").inner_text()
+        keep(page, "labels")
+        page.goto(f"{service.url}/#/tree")
+        page.wait_for_selector(".tile")
+        assert serious(page) == []
+        keep(page, "labels-tree")
+        page.close()

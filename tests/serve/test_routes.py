@@ -1,0 +1,241 @@
+"""Every route answers what the library says."""
+
+import numpy as np
+import pytest
+from services import DIM, N_ITEMS, SHAPE, make_index, serving
+
+from hashcade import HashIndex
+from hashcade.serve._wire import read_query, read_result, write_result
+
+
+@pytest.fixture
+def queries(place):
+    rng = np.random.default_rng(5)
+    index = HashIndex.load(place)
+    vectors = rng.normal(size=(7, DIM)).astype(np.float32)
+    return index, vectors, rng.integers(0, 16, (7, 2)), rng.normal(size=(7, 2, 4)).astype("f4")
+
+
+def listed(result):
+    return [row[row >= 0].tolist() for row in result.ids]
+
+
+def test_search_by_bucket_ids_as_json(client, queries):
+    index, vectors, buckets, _ = queries
+    body = {"vectors": vectors.tolist(), "bucket_ids": buckets.tolist(), "n_neighbors": 5}
+    told = client.post("/v1/search", json=body).json()
+    expected = index.search(vectors, bucket_ids=buckets, n_neighbors=5)
+    assert told["ids"] == listed(expected)
+    assert np.allclose(told["distances"], expected.distances)
+    assert told["candidates"] == expected.candidates.tolist()
+    assert told["n_items"] == N_ITEMS
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_probe": 3},
+        {"max_candidates": 4},
+        {"fill": "none"},
+        {"metric": "inner_product"},
+        {"filter_ids": list(range(0, 200, 3))},
+        {"exclude_ids": list(range(7))},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_every_option_of_a_search_arrives(client, queries, options):
+    index, vectors, _, scores = queries
+    body = {"vectors": vectors.tolist(), "scores": scores.tolist(), "n_neighbors": 50, **options}
+    told = client.post("/v1/search", json=body).json()
+    given = {"exclude_self" if k == "exclude_ids" else k: v for k, v in options.items()}
+    expected = index.search(vectors, scores=scores, n_neighbors=50, **given)
+    assert told["ids"] == listed(expected)
+    assert told["truncated"] == expected.truncated.tolist()
+    plain = index.search(vectors, scores=scores, n_neighbors=50)
+    same = plain.ids.tolist() == expected.ids.tolist()
+    assert not (same and plain.candidates.tolist() == expected.candidates.tolist())
+
+
+@pytest.mark.parametrize("where", ["bucket_ids", "scores"])
+def test_search_with_plain_arrays_gives_the_library_bit_for_bit(client, queries, where):
+    index, vectors, buckets, scores = queries
+    rest = buckets.astype("<i8") if where == "bucket_ids" else scores.astype("<f4")
+    answer = client.post(
+        f"/v1/search/binary?n_queries=7&where={where}&n_neighbors=6",
+        content=vectors.tobytes() + rest.tobytes(),
+        headers={"Content-Type": "application/octet-stream"},
+    )
+    assert answer.status_code == 200
+    told = read_result(answer.content, 7, 6)
+    expected = index.search(vectors, n_neighbors=6, **{where: rest})
+    for name in ("ids", "distances", "candidates", "truncated"):
+        assert np.array_equal(getattr(told, name), getattr(expected, name))
+
+
+def test_plain_arrays_of_another_length_are_refused_with_both_sides():
+    body = bytes(3 * DIM * 4 + 5)
+    with pytest.raises(ValueError, match=r"101 bytes, must have 96 for float32\[3, 8\]"):
+        read_query(body, 3, "bucket_ids", DIM, SHAPE)
+    with pytest.raises(ValueError, match="and 96 for scores"):
+        read_query(body, 3, "scores", DIM, SHAPE)
+    with pytest.raises(ValueError, match="must have"):
+        read_result(b"123", 1, 1)
+
+
+def test_an_answer_comes_back_as_it_was(queries):
+    index, vectors, buckets, _ = queries
+    result = index.search(vectors, bucket_ids=buckets, n_neighbors=3)
+    again = read_result(write_result(result), 7, 3)
+    assert np.array_equal(again.ids, result.ids)
+    assert np.array_equal(again.distances, result.distances)
+
+
+def test_search_by_item_leaves_the_item_out(client, queries):
+    index = queries[0]
+    told = client.get("/v1/search/item/17?n_neighbors=4").json()
+    item = index.item(17)
+    expected = index.search(
+        item["vector"], bucket_ids=item["bucket_ids"], n_neighbors=4, exclude_self=[17]
+    )
+    assert told["ids"] == expected.ids.tolist()
+    assert 17 not in told["ids"][0]
+    assert client.get("/v1/search/item/99999").status_code == 404
+
+
+def test_explain_tells_what_the_library_tells(client, queries):
+    index, vectors, buckets, scores = queries
+    body = {"vector": vectors[0].tolist(), "scores": scores[0].tolist(), "n_neighbors": 3}
+    told = client.post("/v1/explain", json=body).json()
+    expected = index.explain(vectors[0], scores=scores[0], n_neighbors=3)
+    assert [r["id"] for r in told["results"]] == [r["id"] for r in expected["results"]]
+    assert [b["path"] for b in told["buckets"]] == [b["path"] for b in expected["buckets"]]
+    assert told["levels"][0]["scores"] == pytest.approx(scores[0][0].tolist())
+    assert told["candidates"] == expected["candidates"]
+    first = told["buckets"][0]
+    ids, _ = index.bucket(first["bucket"], limit=12)
+    assert [item["id"] for item in first["items"]] == ids.tolist()
+    by_buckets = {"vector": vectors[0].tolist(), "bucket_ids": buckets[0].tolist()}
+    assert client.post("/v1/explain", json=by_buckets).json()["levels"][0]["scores"] is None
+    assert client.get("/v1/explain/item/3").json()["n_items"] == N_ITEMS
+
+
+def test_the_tree_adds_up_from_the_root_to_the_buckets(client, queries):
+    index = queries[0]
+    root = client.get("/v1/tree").json()
+    assert root["n_entries"] == N_ITEMS
+    assert root["purity"] == pytest.approx(index.stats()["purity"])
+    assert sum(root["classes"].values()) == N_ITEMS
+    seen = 0
+    for child in root["children"]:
+        node = client.get(f"/v1/tree?path={child['slot']}").json()
+        assert node["n_entries"] == child["n_entries"]
+        assert node["purity"] == child["purity"]
+        for leaf in node["children"]:
+            path = f"{child['slot']}.{leaf['slot']}"
+            end = client.get(f"/v1/tree?path={path}").json()
+            bucket = client.get(f"/v1/buckets/{end['bucket']}?limit=1000").json()
+            assert len(bucket["items"]) == leaf["n_entries"] == end["n_entries"]
+            assert bucket["path"] == [child["slot"], leaf["slot"]]
+            counted = {}
+            for item in bucket["items"]:
+                counted[str(item["label"])] = counted.get(str(item["label"]), 0) + 1
+            assert counted == leaf["classes"]
+            seen += leaf["n_entries"]
+    assert seen == N_ITEMS
+
+
+def test_a_bucket_can_be_read_in_parts(client):
+    whole = client.get("/v1/buckets/3?limit=1000").json()["items"]
+    parts = [client.get(f"/v1/buckets/3?start={k}&limit=4").json()["items"] for k in (0, 4, 8)]
+    assert [item for part in parts for item in part] == whole[:12]
+
+
+def test_items_are_described_and_drawn(client, queries):
+    index = queries[0]
+    item = client.get("/v1/items/9?vector=true").json()
+    assert item["vector"] == pytest.approx(index.item(9)["vector"].tolist())
+    assert item["paths"] == [index.shape.paths(index.item(9)["bucket_ids"][0]).tolist()]
+    drawn = client.get("/v1/items?limit=30&seed=4").json()["items"]
+    assert len({entry["id"] for entry in drawn}) == 30
+    assert drawn == client.get("/v1/items?limit=30&seed=4").json()["items"]
+    assert drawn != client.get("/v1/items?limit=30&seed=5").json()["items"]
+    assert len(client.get("/v1/items?limit=1000").json()["items"]) == N_ITEMS
+
+
+def test_changes_are_made_and_can_be_found(client, place):
+    body = {"vectors": [[0.5] * DIM], "bucket_ids": [[3]], "labels": [1]}
+    added = client.post("/v1/items", json=body).json()
+    assert added == {"ids": [N_ITEMS], "n_items": N_ITEMS + 1}
+    query = {"vectors": [[0.5] * DIM], "bucket_ids": [[3]], "n_neighbors": 1}
+    assert client.post("/v1/search", json=query).json()["ids"] == [[N_ITEMS]]
+    assert client.delete(f"/v1/items/{N_ITEMS}").json()["n_items"] == N_ITEMS
+    assert client.delete(f"/v1/items/{N_ITEMS}").status_code == 404
+    removed = client.post("/v1/items/remove", json={"ids": [1, 2]}).json()
+    assert removed == {"ids": [1, 2], "n_items": N_ITEMS - 2}
+    again = client.post("/v1/items/remove", json={"ids": [3, 2]})
+    assert again.status_code == 422
+    assert again.json()["error"] == "id 2 not in the index"
+    assert client.get("/v1/items/3").status_code == 200  # all or nothing
+    assert client.post("/v1/save").json()["done"]
+    assert len(HashIndex.load(place)) == N_ITEMS - 2
+    assert not client.post("/v1/save").json()["done"]
+
+
+def test_stats_metrics_health_and_readiness(client):
+    told = client.get("/v1/stats").json()
+    assert told["index"]["n_items"] == N_ITEMS
+    assert told["shape"] == {"width": 4, "depth": 2, "sparsity": 1}
+    assert told["limits"]["max_batch"] == 1024
+    assert client.get("/health").json() == {"status": "ok"}
+    assert client.get("/ready").json() == {"status": "ready", "writes": "ok"}
+    figures = client.get("/metrics").text
+    assert 'hashcade_requests_total{route="/v1/stats",status="200"} 1.0' in figures
+    assert f"hashcade_items {N_ITEMS}.0" in figures
+
+
+def test_a_new_index_is_served_after_a_reload(client, place):
+    assert not client.post("/v1/reload").json()["done"]
+    other = HashIndex.load(place)
+    other.remove(list(range(150)))
+    other.save(place)
+    assert client.get("/v1/items/1").status_code == 200
+    assert client.post("/v1/reload").json() == {"done": True, "n_items": 50}
+    assert client.get("/v1/items/1").status_code == 404
+
+
+def test_another_directory_is_served_after_a_link_was_changed(tmp_path):
+    make_index(tmp_path / "one")
+    make_index(tmp_path / "two", seed=3)
+    link = tmp_path / "index"
+    link.symlink_to("one")
+    with serving(index=link) as client:
+        client.delete("/v1/items/0")
+        link.unlink()
+        link.symlink_to("two")
+        assert client.post("/v1/reload").json() == {"done": True, "n_items": N_ITEMS}
+        client.delete("/v1/items/1")
+    assert 0 not in HashIndex.load(tmp_path / "one")  # what was changed there is saved there
+    assert 1 not in HashIndex.load(tmp_path / "two")
+
+
+def test_an_index_without_labels_can_be_looked_at(tmp_path):
+    make_index(tmp_path / "index", labels=False)
+    with serving(index=tmp_path / "index") as client:
+        assert client.get("/v1/tree").json()["purity"] is None
+        assert client.get("/v1/items/3").json()["label"] is None
+        assert client.get("/v1/explain/item/3").json()["buckets"][0]["classes"] is None
+
+
+def test_without_a_model_what_needs_one_is_refused(client):
+    png = {"Content-Type": "image/png"}
+    assert client.post("/v1/search/image", content=b"x", headers=png).status_code == 409
+    answer = client.post("/v1/search", json={"vectors": [[0.0] * DIM]})
+    assert answer.status_code == 422
+    assert "no model" in answer.json()["error"]
+
+
+def test_names_of_classes_come_from_a_file(place, tmp_path):
+    (tmp_path / "names.txt").write_text("ant\nbee\ncat\n")
+    with serving(index=place, names=tmp_path / "names.txt") as client:
+        names = client.get("/v1/stats").json()["label_names"]
+    assert names == {"0": "ant", "1": "bee", "2": "cat", "3": "3", "4": "4"}
