@@ -12,6 +12,7 @@ import hashcade.data
 import hashcade.evaluate
 import hashcade.index
 import hashcade.learn
+import hashcade.neighbors
 import hashcade.report
 import hashcade.reproduce
 
@@ -24,6 +25,7 @@ MODULES = sorted(
         hashcade.evaluate,
         hashcade.index,
         hashcade.learn,
+        hashcade.neighbors,
         hashcade.report,
         hashcade.reproduce,
     )

@@ -10,6 +10,7 @@ import hashcade.data
 import hashcade.evaluate
 import hashcade.index
 import hashcade.learn
+import hashcade.neighbors
 import hashcade.report
 import hashcade.reproduce
 import hashcade.serve
@@ -123,6 +124,7 @@ def test_exported_names_are_exactly_these():
     assert sorted(hashcade.data.__all__) == sorted(DATA)
     assert sorted(hashcade.index.__all__) == sorted([*INDEX, *STORED])
     assert sorted(hashcade.learn.__all__) == sorted(LEARN)
+    assert hashcade.neighbors.__all__ == ["HashNeighborsTransformer"]
     assert sorted(hashcade.baselines.__all__) == sorted(BASELINES)
     assert sorted(hashcade.evaluate.__all__) == sorted(EVALUATE)
     assert sorted(hashcade.report.__all__) == sorted(REPORT)

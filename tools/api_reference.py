@@ -8,7 +8,10 @@ import inspect
 import sys
 from pathlib import Path
 
-PACKAGES = ["codes", "data", "index", "learn", "baselines", "evaluate", "neighbors", "errors"]
+PACKAGES = [
+    "codes", "data", "index", "learn", "baselines", "evaluate", "neighbors", "report", "reproduce",
+    "serve", "errors",
+]  # fmt: skip
 HEAD = """# Python reference
 
 Made from the docstrings by `make docs-api`. `from hashcade import ...` has the names that most

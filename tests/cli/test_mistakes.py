@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import textwrap
 from pathlib import Path
 
@@ -199,6 +200,30 @@ def labels_for_a_folder(made):
     return ["train", "photos", "--labels", "kind", "-o", "model"]
 
 
+# -- experiments and the service ----------------------------------------------------------------
+
+
+@mistake("experiment='cifar10' must be one of cifar100, ")
+def unknown_experiment(made):
+    return ["reproduce", "cifar10", "--preset", "smoke"]
+
+
+@mistake("cannot listen on 127.0.0.1 port ", "choose another with --port")
+def port_taken(made):
+    made.socket = socket.create_server(("127.0.0.1", 0))
+    return ["serve", made.index, "--port", made.socket.getsockname()[1]]
+
+
+@mistake("host=0.0.0.0 can be reached from other machines, so a token is needed: set")
+def no_token_for_other_machines(made):
+    return ["serve", made.index, "--host", "0.0.0.0", "--port", "0"]
+
+
+@mistake("holds no index", "; make an index with: hashcade build MODEL DATA -o INDEX")
+def serve_a_model(made):
+    return ["serve", made.model]
+
+
 # -- models and indexes ----------------------------------------------------------------------
 
 
@@ -301,6 +326,8 @@ def test_a_mistake_is_answered_by_one_line(name, command, made, here):
     arguments = set_up(made)
     before = sorted(path for path in here.rglob("*"))
     done = command(*arguments)
+    if hasattr(made, "socket"):
+        made.__dict__.pop("socket").close()
     assert done.code == 2
     assert done.out == ""
     lines = done.err.splitlines()

@@ -1,8 +1,10 @@
 """Ctrl-C and SIGTERM: the exit code says so, and nothing half-written is left."""
 
+import re
 import signal
 import subprocess
 import time
+import urllib.request
 
 import numpy as np
 import pytest
@@ -36,6 +38,29 @@ def test_training_that_is_stopped_leaves_nothing(tmp_path, number, code):
     assert not list(tmp_path.glob(".model*"))
     if number == signal.SIGINT:
         assert err.splitlines()[-1] == "hashcade: stopped; nothing half-written is left"
+
+
+def test_the_service_answers_and_stops_when_told(tmp_path, made):
+    process = subprocess.Popen(
+        [COMMAND, "serve", made.index, "--port", "0"],
+        env=clean_environment(tmp_path), stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        line = process.stderr.readline()
+        address = re.search(r"serving 300 items on (http://127\.0\.0\.1:\d+)", line)[1]
+        for _ in range(600):
+            try:
+                with urllib.request.urlopen(f"{address}/health", timeout=5) as answer:
+                    assert answer.status == 200
+                break
+            except OSError:
+                time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode in (0, 143), err
+    assert "Traceback" not in err
 
 
 def test_a_result_is_put_in_place_at_the_end_or_not_at_all(tmp_path):

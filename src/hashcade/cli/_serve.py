@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +12,9 @@ from hashcade._extras import check_extra
 from hashcade.cli._directory import kind_of
 from hashcade.cli._model import model_of_index
 from hashcade.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from hashcade.index import Origin
 
 
 def serve(
@@ -73,15 +75,27 @@ def serve(
     model = None
     if given or (origin is not None and origin.model is not None):
         model = model_of_index(index, origin, given[0] if given else None)
-    if pictures is None and origin is not None and origin.names and origin.data is not None:
-        pictures = origin.data if origin.data.is_dir() else None
+    if pictures is None and origin is not None:
+        pictures = _pictures_of(origin)
     token = os.environ.get("HASHCADE_TOKEN")
     if token_file is not None:
         token = token_file.read_text("utf-8").strip()
-    service: Any = import_module("hashcade.serve")
-    log_to_stderr = import_module("hashcade.serve._run").log_to_stderr
+    from hashcade.serve._run import log_to_stderr, run
+
     log_to_stderr()
-    service.run(
+    run(
         index, model, host=host, port=port, token=token, pictures=pictures, names=names,
         read_only=read_only, access_log=access_log,
     )  # fmt: skip
+
+
+def _pictures_of(origin: Origin) -> Path | None:
+    """The folder that an index was built from, if its images are still the items in their order."""
+    from hashcade.data._folder import class_folders, images_below
+
+    root = origin.data
+    if root is None or not origin.names or not root.is_dir():
+        return None
+    files = [file for folder in class_folders(root) for file in images_below(folder)]
+    names = tuple(file.relative_to(root).as_posix() for file in files)
+    return root if names == origin.names else None
