@@ -30,20 +30,27 @@ def require_extra(module: str, extra: str) -> ModuleType:
         # error.name is what was missing: the module, or a package on the way to it.
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise _missing(module, extra) from None
+        raise _missing(module.partition(".")[0], extra) from None
 
 
-def check_extra(module: str, extra: str) -> None:
-    """Raise the same ``ImportError`` if ``module`` is not installed, without importing it.
+def check_extras(**extras: str) -> None:
+    """Raise the same ``ImportError`` if packages are not installed, without importing them.
 
-    For what takes long to import, and is needed only after other things that take long.
+    For what takes long to import, and so that all that is missing is named at once.
+
+    Parameters
+    ----------
+    extras
+        For each package the extra that installs it: ``torch="train"``.
     """
-    if find_spec(module.partition(".")[0]) is None:
-        raise _missing(module, extra)
+    missing = [package for package in extras if find_spec(package) is None]
+    if missing:
+        names = ",".join(dict.fromkeys(extras[package] for package in missing))
+        raise _missing(" and ".join(missing), names, several=len(missing) > 1)
 
 
-def _missing(module: str, extra: str) -> ImportError:
-    package = module.partition(".")[0]
+def _missing(packages: str, extra: str, *, several: bool = False) -> ImportError:
+    verb = "are" if several else "is"
     return ImportError(
-        f"{package} is not installed; run: pip install 'hashcade[{extra}]'", name=package
+        f"{packages} {verb} not installed; run: pip install 'hashcade[{extra}]'", name=packages
     )

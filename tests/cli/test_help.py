@@ -60,6 +60,12 @@ def test_help_and_python_m_are_the_same(tmp_path):
     assert "Usage: hashcade " in by_script.stdout
 
 
+def test_the_command_alone_shows_its_verbs(command):
+    alone = command()
+    assert alone.code == 0
+    assert alone.out == command("--help").out
+
+
 def test_version_and_completion(command, installed):
     from hashcade import __version__
 

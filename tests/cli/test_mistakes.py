@@ -370,6 +370,15 @@ def test_a_missing_extra_is_one_line_with_the_command_to_run(installed, module, 
     )
 
 
+def test_all_that_is_missing_is_named_at_once(command, here, monkeypatch):
+    make_photos_here()
+    monkeypatch.setattr("hashcade._extras.find_spec", lambda name: None)
+    assert command("train", "photos", "-o", "model").err == (
+        "hashcade: torch and PIL are not installed; run: pip install 'hashcade[train,images]'\n"
+    )
+    assert "pip install 'hashcade[demo]'" in command("demo").err
+
+
 @pytest.mark.parametrize("verb", ["train", "build"])
 def test_a_full_disk_leaves_nothing_behind(installed, made, verb):
     shadows = installed.home / "shadows"

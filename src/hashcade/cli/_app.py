@@ -25,7 +25,6 @@ def make_app() -> typer.Typer:
     """The application with its verbs."""
     app = typer.Typer(
         name="hashcade",
-        no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},

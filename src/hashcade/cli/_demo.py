@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hashcade._extras import check_extras
 from hashcade.cli._options import Quiet
 
 
@@ -29,6 +30,7 @@ def demo(
       hashcade demo
       hashcade demo --output /tmp/digits --steps 50
     """
+    check_extras(torch="demo", sklearn="demo", matplotlib="demo")
     from hashcade.demo import run
 
     run(output, steps, verbose=not quiet)

@@ -49,8 +49,15 @@ def run(app: typer.Typer, arguments: Sequence[str] | None) -> int:
     """Run the application; everything that goes wrong becomes one line and an exit code."""
     if hasattr(signal, "SIGTERM"):
         signal.signal(signal.SIGTERM, _terminate)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # A verb that is asked for nothing is told what is missing; hashcade alone shows its verbs.
+    completing = "_HASHCADE_COMPLETE" in os.environ
     try:
-        code = app(arguments, standalone_mode=False, prog_name="hashcade")
+        code = app(
+            given if given or completing else ["--help"],
+            standalone_mode=False,
+            prog_name="hashcade",
+        )
         sys.stdout.flush()
     except (typer.TyperException, typer.Abort) as error:
         return _fail(_usage(error))

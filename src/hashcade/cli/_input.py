@@ -90,6 +90,17 @@ def read_input(
     )
 
 
+def extras_for(path: Path) -> dict[str, str]:
+    """Packages that reading ``path`` needs, each with its extra."""
+    from hashcade.data._files import existing
+    from hashcade.data._load import recognised
+
+    place = existing(path)
+    if place.suffix.lower() in _PARQUET:
+        return {"pyarrow": "parquet"}
+    return {"PIL": "images"} if recognised(place).__name__ == "load_image_folder" else {}
+
+
 def read_queries(
     path: Path,
     *,

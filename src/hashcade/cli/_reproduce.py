@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hashcade._extras import check_extra
+from hashcade._extras import check_extras
 from hashcade.cli._options import Json, Quiet
 from hashcade.cli._output import print_fields, print_json
 
@@ -71,8 +71,7 @@ def reproduce(
       hashcade reproduce cifar100 --data cifar-100-python/ --preset cpu -o paper/
       hashcade reproduce ablation --only ours --only npairs --seed 0 --seed 1
     """
-    check_extra("torch", "train")
-    check_extra("matplotlib", "report")
+    check_extras(torch="train", sklearn="baselines", matplotlib="report")
     from hashcade.reproduce import reproduce as run
 
     done = run(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hashcade._extras import check_extra
+from hashcade._extras import check_extras
 from hashcade.cli._directory import kind_of
 from hashcade.cli._model import model_of_index
 from hashcade.errors import ConfigError, StorageError
@@ -68,7 +68,7 @@ def serve(
         raise StorageError(f"{index} does not exist; check the path")
     if kind_of(index) != "index":
         raise StorageError(f"{index} holds no index: there is no manifest.json")
-    check_extra("fastapi", "serve")
+    check_extras(fastapi="serve", uvicorn="serve")
     from hashcade.index import read_origin
 
     origin = read_origin(index)

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hashcade._extras import check_extra
+from hashcade._extras import check_extras
 from hashcade.cli._directory import new_directory, refuse_existing
-from hashcade.cli._input import Input, read_input
+from hashcade.cli._input import Input, extras_for, read_input
 from hashcade.cli._options import (
     Data,
     Force,
@@ -110,7 +110,7 @@ def train(
     """
     refuse_existing(output, "model", force=force)
     sides = image_size(size)
-    check_extra("torch", "train")
+    check_extras(torch="train", **extras_for(data))
     settings = _settings(setting)
     found = read_input(
         data, need_labels=True, split=split, items=items, labels=labels,
