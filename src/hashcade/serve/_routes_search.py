@@ -47,9 +47,9 @@ def _limited(service: Service, request: Any, n_queries: int) -> None:
     within("the number of queries", n_queries, "max_batch", settings.max_batch)
     within("n_neighbors", request.n_neighbors, "max_neighbors", settings.max_neighbors)
     within("n_probe", request.n_probe, "max_probe", settings.max_probe)
-    filter_ids = getattr(request, "filter_ids", None)
-    if filter_ids is not None:
-        within("the number of filter_ids", len(filter_ids), "max_filter", settings.max_filter)
+    if isinstance(request, SearchRequest) and request.filter_ids is not None:
+        given = len(request.filter_ids)
+        within("the number of filter_ids", given, "max_filter", settings.max_filter)
 
 
 def _options(request: Any) -> dict[str, Any]:
