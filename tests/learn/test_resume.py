@@ -68,10 +68,19 @@ def interrupt_at(monkeypatch, stage, step):
     monkeypatch.setattr(Display, "step", show)
 
 
+@pytest.fixture
+def ctrl_c_interrupts():
+    """Python's own handler: a process in the background of a script starts without it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize(
     ("stage", "step"),
     [("base", 1), ("base", 14), ("hash", 1), ("hash", 23), ("joint", 1), ("joint", 23)],
 )
+@pytest.mark.usefixtures("ctrl_c_interrupts")
 def test_going_on_after_ctrl_c_equals_no_break(monkeypatch, tmp_path, uninterrupted, stage, step):
     interrupt_at(monkeypatch, stage, step)
     with pytest.raises(KeyboardInterrupt, match=f"stopped after step {step} of 25"):

@@ -95,9 +95,9 @@ def serious(page):
 
 @pytest.fixture(scope="module")
 def upload(trained, tmp_path_factory):
-    """A digit as a file, larger than the model takes it."""
+    """A digit as a file."""
     with np.load(trained / "pictures.npz") as stored:
-        pixels = stored["X"][42].repeat(5, axis=0).repeat(5, axis=1)
+        pixels = stored["X"][42]
         label = int(stored["y"][42])
     path = tmp_path_factory.mktemp("upload") / "digit.png"
     Image.fromarray(pixels).save(path)
