@@ -46,6 +46,7 @@ LEARN = [
     "ClassSampler",
     "Hasher",
     "StrideNet",
+    "efficientnet_features",
     "hash_npairs_loss",
     "hash_triplet_loss",
     "npairs_loss",
