@@ -60,6 +60,27 @@ def test_first_steps_on_cifar100(tmp_path, monkeypatch, preset, network):
     assert "sibling classes share a coarse class" in text
 
 
+def test_first_steps_on_features_of_images_and_their_mirror_images(tmp_path, monkeypatch):
+    from hashcade.reproduce import _base as base_module
+
+    asked = []
+
+    def features(images, *, image_size, mirror=False, cache, verbose):
+        asked.append((len(images), mirror))
+        pixels = images[:, ::8, ::8].reshape(len(images), -1) / 255
+        return (pixels[:, ::-1] if mirror else pixels).astype(np.float16)
+
+    world = World("Cifar-100", "", small_images(4, 10, 0), small_images(4, 5, 1))
+    monkeypatch.setattr(run_module, "load_world", lambda *_: world)
+    monkeypatch.setattr(base_module, "efficientnet_features", features)
+    only = ["metric", "ours+", "npairs", "k0", "k2"]
+    done = reproduce("cifar100", "transfer", out=tmp_path / "out", work=tmp_path / "work",
+                     only=only, max_steps=2, verbose=False)  # fmt: skip
+    assert asked == [(40, False), (20, False), (40, True)]
+    assert {row.key.method for row in done.rows} == {"metric", "ours+"}
+    assert all(row.settings["features"]["views"] == 2 for row in done.rows)
+
+
 def test_imagenet_reads_the_official_files_and_says_that_it_is_a_sample(imagenet_folder, tmp_path):
     done = reproduce("imagenet", "cpu", out=tmp_path / "out", work=tmp_path / "work", max_steps=1,
                      data=imagenet_folder, only=["metric", "triplet"], verbose=False)  # fmt: skip

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+
+from torch import Tensor
 
 from hashcade.learn._model import HashModel
 from hashcade.learn._plan import Plan
 
-_PARTS = ("prepare", "base", "embedding")  # what gives the vectors for re-ranking
+_PARTS = ("prepare.", "base.", "embedding.")  # what gives the vectors for re-ranking
 
 
-def take_base(model: HashModel, plan: Plan, there: HashModel, plan_there: Plan) -> None:
-    """Copy what gives the vectors from a trained model into a new one.
+def base_weights(plan: Plan, there: HashModel, plan_there: Plan) -> dict[str, Tensor]:
+    """What gives the vectors in a trained model, for a new model to take over.
 
     Raises
     ------
@@ -25,19 +28,19 @@ def take_base(model: HashModel, plan: Plan, there: HashModel, plan_there: Plan) 
     for name in alike:
         if here[name] != other[name]:
             raise ValueError(f"base has {name}={other[name]!r}, this hasher has {here[name]!r}")
-    weights = there.state_dict()
-    taken = {name: weights[name] for name in weights if name.partition(".")[0] in _PARTS}
-    missing = model.load_state_dict(taken, strict=False)
-    left = [name for name in missing.missing_keys if name.partition(".")[0] in _PARTS]
-    if left or missing.unexpected_keys:  # modules of the user's own with one name
-        raise ValueError(f"base has other layers: {', '.join([*left, *missing.unexpected_keys])}")
+    return parts_of_base(there)
 
 
-def base_digest(model: HashModel) -> str:
-    """A digest of the weights that give the vectors."""
+def parts_of_base(model: HashModel) -> dict[str, Tensor]:
+    """The weights of a model that give its vectors, by name."""
+    state = model.state_dict()
+    return {name: state[name] for name in state if name.startswith(_PARTS)}
+
+
+def base_digest(weights: Mapping[str, Tensor]) -> str:
+    """A digest of such weights."""
     digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        if name.partition(".")[0] in _PARTS:
-            digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    for name, value in sorted(weights.items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -18,6 +18,7 @@ from torch import nn
 from hashcade.codes._check import checked_count
 from hashcade.errors import NotFittedError
 from hashcade.learn._adapt import adapt_model
+from hashcade.learn._base import base_weights
 from hashcade.learn._codebook import assign_to_book
 from hashcade.learn._display import Display
 from hashcade.learn._estimator import EstimatorHabits
@@ -237,6 +238,7 @@ class Hasher(EstimatorHabits):
         )
         plan = make(settings)
         n_trials = _checked_trials(settings["tune"], len(validation))
+        shared = None if base is None else base_weights(plan, *base._fitted())
 
         # ---- what all training here shares
         tensor = torch.from_numpy(items)
@@ -251,7 +253,7 @@ class Hasher(EstimatorHabits):
             run_dir=None if settings["run_dir"] is None else Path(settings["run_dir"]),
             digest=_fingerprint(items, labels),
             display=display,
-            base=None if base is None else base._fitted(),
+            base=shared,
         )
 
         # ---- training

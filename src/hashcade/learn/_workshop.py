@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hashcade.learn._base import base_digest, take_base
+from hashcade.learn._base import base_digest, parts_of_base
 from hashcade.learn._display import Display
 from hashcade.learn._model import HashModel
 from hashcade.learn._plan import Plan
@@ -31,7 +31,7 @@ class Workshop:
     digest
         Tells these data from others, for the checkpoints.
     base
-        A trained model and its plan: its base is taken over, and not trained again.
+        Weights of a base that is trained already: then its stage is left out.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class Workshop:
         run_dir: Path | None,
         digest: str,
         display: Display,
-        base: tuple[HashModel, Plan] | None = None,
+        base: dict[str, Tensor] | None = None,
     ) -> None:
         self._data, self._device, self._seed = data, device, seed
         self._run_dir, self._digest, self._display = run_dir, digest, display
-        self._given = base
-        self._base: dict[str, Tensor] = {}  # what the trials share, once it is trained
+        self._base = base or {}  # what the trials share, once it is trained
+        self._given = {"base": base_digest(base)} if base is not None else {}
 
     def train(self, plan: Plan) -> tuple[HashModel, Figures]:
         """The model of a plan, and the figures that chose its weights."""
@@ -66,12 +66,10 @@ class Workshop:
         The base network is the same in all of them, and trained once, in full.
         """
         place = None if self._run_dir is None else self._run_dir / "tune"
-        if plan.stages[0].name == "base" and self._given is None:
+        if plan.stages[0].name == "base" and not self._base:
             base_alone = replace(plan, stages=plan.stages[:1], n_codes=0)
             model, _ = self._train(base_alone, None if place is None else place / "base")
-            shared = ("prepare.", "base.", "embedding.")
-            state = model.state_dict()
-            self._base = {name: state[name] for name in state if name.startswith(shared)}
+            self._base = parts_of_base(model)
         n_tried = 0
 
         def try_out(changes: Changes) -> Figures:
@@ -91,16 +89,13 @@ class Workshop:
             torch.manual_seed(self._seed)
             model = plan.make_model()
         model.to(self._device)
-        fingerprint = {**plan.describe(), "random_state": self._seed, "data": self._digest}
+        model.prepare.learn(self._data.whole(self._data.training))  # type: ignore[operator]
         stages = plan.stages
-        if self._given is None:
-            model.prepare.learn(self._data.whole(self._data.training))  # type: ignore[operator]
+        if self._base:
             model.load_state_dict(self._base, strict=False)
-        else:
-            take_base(model, plan, *self._given)
-            fingerprint["base"] = base_digest(model)
-        if self._given is not None or self._base:
             stages = tuple(stage for stage in stages if stage.name != "base")
+        fingerprint = {**plan.describe(), "random_state": self._seed, "data": self._digest}
+        fingerprint |= self._given
         run = Run(run_dir, [stage.name for stage in stages], fingerprint)
         results = train(model, stages, self._data, seed=self._seed, run=run, display=self._display)
         return model, dict(results[-1].best_figures)

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade.errors import ConfigError
+from hashcade.learn._features import efficientnet_features
 from hashcade.learn._hasher import Hasher
-from hashcade.reproduce._features import image_features
 from hashcade.reproduce._recipe import Recipe
 from hashcade.reproduce._work import WorkFolder
 from hashcade.reproduce._world import World
@@ -102,11 +102,13 @@ def input_items(
         return world.train.items, world.test.items
     settings = dict(recipe.features)
     n_views = settings.pop("views", 1)
-    cache = work.path / "features"
-    train = image_features(world.train.items, settings, cache, verbose=verbose)
-    test = image_features(world.test.items, settings, cache, verbose=verbose)
+
+    def features(images: npt.NDArray[Any], **more: Any) -> Floats:
+        cache = work.path / "features"
+        found = efficientnet_features(images, cache=cache, verbose=verbose, **settings, **more)
+        return found.astype(np.float32)
+
+    train, test = features(world.train.items), features(world.test.items)
     if n_views == 2:
-        mirrored = {**settings, "mirror": True}
-        other = image_features(world.train.items, mirrored, cache, verbose=verbose)
-        train = np.stack([train, other], axis=1)
+        train = np.stack([train, features(world.train.items, mirror=True)], axis=1)
     return train, test
