@@ -50,6 +50,7 @@ def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np
 
 def checked_views(items: object) -> npt.NDArray[np.float32]:
     """Return embeddings to learn from: float32[n, size], or float32[n, views, size]."""
+    _refuse_sparse(items)
     values = as_array("X", items)
     if values.ndim != 3 or 0 in values.shape:
         return checked_embeddings(values)
