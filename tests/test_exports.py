@@ -53,6 +53,7 @@ LEARN = [
     "ClassSampler",
     "Hasher",
     "StrideNet",
+    "efficientnet_features",
     "hash_npairs_loss",
     "hash_triplet_loss",
     "npairs_loss",

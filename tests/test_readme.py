@@ -5,6 +5,7 @@ commands in the same folder. ``print(...)  # output`` promises the output; the o
 console block promise lines of the real output, apart from the numbers in them.
 """
 
+import contextlib
 import os
 import re
 import shlex
@@ -19,7 +20,8 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
 BIN = Path(sys.executable).parent
-sys.path.insert(0, str(ROOT / "tests" / "cli"))
+sys.path[:0] = [str(ROOT / "tests" / "cli"), str(ROOT / "tests" / "serve")]
+import services  # noqa: E402
 from worlds_of_cli import make_photos, make_query  # noqa: E402
 
 
@@ -66,6 +68,17 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def service(tmp_path):
+    """A way to start a service on an index; it is stopped at the end."""
+    with contextlib.ExitStack() as stack:
+        yield (
+            lambda index: (
+                stack.enter_context(services.process(index, log=tmp_path / "service.log")).url
+            )
+        )
+
+
 def test_documents_have_code():
     assert {language for path in DOCUMENTS for language, _ in blocks(path)} >= {
         "python",
@@ -80,14 +93,21 @@ def test_documents_have_code():
 @pytest.mark.parametrize(
     "path", [path for path in DOCUMENTS if runnable(path)], ids=lambda path: path.stem
 )
-def test_code_runs_and_prints_what_it_says(path, tmp_path, monkeypatch, capsys):
+def test_code_runs_and_prints_what_it_says(path, tmp_path, monkeypatch, capsys, request):
     monkeypatch.chdir(tmp_path)
     if path == README:  # the reader's own images
         make_photos(tmp_path / "photos", per_class=20)
         make_query(tmp_path / "query.jpg")
     namespace = {"__name__": path.stem}
+    address = "http://127.0.0.1:8000"
+    if path.stem == "service":  # the reader's own service, and queries
+        buckets, vectors, _ = services.make_index(tmp_path / "index", labels=False)
+        namespace |= {"vectors": vectors[:5], "buckets": buckets[:5]}
+        service = request.getfixturevalue("service")
+        address = service(tmp_path / "index")
     for language, block in blocks(path):
         if language == "python":
+            block = block.replace("http://127.0.0.1:8000", address)
             exec(compile(block, str(path), "exec"), namespace)
             expected = re.findall(r"^print\(.*\)  # (.*)$", block, flags=re.MULTILINE)
             printed = capsys.readouterr().out.splitlines()

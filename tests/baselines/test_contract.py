@@ -129,7 +129,7 @@ def test_fit_returns_self_and_leaves_its_input_alone(name):
     [
         (X[0], Y, "X has shape"),
         (np.where(np.arange(120)[:, None] == 7, np.nan, X), Y, "NaN or infinite values in row 7"),
-        (np.empty((0, 8)), Y[:0], "X has shape"),
+        (np.empty((0, 8)), Y[:0], r"X has (0|shape)"),
         ([["a"]], [1], "X has dtype"),
     ],
 )
@@ -199,7 +199,7 @@ def test_lists_arrays_and_tensors_are_the_same(name):
 
 def test_items_of_another_size_are_refused(name):
     for use in (fitted(name).scores, fitted(name).transform, fitted(name).embed):
-        with pytest.raises(ValueError, match="X has 7 columns, the hasher was fitted with 8"):
+        with pytest.raises(ValueError, match=r"X has 7 (features|columns), .* 8"):
             use(X[:, :7])
 
 

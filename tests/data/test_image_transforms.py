@@ -52,6 +52,15 @@ def test_augment_takes_views_and_uses_all_chances():
     assert places == {(y, x) for y in range(9) for x in range(9)}
 
 
+def test_without_mirrors_the_same_chances_give_the_same_places():
+    images = images_of(40)
+    plain = augment(images, np.random.default_rng(0), mirror=False)
+    mixed = augment(images, np.random.default_rng(0))
+    mirrored = (mixed == plain[:, :, ::-1]).all(axis=(1, 2, 3))
+    assert 8 <= mirrored.sum() <= 32
+    np.testing.assert_array_equal(mixed[~mirrored], plain[~mirrored])
+
+
 def test_the_mean_is_exact_in_any_number_of_pieces():
     images = images_of(9000, 2, 3)
     expected = images.astype(np.float64).mean(axis=0) / 255

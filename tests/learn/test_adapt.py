@@ -130,7 +130,7 @@ def test_images_are_adapted_by_their_features():
 def test_bad_calls_are_refused(fitted):
     with pytest.raises(NotFittedError):
         Hasher().adapt(NEW)
-    with pytest.raises(ValueError, match="X has 3 features, but Hasher is expecting 10 features"):
+    with pytest.raises(ValueError, match="X has 3 features, but Hasher is expecting 10"):
         fitted.adapt(np.zeros((20, 3)))
     with pytest.raises(ValueError, match="n_codes=17 must be <= n_buckets = 16"):
         fitted.adapt(NEW, n_codes=17)

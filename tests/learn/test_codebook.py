@@ -228,7 +228,7 @@ def test_a_model_of_the_first_format_is_still_read(tmp_path):
     config = json.loads(file.read_text())
     assert config["format_version"] == 2
     config["format_version"] = 1
-    for name in ("remap", "joint_steps"):
+    for name in ("remap", "joint_steps", "tune"):
         del config["settings"][name]
     del config["plan"]["n_codes"]
     for stage in config["plan"]["stages"]:

@@ -83,6 +83,14 @@ def test_lists_tensors_and_arrays_give_the_same(fitted):
     assert other.classes_[0] == "class -10"
 
 
+def test_an_array_that_may_not_be_written_to_is_taken_without_a_warning(fitted):
+    hasher, X, y = fitted
+    locked = X.copy()
+    locked.flags.writeable = False  # as a memory-mapped file is
+    np.testing.assert_array_equal(hasher.transform(locked), hasher.transform(X))
+    Hasher(**QUICK).fit(locked, y)
+
+
 def test_settings_can_be_read_changed_and_shown():
     hasher = Hasher(width=16, loss="triplet")
     assert hasher.get_params()["width"] == 16

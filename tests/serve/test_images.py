@@ -11,6 +11,7 @@ from PIL import Image
 from services import DIM, make_index, serving
 
 from hashcade import CodeShape, ConfigError, DataError, HashIndex
+from hashcade.data import read_image
 from hashcade.learn import Hasher
 from hashcade.serve import ServeSettings, create_app
 from hashcade.serve._pictures import Pictures, decode_image
@@ -68,10 +69,13 @@ def test_an_explanation_of_an_image_has_scores(client, images):
     assert 8 not in [result["id"] for result in by_item["results"]]
 
 
-def test_another_size_is_scaled(client, images):
-    large = np.asarray(images[5]).repeat(4, axis=0).repeat(4, axis=1)
-    told = client.post("/v1/search/image?n_neighbors=1", content=png(large), headers=PNG).json()
-    assert told["ids"] == [[5]]
+def test_another_size_is_scaled_as_the_library_does(client, trained, images):
+    hasher, index = Hasher.load(trained / "model"), HashIndex.load(trained / "index")
+    large = png(np.asarray(images[5]).repeat(4, axis=0).repeat(4, axis=1))
+    told = client.post("/v1/search/image?n_neighbors=3", content=large, headers=PNG).json()
+    scaled = read_image(io.BytesIO(large), size=(16, 16))[None]
+    expected = index.search(hasher.embed(scaled), scores=hasher.scores(scaled), n_neighbors=3)
+    assert told["ids"] == expected.ids.tolist()
 
 
 def chunk(kind, data):

@@ -254,3 +254,32 @@ def test_replaying_gives_the_same_whatever_is_there_already(tmp_path_factory, op
             apply_again(index, [change])
     apply_again(index, changes)
     assert {item: float(index.item(item)["vector"][0]) for item in ids_of(index)} == state
+
+
+def test_an_item_of_an_old_model_is_not_added_to_a_new_index(place):
+    live = LiveIndex(place)
+    epoch = live.epoch
+    other = HashIndex.load(place)
+    other.remove([1])
+    other.save(place)
+    assert live.reload()
+    with pytest.raises(StorageError, match="replaced meanwhile"):
+        live.add([3], vector(1), labels=[0], epoch=epoch).result()
+    assert len(live.add([3], vector(1), labels=[0], epoch=live.epoch).result()) == 1
+    live.close()
+
+
+def test_an_index_that_is_not_accepted_is_not_taken_over(place):
+    live = LiveIndex(place)
+    other = HashIndex.load(place)
+    other.remove([1])
+    other.save(place)
+
+    def refuse(index):
+        raise StorageError(f"{len(index)} is not enough")
+
+    with pytest.raises(StorageError, match="199 is not enough"):
+        live.reload(refuse)
+    assert len(live.index) == N_ITEMS
+    assert live.reload()
+    live.close()

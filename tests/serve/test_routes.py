@@ -234,6 +234,13 @@ def test_without_a_model_what_needs_one_is_refused(client):
     assert "no model" in answer.json()["error"]
 
 
+def test_an_option_that_is_not_known_is_a_mistake(client):
+    answer = client.get("/v1/items?limits=3")
+    assert answer.status_code == 422
+    assert "'limits' is no option of this route, which has limit, seed" in answer.json()["error"]
+    assert client.get("/v1/stats?x=").status_code == 422
+
+
 def test_names_of_classes_come_from_a_file(place, tmp_path):
     (tmp_path / "names.txt").write_text("ant\nbee\ncat\n")
     with serving(index=place, names=tmp_path / "names.txt") as client:

@@ -60,7 +60,7 @@ def centre_pixels(
 
 
 def augment(
-    images: npt.NDArray[Pixels], rng: np.random.Generator, *, pad: int = 4
+    images: npt.NDArray[Pixels], rng: np.random.Generator, *, pad: int = 4, mirror: bool = True
 ) -> npt.NDArray[Pixels]:
     """Shift every image by up to ``pad`` pixels each way, and mirror every other one.
 
@@ -76,6 +76,8 @@ def augment(
         Where the chances come from; the same state gives the same result.
     pad
         Pixels on each side.
+    mirror
+        Whether to mirror at all: not for letters, digits and whatever is not its mirror image.
 
     Returns
     -------
@@ -86,7 +88,7 @@ def augment(
         raise ValueError(f"pad={pad} must be >= 0")
     n, height, width, colours = images.shape
     shifts = rng.integers(0, 2 * pad + 1, size=(2, n))
-    mirrored = rng.random(n) < 0.5
+    mirrored = mirror & (rng.random(n) < 0.5)
     padded = np.zeros((n, height + 2 * pad, width + 2 * pad, colours), images.dtype)
     padded[:, pad : pad + height, pad : pad + width] = images
     # Every window of every image, as a view: (n, down, right, height, width * colours). The

@@ -40,6 +40,15 @@ class Queries:
     scores: npt.NDArray[Any] | None
     bucket_ids: npt.NDArray[Any] | None
 
+    def some(self, chosen: Ints) -> Queries:
+        """The chosen ones of them."""
+        return Queries(
+            self.first,
+            self.vectors[chosen],
+            None if self.scores is None else self.scores[chosen],
+            None if self.bucket_ids is None else self.bucket_ids[chosen],
+        )
+
 
 def evaluate_search(
     query_vectors: npt.ArrayLike,
@@ -195,26 +204,30 @@ def run_protocol(
     seconds = {"build": time.perf_counter() - start, "search": 0.0}
     buckets = as_array("item_bucket_ids", item_bucket_ids)
 
-    # ---- the searches: without filling, a short list of results is the beginning of a long one
+    # ---- the searches
     ids = {k: np.empty((n_queries, k), dtype=np.int64) for k in numbers}
     candidates = {k: np.empty(n_queries, dtype=np.int64) for k in numbers}
     exact = np.empty((n_queries, numbers[-1] if recall else 0), dtype=np.int64)
     everything = shape.n_buckets == 1
-    searches = numbers[-1:] if everything or filling == "none" else numbers
     for part in parts:
         rows = slice(part.first, part.first + len(part.vectors))
         own = np.arange(rows.start, rows.stop) if same_set else None
         start = time.perf_counter()
-        for k in searches:
-            if everything:
-                found = _look_everywhere(part, items, k, own)
-                looked_at = np.full(len(found), size)
-            else:
-                search = _fill_by_sum if filling == "sum" else _search
-                found, looked_at = search(index, part, k, filling, probes, own, threads)
-            for number in numbers if len(searches) == 1 else (k,):
-                ids[number][rows] = found[:, :number]
-                candidates[number][rows] = looked_at
+        # Who has enough candidates needs no filling: few results are the beginning of many.
+        if everything:
+            found = _look_everywhere(part, items, numbers[-1], own)
+            looked_at = np.full(len(found), size)
+        else:
+            found, looked_at = _search(index, part, numbers[-1], "none", probes, own, threads)
+        for k in numbers:
+            ids[k][rows], candidates[k][rows] = found[:, :k], looked_at
+            short = np.flatnonzero(looked_at < k)
+            if filling == "none" or everything or len(short) == 0:
+                continue
+            fill_up = _fill_by_sum if filling == "sum" else _search
+            leave = None if own is None else own[short]
+            more = fill_up(index, part.some(short), k, filling, probes, leave, threads)
+            ids[k][rows.start + short], candidates[k][rows.start + short] = more
         seconds["search"] += time.perf_counter() - start
         if recall:
             exact[rows] = _look_everywhere(part, items, numbers[-1], own)
@@ -274,15 +287,14 @@ def _fill_by_sum(
     threads: int | None,
 ) -> tuple[Ints, Ints]:
     """The same, with one bucket more and more for the queries that have not enough yet."""
-    assert part.scores is not None
     assert n_probe is not None
     ids = np.empty((len(part.vectors), k), dtype=np.int64)
     candidates = np.empty(len(part.vectors), dtype=np.int64)
     short = np.arange(len(part.vectors))
     n_occupied = int(index.stats()["n_occupied"])
     while len(short):
-        some = Queries(0, part.vectors[short], part.scores[short], None)
         leave = None if own is None else own[short]
+        some = part.some(short)
         found, looked_at = _search(index, some, k, "none", n_probe, leave, threads)
         ids[short], candidates[short] = found, looked_at
         short = short[looked_at < k] if n_probe < n_occupied else short[:0]

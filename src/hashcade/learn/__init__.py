@@ -2,6 +2,7 @@
 
 - :class:`Hasher`: the estimator, and all that most users need.
 - :class:`NIN`, :class:`StrideNet`: networks for 32×32 images; :class:`MLP`: one for vectors.
+- :func:`efficientnet_features`: features of images from EfficientNet-Lite0 (extra ``transfer``).
 - :class:`ClassSampler`: batches of n classes × m items that leave nothing out.
 - :func:`triplet_loss`, :func:`npairs_loss`: losses of a base network, on plain embeddings.
 - :func:`hash_triplet_loss`, :func:`hash_npairs_loss`: losses of one level of hash scores.
@@ -18,6 +19,7 @@ require_extra("torch", "train")
 require_extra("safetensors", "train")
 
 if TYPE_CHECKING:
+    from hashcade.learn._features import efficientnet_features
     from hashcade.learn._hasher import Hasher
     from hashcade.learn._networks import MLP, NIN, StrideNet
     from hashcade.learn._npairs import hash_npairs_loss, npairs_loss
@@ -32,6 +34,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             "MLP": "hashcade.learn._networks",
             "NIN": "hashcade.learn._networks",
             "StrideNet": "hashcade.learn._networks",
+            "efficientnet_features": "hashcade.learn._features",
             "hash_npairs_loss": "hashcade.learn._npairs",
             "hash_triplet_loss": "hashcade.learn._triplet",
             "npairs_loss": "hashcade.learn._npairs",
@@ -45,6 +48,7 @@ __all__ = [
     "ClassSampler",
     "Hasher",
     "StrideNet",
+    "efficientnet_features",
     "hash_npairs_loss",
     "hash_triplet_loss",
     "npairs_loss",

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import operator
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +18,6 @@ from torch import nn
 from hashcade.codes._check import checked_count
 from hashcade.errors import NotFittedError
 from hashcade.learn._adapt import adapt_model
-from hashcade.learn._base import base_digest, take_base
 from hashcade.learn._codebook import assign_to_book
 from hashcade.learn._display import Display
 from hashcade.learn._estimator import EstimatorHabits
@@ -30,10 +30,11 @@ from hashcade.learn._inputs import (
 from hashcade.learn._model import HashModel
 from hashcade.learn._networks import takes_images
 from hashcade.learn._plan import Plan, make_plan
-from hashcade.learn._run import Run
 from hashcade.learn._split import stratified_split
 from hashcade.learn._storage import load_hasher, save_hasher
-from hashcade.learn._trainer import TrainingData, in_chunks, train
+from hashcade.learn._trainer import TrainingData, in_chunks
+from hashcade.learn._tune import MOST_TRIALS
+from hashcade.learn._workshop import Workshop
 
 
 class Hasher(EstimatorHabits):
@@ -91,6 +92,10 @@ class Hasher(EstimatorHabits):
         letters, digits and whatever is not its mirror image) or ``"none"``.
     validation_fraction
         Part of each class that is set aside to choose the weights, by precision at 1.
+    tune
+        Whether to try other values for ``width``, ``depth``, the penalties and the regulariser
+        first, where they were left open (``depth`` if ``width`` was), each for a quarter of the
+        steps, and to take the best on the items set aside. A number: at most so many trials.
     device
         ``"auto"``, ``"cpu"``, ``"cuda"``, ...
     run_dir
@@ -110,6 +115,8 @@ class Hasher(EstimatorHabits):
     validation_ : dict
         Figures on the items set aside: ``precision_at_1`` and ``bucket_nmi`` in percent,
         ``speedup_factor``. Empty if nothing was set aside.
+    tuned_ : list of dict
+        With ``tune`` a row for each trial: ``changes`` of settings, figures, and ``chosen``.
     codebook_ : int64[n_codes, sparsity]
         With ``assignment="codebook"`` the buckets of each class, in the order of ``classes_``.
 
@@ -150,6 +157,7 @@ class Hasher(EstimatorHabits):
         items_per_class: int = 2,
         augment: str = "crop-mirror",
         validation_fraction: float = 0.1,
+        tune: bool | int = False,
         device: str = "auto",
         run_dir: str | os.PathLike[str] | None = None,
         verbose: bool | None = None,
@@ -224,35 +232,36 @@ class Hasher(EstimatorHabits):
             raise ValueError(f"validation_fraction={fraction!r} must be >= 0 and < 1")
         training, validation = stratified_split(labels, fraction=fraction, random_state=seed)
         item_shape = items.shape[1:] if images else items.shape[-1:]
-        plan = make_plan(settings, len(classes), len(training), item_shape)
+        make = partial(
+            make_plan, n_classes=len(classes), n_items=len(training), item_shape=item_shape
+        )
+        plan = make(settings)
+        n_trials = _checked_trials(settings["tune"], len(validation))
 
-        # ---- the model with its first weights
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = plan.make_model()
+        # ---- what all training here shares
         tensor = torch.from_numpy(items)
         data = TrainingData(tensor if images else tensor.to(device), labels, training, validation)
-        model.to(device)
-        stages = plan.stages
-        if base is None:
-            model.prepare.learn(data.whole(training))  # type: ignore[operator]
-        else:
-            take_base(model, plan, *base._fitted())
-            stages = tuple(stage for stage in stages if stage.name != "base")
-
-        # ---- training; without a single stage left to do there are no new figures
-        run_dir = None if settings["run_dir"] is None else Path(settings["run_dir"])
-        fingerprint = {**plan.describe(), "random_state": seed, "data": _fingerprint(items, labels)}
-        if base is not None:
-            fingerprint["base"] = base_digest(model)
-        run = Run(run_dir, [stage.name for stage in stages], fingerprint)
         display = Display(settings["verbose"])
         if len(validation) == 0 and fraction > 0:
             display.say("no class has 4 items or more: nothing is set aside, last weights are kept")
-        results = train(model, stages, data, seed=seed, run=run, display=display)
+        work = Workshop(
+            data,
+            device=device,
+            seed=seed,
+            run_dir=None if settings["run_dir"] is None else Path(settings["run_dir"]),
+            digest=_fingerprint(items, labels),
+            display=display,
+            base=None if base is None else base._fitted(),
+        )
+
+        # ---- training
+        table = None
+        if n_trials > 0:
+            plan, table = work.tune(settings, plan, make, n_trials)
+        model, figures = work.train(plan)
 
         # ---- done: only now the estimator changes
-        self._become(plan, model.cpu().eval(), classes, dict(results[-1].best_figures))
+        self._become(plan, model.cpu().eval(), classes, figures, table)
         return self
 
     # -- use -----------------------------------------------------------------------------------
@@ -304,7 +313,7 @@ class Hasher(EstimatorHabits):
         seed = _checked_seed(self.get_params()["random_state"])
         adapted, new_plan = adapt_model(model, plan, torch.from_numpy(items), n_codes, seed=seed)
         hasher = type(self)(**{**self.get_params(), "assignment": "codebook"})
-        hasher._become(new_plan, adapted.eval(), self.classes_, {})
+        hasher._become(new_plan, adapted.eval(), self.classes_, {}, None)
         return hasher
 
     # -- files ---------------------------------------------------------------------------------
@@ -315,7 +324,10 @@ class Hasher(EstimatorHabits):
         The directory appears whole or not at all; a model that stands there is replaced.
         """
         model, plan = self._fitted()
-        save_hasher(Path(path), self.get_params(), plan, model, self.classes_, self.validation_)
+        tuned = getattr(self, "tuned_", None)
+        save_hasher(
+            Path(path), self.get_params(), plan, model, self.classes_, self.validation_, tuned
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> Self:
@@ -331,7 +343,7 @@ class Hasher(EstimatorHabits):
         """
         stored = load_hasher(Path(path), backbone)
         hasher = cls(**stored.settings)
-        hasher._become(stored.plan, stored.model, stored.classes, stored.validation)
+        hasher._become(stored.plan, stored.model, stored.classes, stored.validation, stored.tuned)
         return hasher
 
     # -- helpers -------------------------------------------------------------------------------
@@ -342,14 +354,17 @@ class Hasher(EstimatorHabits):
         model: HashModel,
         classes: npt.NDArray[Any],
         validation: dict[str, float],
+        tuned: list[dict[str, Any]] | None,
     ) -> None:
         """Take over what was learned or read."""
         self._plan, self._model = plan, model
         self.shape_, self.classes_, self.validation_ = plan.shape, classes, validation
+        for name in ("codebook_", "tuned_"):  # of an earlier fit
+            vars(self).pop(name, None)
         if plan.n_codes:
             self.codebook_ = model.codebook.numpy().copy()
-        elif hasattr(self, "codebook_"):  # of an earlier fit
-            del self.codebook_
+        if tuned is not None:
+            self.tuned_ = tuned
 
     def _fitted(self) -> tuple[HashModel, Plan]:
         if not hasattr(self, "_model"):
@@ -376,6 +391,16 @@ def _checked_seed(value: object) -> int:
     if seed < 0:
         raise ValueError(f"random_state={seed} must be >= 0")
     return seed
+
+
+def _checked_trials(tune: object, n_validation: int) -> int:
+    """How many trials to make; 0 for no tuning."""
+    if tune is False:
+        return 0
+    n_trials = MOST_TRIALS if tune is True else checked_count("tune", tune)
+    if n_validation == 0:
+        raise ValueError(f"tune={tune!r} needs items set aside, there are none")
+    return n_trials
 
 
 def _checked_device(device: str) -> torch.device:

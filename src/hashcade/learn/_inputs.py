@@ -41,7 +41,7 @@ def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np
             f"X has {values.shape[1]} features, but Hasher is expecting {size} features as input"
         )
     with np.errstate(over="ignore"):  # beyond float32: named as infinite below
-        single = np.ascontiguousarray(values, dtype=np.float32)
+        single = np.require(values, np.float32, ["C", "W"])  # torch warns of a read-only array
     bad = np.asarray(~np.isfinite(single).all(axis=1))
     if bad.any():
         raise ValueError(f"X has NaN or infinite values in {name_rows(bad)}")
@@ -70,7 +70,7 @@ def checked_images(
         raise ValueError(f"X has shape {values.shape}, the hasher was fitted with {wanted}")
     if values.dtype != np.uint8:
         raise ValueError(f"X has dtype {values.dtype}, images must be uint8, from 0 to 255")
-    return np.ascontiguousarray(values)
+    return np.require(values, np.uint8, ["C", "W"])
 
 
 def checked_labels(labels: object, n_items: int, n_classes: int = 2) -> npt.NDArray[Any]:

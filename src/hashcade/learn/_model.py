@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from hashcade.codes._shape import CodeShape
+from hashcade.data._transforms import per_pixel_mean
 from hashcade.learn._networks import feature_size
 
 
@@ -142,35 +143,11 @@ class PrepareImages(nn.Module):
 
     def learn(self, items: Tensor) -> None:
         """Take the mean image from the training items, uint8[n, h, w, 3]."""
-        total = torch.zeros(items.shape[1:], dtype=torch.float64)
-        for at in range(0, len(items), 4096):  # in float64 all at once would be large
-            total += items[at : at + 4096].sum(dim=0, dtype=torch.float64).cpu()
-        self.mean.copy_((total / len(items) / 255).permute(2, 0, 1))
+        self.mean.copy_(torch.from_numpy(per_pixel_mean(items.cpu().numpy())).permute(2, 0, 1))
 
     def forward(self, items: Tensor) -> Tensor:
         """Prepared images, float[n, 3, h, w]."""
         return items.permute(0, 3, 1, 2).to(self.mean.dtype) / 255 - self.mean
-
-
-def augment_images(images: Tensor, generator: torch.Generator, *, mirror: bool) -> Tensor:
-    """A random crop of each padded image, and if asked for its mirror image half of the time.
-
-    Parameters
-    ----------
-    images : uint8[n, h, w, 3]
-        They come back in the same shape and dtype; borders are black. They are padded by an
-        eighth of their height, which is 4 for images of 32×32.
-    """
-    n, height, width, _ = images.shape
-    pad = height // 8
-    top, left = torch.randint(0, 2 * pad + 1, (2, n, 1), generator=generator)
-    turned = mirror & (torch.rand(n, 1, generator=generator) < 0.5)
-    rows = top + torch.arange(height)  # (n, h)
-    columns = torch.arange(width).expand(n, width)
-    columns = left + torch.where(turned, width - 1 - columns, columns)  # (n, w)
-    padded = F.pad(images, (0, 0, pad, pad, pad, pad))  # (n, h + 2 pad, w + 2 pad, 3)
-    at = torch.arange(n)[:, None, None]
-    return padded[at, rows[:, :, None], columns[:, None, :]]
 
 
 def hash_head(inputs: int, outputs: int, *, hidden_size: int) -> nn.Sequential:

@@ -33,6 +33,7 @@ class StoredHasher:
     model: HashModel
     classes: npt.NDArray[Any]
     validation: dict[str, float]
+    tuned: list[dict[str, Any]] | None
 
 
 def save_hasher(
@@ -42,6 +43,7 @@ def save_hasher(
     model: HashModel,
     classes: npt.NDArray[Any],
     validation: Mapping[str, float],
+    tuned: list[dict[str, Any]] | None,
 ) -> None:
     """Write a trained hasher."""
     plain = {
@@ -53,6 +55,7 @@ def save_hasher(
         "plan": plan.describe(),
         "classes": classes.tolist(),
         "validation": dict(validation),
+        "tuned": tuned,
     }
     # A copy each: the hash base of an untouched network may share nothing, but must not.
     tensors = {name: value.detach().clone() for name, value in model.state_dict().items()}
@@ -72,7 +75,7 @@ def load_hasher(path: Path, backbone: nn.Module | None) -> StoredHasher:
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise CorruptIndexError(f"{path} is damaged: its parts do not fit: {reason}") from None
-    return StoredHasher(settings, plan, model.eval(), classes, validation)
+    return StoredHasher(settings, plan, model.eval(), classes, validation, config.get("tuned"))
 
 
 def _read_plan(stored: dict[str, Any], path: Path, backbone: nn.Module | None) -> Plan:

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from hashcade.codes._cascade import solve_cascade
+from hashcade.data._transforms import augment as augment_images
 from hashcade.learn._codebook import assign_to_book, joint_loss, solve_codebook
 from hashcade.learn._display import Display
 from hashcade.learn._figures import bucket_nmi, exhaustive_precision, search_figures
 from hashcade.learn._interrupt import InterruptLater
-from hashcade.learn._model import HashModel, augment_images
+from hashcade.learn._model import HashModel
 from hashcade.learn._run import Progress, Run
 from hashcade.learn._sampler import ClassSampler
 from hashcade.learn._schedules import rate_factor
@@ -46,14 +47,21 @@ class TrainingData:
 
     def varied(self, chosen: npt.NDArray[np.int64], augment: str, seed: int) -> Tensor:
         """The chosen items as training sees them: images changed at random, or a random view."""
-        generator = torch.Generator().manual_seed(seed)
         rows = torch.from_numpy(chosen).to(self.items.device)
         if self.items.ndim == 3:
+            generator = torch.Generator().manual_seed(seed)
             views = torch.randint(self.items.shape[1], (len(chosen),), generator=generator)
             return self.items[rows, views.to(rows.device)]
         if augment == "none":
             return self.items[rows]
-        return augment_images(self.items[rows], generator, mirror=augment == "crop-mirror")
+        images = self.items[rows].numpy()  # images stay in main memory
+        changed = augment_images(
+            images,
+            np.random.default_rng(seed),
+            pad=images.shape[1] // 8,  # 4 for images of 32×32
+            mirror=augment == "crop-mirror",
+        )
+        return torch.from_numpy(changed)
 
 
 def train(

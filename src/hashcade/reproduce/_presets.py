@@ -71,6 +71,7 @@ def _cpu(experiment: str, loss: str, width: int) -> Recipe:
     """
     base: Settings = {
         "backbone": "stride",
+        "rate": 1e-3,
         "embedding_size": 64 if loss == "npairs" else 128,
         "base_steps": 8000 if experiment == "cifar100" else 4000,
         **_BATCHES[loss],

@@ -56,6 +56,19 @@ def deadline_of(request: Request) -> float:
     return deadline
 
 
+async def only_known_options(request: Request) -> None:
+    """Answer 422 if the address has an option that the route does not have."""
+    if not request.query_params:
+        return
+    routes = request.app.openapi()["paths"]
+    described = routes[request.scope["route"].path][request.method.lower()]
+    known = {part["name"] for part in described.get("parameters", ()) if part["in"] == "query"}
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        has = f"has {', '.join(sorted(known))}" if known else "has none"
+        raise HTTPException(422, f"{unknown[0][:50]!r} is no option of this route, which {has}")
+
+
 async def raw_body(request: Request, *types: str) -> bytes:
     """Return the body, if it says that it is of one of these types."""
     sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()

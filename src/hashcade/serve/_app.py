@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic_core import to_json
@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from hashcade._version import __version__
 from hashcade.serve import _routes_items, _routes_search, _routes_status
+from hashcade.serve._answers import only_known_options
 from hashcade.serve._fast import FastSearch
 from hashcade.serve._gate import Gate, Receive, Scope, Send
 from hashcade.serve._service import Service
@@ -79,7 +80,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
     )
     app.state.service = service
     for module in (_routes_search, _routes_items, _routes_status):
-        app.include_router(module.router)
+        app.include_router(module.router, dependencies=[Depends(only_known_options)])
     for path, (name, media_type) in PAGES.items():
         _add_page(app, path, name, media_type)
     app.add_exception_handler(HTTPException, _http_error)

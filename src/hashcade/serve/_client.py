@@ -92,7 +92,10 @@ class Client:
     ) -> list[int]:
         """Add items and return their ids; when this returns, they are on the service's disk."""
         body: dict[str, Any] = {"vectors": np.asarray(vectors).tolist()}
-        for name, value in (("bucket_ids", bucket_ids), ("ids", ids), ("labels", labels)):
+        if bucket_ids is not None:
+            buckets = np.asarray(bucket_ids)
+            body["bucket_ids"] = (buckets[:, None] if buckets.ndim == 1 else buckets).tolist()
+        for name, value in (("ids", ids), ("labels", labels)):
             if value is not None:
                 body[name] = np.asarray(value).tolist()
         added: list[int] = self.json("POST", "/v1/items", body)["ids"]

@@ -110,8 +110,9 @@ class Gate:
         if origin and scope["method"] not in _READING and origin.partition("://")[2] != host:
             return 403, "changes and searches are not taken from pages of other sites", []
         length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._settings.max_body:
-            return 413, f"the body has {int(length)} bytes, max_body={self._settings.max_body}", []
+        if length.isdigit() and (len(length) > 18 or int(length) > self._settings.max_body):
+            told = length[:18].decode()
+            return 413, f"the body has {told} bytes, max_body={self._settings.max_body}", []
         if self.under_way >= self._settings.max_requests and path not in _UNCOUNTED:
             self._metrics.refused.inc()
             busy = f"{self._settings.max_requests} requests are under way, try again"

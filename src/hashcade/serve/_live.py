@@ -80,6 +80,7 @@ class LiveIndex:
         self.read_only = read_only
         self.fold_bytes, self.fold_seconds = fold_bytes, fold_seconds
         self.n_folds = 0
+        self.epoch = 0  # how often another index was taken over
         self.on_commit: Callable[[float, int], None] = lambda seconds, n_changes: None
         self._queue: queue.Queue[_Waiting | None] = queue.Queue(max_waiting)
         self._commit = threading.Lock()  # held to change the index or to begin a journal file
@@ -132,10 +133,18 @@ class LiveIndex:
         vectors: npt.ArrayLike,
         ids: npt.ArrayLike | None = None,
         labels: npt.ArrayLike | None = None,
+        *,
+        epoch: int | None = None,
     ) -> Future[npt.NDArray[np.int64]]:
-        """Add items. The future gives their ids when they are on disk and can be found."""
+        """Add items. The future gives their ids when they are on disk and can be found.
+
+        With ``epoch`` they are refused if another index was taken over since: their buckets may
+        be those of another model.
+        """
 
         def prepare(index: HashIndex, next_id: int) -> Change:
+            if epoch is not None and epoch != self.epoch:
+                raise StorageError("the index was replaced meanwhile; ask again")
             values = checked_vectors("vectors", vectors, index.dim)
             n, shape = len(values), index.shape
             buckets = checked_buckets(bucket_ids, n, shape, several=shape.sparsity, of="item")
@@ -265,10 +274,15 @@ class LiveIndex:
                     log.error("the index could not be saved: %s", error)
                     self._closing.wait(5.0)
 
-    def reload(self) -> bool:
+    def reload(self, accept: Callable[[HashIndex], None] = lambda index: None) -> bool:
         """Take over an index that someone else saved into the directory.
 
         Searches go on with the old one until the new one is open; changes wait.
+
+        Parameters
+        ----------
+        accept
+            Called with the new index before it is served; what it raises keeps the old one.
 
         Returns
         -------
@@ -290,9 +304,11 @@ class LiveIndex:
                     " they are in its journal and still served: save elsewhere, or restart"
                 )
             index = HashIndex.load(self.path)
+            accept(index)
             if self._journal is not None:
                 self._journal.drop_before(self._journal.begin(_generation(index)))
             self.index = index
+            self.epoch += 1
             return True
 
     def close(self) -> None:

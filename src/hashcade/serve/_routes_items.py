@@ -23,8 +23,8 @@ from hashcade.serve._answers import (
     service_of,
     within,
 )
-from hashcade.serve._routes_search import ItemId, _labels, found, text_keys
-from hashcade.serve._service import Service, errors_as_answers
+from hashcade.serve._routes_search import ItemId, _labels, text_keys
+from hashcade.serve._service import Encoded, Service, errors_as_answers, found
 from hashcade.serve._wire import MEDIA_TYPE
 
 router = APIRouter(prefix="/v1", tags=["items"])
@@ -173,15 +173,18 @@ async def add_items(request: Request, body: schemas.AddRequest) -> Response:
     """Add items. The answer comes when they are on disk."""
     service, deadline = service_of(request), deadline_of(request)
     within("the number of items", len(body.vectors), "max_batch", service.settings.max_batch)
-    vectors: Any = body.vectors
-    buckets: Any = body.bucket_ids
-    if buckets is None:
-        vectors, scores = await service.slow_thread(
-            deadline, partial(service.encode_items, body.vectors)
-        )
-        buckets = service.index.shape.scores_to_bucket_ids(scores)
-    add = partial(service.live.add, buckets, vectors, body.ids, body.labels)
+    if body.bucket_ids is not None:
+        add = partial(service.live.add, body.bucket_ids, body.vectors, body.ids, body.labels)
+    else:
+        encode = partial(service.encode_items, body.vectors)
+        add = _addition(await service.slow_thread(deadline, encode), body.ids, body.labels)
     return _changed(service, await service.change(deadline, add))
+
+
+def _addition(encoded: Encoded, ids: Any, labels: Any) -> Any:
+    """Add what was encoded to the index that the model belongs to, and to no other."""
+    buckets = encoded.table.shape.scores_to_bucket_ids(encoded.scores)
+    return partial(encoded.live.add, buckets, encoded.vectors, ids, labels, epoch=encoded.epoch)
 
 
 @router.post(
@@ -198,11 +201,9 @@ async def add_image(
     service, deadline = service_of(request), deadline_of(request)
     service.image_encoder()
     body = await raw_body(request, *IMAGE_TYPES, MEDIA_TYPE)
-    vectors, scores = await service.slow_thread(deadline, partial(service.encode_image, body))
-    buckets = service.index.shape.scores_to_bucket_ids(scores)
+    encoded = await service.slow_thread(deadline, partial(service.encode_image, body))
     ids = None if id is None else [id]
-    labels = None if label is None else [label]
-    add = partial(service.live.add, buckets, vectors, ids, labels)
+    add = _addition(encoded, ids, None if label is None else [label])
     return _changed(service, await service.change(deadline, add))
 
 

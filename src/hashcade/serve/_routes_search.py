@@ -32,7 +32,7 @@ from hashcade.serve._schemas import (
     SearchAnswer,
     SearchRequest,
 )
-from hashcade.serve._service import Service, errors_as_answers
+from hashcade.serve._service import Service, errors_as_answers, found
 
 router = APIRouter(prefix="/v1", tags=["search"])
 ItemId = Annotated[int, Path(ge=0, le=2**63 - 1)]
@@ -47,9 +47,9 @@ def _limited(service: Service, request: Any, n_queries: int) -> None:
     within("the number of queries", n_queries, "max_batch", settings.max_batch)
     within("n_neighbors", request.n_neighbors, "max_neighbors", settings.max_neighbors)
     within("n_probe", request.n_probe, "max_probe", settings.max_probe)
-    filter_ids = getattr(request, "filter_ids", None)
-    if filter_ids is not None:
-        within("the number of filter_ids", len(filter_ids), "max_filter", settings.max_filter)
+    if isinstance(request, SearchRequest) and request.filter_ids is not None:
+        given = len(request.filter_ids)
+        within("the number of filter_ids", given, "max_filter", settings.max_filter)
 
 
 def _options(request: Any) -> dict[str, Any]:
@@ -95,7 +95,7 @@ async def search(request: Request, body: SearchRequest) -> Response:
     scores: Any = None if body.scores is None else as_scores(body.scores)
     if body.bucket_ids is None and scores is None:
         encode = partial(service.encode_items, body.vectors)
-        vectors, scores = await service.slow_thread(deadline, encode)
+        _, index, _, vectors, scores = await service.slow_thread(deadline, encode)
     own: Any = False if body.exclude_ids is None else np.array(body.exclude_ids, dtype=np.int64)
     work = partial(
         _search, index, vectors, bucket_ids=body.bucket_ids, scores=scores,
@@ -145,7 +145,7 @@ async def search_arrays(
         )
     if by_model:
         encode = partial(service.encode_items, vectors)
-        vectors, scores = await service.slow_thread(deadline, encode)
+        _, index, _, vectors, scores = await service.slow_thread(deadline, encode)
     work = partial(_search, index, vectors, bucket_ids=buckets, scores=scores, **_options(options))
     per_query = options.n_probe or (index.shape.sparsity if buckets is None else buckets.shape[1])
     if service.is_short(index, options.n_queries * per_query):
@@ -167,8 +167,8 @@ async def search_image(request: Request, options: SearchOptions) -> Response:
     service.image_encoder()
     _limited(service, options, 1)
     body = await raw_body(request, *IMAGE_TYPES, wire.MEDIA_TYPE)
-    index = service.index
-    vectors, scores = await service.slow_thread(deadline, partial(service.encode_image, body))
+    encode = partial(service.encode_image, body)
+    _, index, _, vectors, scores = await service.slow_thread(deadline, encode)
     work = partial(_search, index, vectors, scores=scores, **_options(options))
     return _listed(service, index, await service.search_thread(deadline, work))
 
@@ -190,14 +190,6 @@ async def search_item(request: Request, item_id: ItemId, options: SearchOptions)
         )  # fmt: skip
 
     return _listed(service, index, await service.search_thread(deadline, work))
-
-
-def found(index: HashIndex, item_id: int) -> dict[str, Any]:
-    """Return an item, or answer 404."""
-    try:
-        return index.item(item_id)
-    except ValueError as error:
-        raise HTTPException(404, str(error)) from None
 
 
 # -- explain ---------------------------------------------------------------------------------------
@@ -250,7 +242,7 @@ async def explain(request: Request, body: ExplainRequest) -> Response:
         scores = as_scores([body.scores])
     if body.bucket_ids is None and scores is None:
         encode = partial(service.encode_items, [body.vector])
-        vector, scores = await service.slow_thread(deadline, encode)
+        _, index, _, vector, scores = await service.slow_thread(deadline, encode)
     work = partial(_explained, service, index, vector, body.bucket_ids, scores, **_options(body))
     return await service.search_thread(deadline, work)
 
@@ -266,8 +258,8 @@ async def explain_image(request: Request, options: SearchOptions) -> Response:
     service.image_encoder()
     _limited(service, options, 1)
     body = await raw_body(request, *IMAGE_TYPES, wire.MEDIA_TYPE)
-    index = service.index
-    vectors, scores = await service.slow_thread(deadline, partial(service.encode_image, body))
+    encode = partial(service.encode_image, body)
+    _, index, _, vectors, scores = await service.slow_thread(deadline, encode)
     work = partial(_explained, service, index, vectors, None, scores, **_options(options))
     return await service.search_thread(deadline, work)
 
@@ -280,9 +272,8 @@ async def explain_item(request: Request, item_id: ItemId, options: SearchOptions
     """
     service, deadline = service_of(request), deadline_of(request)
     _limited(service, options, 1)
-    index = service.index
-    item = await service.search_thread(deadline, partial(found, index, item_id))
-    scores = await service.slow_thread(deadline, partial(service.item_scores, item))
+    encode = partial(service.encode_item, item_id)
+    index, item, scores = await service.slow_thread(deadline, encode)
     buckets = item["bucket_ids"] if scores is None else None
     work = partial(
         _explained, service, index, item["vector"], buckets, scores,

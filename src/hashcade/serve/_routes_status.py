@@ -22,7 +22,7 @@ _LIMITS = (
 )  # fmt: skip
 
 
-@router.get("/health", responses={200: {"model": schemas.Health}})
+@router.get("/health", responses={200: {"model": schemas.Health}, **problems()})
 async def health() -> Response:
     """Whether the process answers at all. Needs no token."""
     return as_json({"status": "ok"})

@@ -114,7 +114,8 @@ def _listening(host: str, port: int) -> socket.socket:
 
 def _reload(service: Any) -> None:
     try:
-        log.info("read again: %s", "a new index" if service.reload() else "nothing new")
+        changed = service.reload_soon().result()
+        log.info("read again: %s", "a new index" if changed else "nothing new")
     except HashcadeError as error:
         log.error("the old index stays: %s", error)
 

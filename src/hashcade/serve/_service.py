@@ -8,7 +8,7 @@ import io
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,24 @@ from hashcade.serve._settings import ServeSettings
 log = logging.getLogger("hashcade.serve")
 T = TypeVar("T")
 _SHORT = 1 << 24  # numbers read by a search; the library begins to use threads there
+
+
+class Encoded(NamedTuple):
+    """Items as the model sees them, and the index that they can be looked for in."""
+
+    live: LiveIndex
+    table: HashIndex
+    epoch: int
+    vectors: npt.NDArray[np.float32]
+    scores: npt.NDArray[np.float32]
+
+
+def found(index: HashIndex, item_id: int) -> dict[str, Any]:
+    """Return an item, or answer 404."""
+    try:
+        return index.item(item_id)
+    except ValueError as error:
+        raise HTTPException(404, str(error)) from None
 
 
 class Service:
@@ -110,6 +128,10 @@ class Service:
         """Run what decodes or encodes, one after the other."""
         return await _before(deadline, self._slow_pool.submit(work))
 
+    def reload_soon(self) -> Future[bool]:
+        """Reload in the thread in which that is done."""
+        return self._slow_pool.submit(self.reload)
+
     async def change(
         self, deadline: float, begin: Callable[[], Future[npt.NDArray[np.int64]]]
     ) -> npt.NDArray[np.int64]:
@@ -142,8 +164,10 @@ class Service:
             raise HTTPException(409, f"the model takes embeddings of size {size}, not images")
         return self.encoder
 
-    def encode_image(self, data: bytes) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Vectors and scores of an uploaded image. Runs in the slow thread."""
+    # These run in the slow thread, as a reload does: what they return fits together.
+
+    def encode_image(self, data: bytes) -> Encoded:
+        """Encode an uploaded image."""
         encoder = self.image_encoder()
         height, width = encoder.item_shape[:2]
         try:
@@ -152,39 +176,46 @@ class Service:
             )
         except DataError as error:
             raise HTTPException(422, str(error)) from None
-        return encoder.encode(pixels[None])
+        return Encoded(self.live, self.index, self.live.epoch, *encoder.encode(pixels[None]))
 
-    def encode_items(self, items: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Vectors and scores of embeddings. Runs in the slow thread."""
+    def encode_items(self, items: npt.ArrayLike) -> Encoded:
+        """Encode embeddings."""
         if self.encoder is None:
             raise HTTPException(422, "one of bucket_ids and scores says where to look: no model")
         if self.encoder.images:
             raise HTTPException(422, "the model takes images: give bucket_ids or scores")
         with errors_as_answers():
-            return self.encoder.encode(items)
+            return Encoded(self.live, self.index, self.live.epoch, *self.encoder.encode(items))
 
-    def item_scores(self, item: dict[str, Any]) -> npt.NDArray[np.float32] | None:
-        """Slot scores of an item that is here, if what the model takes is here as well."""
-        encoder = self.encoder
+    def encode_item(
+        self, item_id: int
+    ) -> tuple[HashIndex, dict[str, Any], npt.NDArray[np.float32] | None]:
+        """The index, an item of it, and its scores if what the model takes is here as well."""
+        index, encoder = self.index, self.encoder
+        item = found(index, item_id)
         if encoder is None:
-            return None
+            return index, item, None
         if encoder.vectors_are_items:
-            return encoder.scores(item["vector"][None])
+            return index, item, encoder.scores(item["vector"][None])
         if encoder.images and self.pictures is not None:
             height, width = encoder.item_shape[:2]
-            pixels = self.pictures.pixels(item["id"], (height, width))
-            return None if pixels is None else encoder.scores(pixels[None])
-        return None
+            pixels = self.pictures.pixels(item_id, (height, width))
+            return index, item, None if pixels is None else encoder.scores(pixels[None])
+        return index, item, None
 
     # -- a new index -------------------------------------------------------------------------------
 
     def reload(self) -> bool:
-        """Take over what stands at the paths of the settings now; False if it is what is served."""
+        """Take over what stands at the paths of the settings now; False if it is what is served.
+
+        Runs in the slow thread: nothing is encoded meanwhile, everything else goes on.
+        """
         old = self.live
         if self.settings.index.resolve() == old.path:
-            if not old.reload():
+            made: list[Encoder | None] = []
+            if not old.reload(lambda index: made.append(self._opened_encoder(index))):
                 return False
-            self.encoder = self._opened_encoder(old.index)
+            self.encoder = made[0]
             return True
         live = self._opened_live()  # the path leads elsewhere: another directory was linked there
         try:
