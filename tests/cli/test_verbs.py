@@ -158,7 +158,8 @@ def test_inspect_counts_what_is_there(command, made):
             assert leaf.n_entries == (buckets == number).sum()
             counts = np.bincount(labels[buckets == number])
             assert leaf.purity == counts.max() / counts.sum()
-    assert labels_of(index, [3, 299, 0]) == labels[[3, 299, 0]].tolist()
+    wanted = [*labels[[3, 299, 0]].tolist(), None]
+    assert labels_of(index, np.array([[3, 299, 0, -1]])) == [wanted]
     done = command("inspect", made.index, "--top", 2, "--branches", 1)
     assert f"{tree.n_buckets} of 16 buckets are occupied" in done.out
     assert done.out.count(" more with ") >= 1
@@ -234,3 +235,17 @@ def test_evaluate_matches_classes_by_their_names(command, made, here):
     done = command("evaluate", made.model, "other.npz", "--database", made.data)
     assert done.code == 2
     assert "have no class in common; check --labels" in done.err
+
+
+def test_search_goes_by_the_code_book_if_there_is_one(command, made, here):
+    options = ["--width", 4, "--steps", 20, "--set", "assignment=codebook", "--set"]
+    command("train", made.data, "-o", "model", *options, "joint_steps=5", "--quiet")
+    command("build", "model", made.data, "-o", "index", "--quiet")
+    np.save("query.npy", made.X[:9])
+    hasher, index = Hasher.load("model"), HashIndex.load("index")
+    buckets = hasher.transform(made.X[:9])
+    expected = index.search(made.X[:9], bucket_ids=buckets, n_neighbors=10)
+    answers = json.loads(command("search", "index", "query.npy", "--json").out)["queries"]
+    for row, answer in enumerate(answers):
+        assert [result["id"] for result in answer["results"]] == expected.ids[row].tolist()
+        assert answer["candidates"] == expected.candidates[row]

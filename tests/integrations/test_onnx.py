@@ -51,6 +51,23 @@ def test_embeddings(tmp_path, sparsity, depth, loss):
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["hasher.onnx"]
 
 
+def test_embeddings_with_a_network_below(tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 6)).astype(np.float32), np.arange(60) % 3
+    settings = {"width": 4, "steps": 5, "base_steps": 5, "embedding_size": 8, "verbose": False}
+    hasher = Hasher(backbone="mlp", **settings).fit(X, y)
+    hasher.to_onnx(tmp_path / "hasher.onnx")
+    assert_same(run(tmp_path / "hasher.onnx", X), hasher, X)
+
+
+def test_a_code_book_leaves_the_choice_of_buckets_to_the_caller(tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 6)).astype(np.float32), np.arange(60) % 3
+    hasher = Hasher(width=4, steps=5, joint_steps=5, assignment="codebook", verbose=False)
+    hasher.fit(X, y).to_onnx(tmp_path / "hasher.onnx")
+    assert sorted(run(tmp_path / "hasher.onnx", X)) == ["scores", "vectors"]
+
+
 @pytest.mark.parametrize("backbone", ["stride", "nin"])
 def test_images(tmp_path, backbone):
     rng = np.random.default_rng(0)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from hashcade.index._stats import live_table
 
@@ -30,14 +30,18 @@ class Node:
         return max(self.classes.values()) / self.n_entries if self.classes else None
 
 
-def labels_of(index: HashIndex, ids: Sequence[int]) -> list[int | None]:
-    """Labels of items by id; None for an index without labels."""
+def labels_of(index: HashIndex, ids: npt.NDArray[np.int64]) -> list[list[int | None]]:
+    """Labels of items by id, int64[q, n]; None for id -1 and for an index without labels."""
     _, known, labels = live_table(index._snapshot)
     if labels is None or len(known) == 0:
-        return [None] * len(ids)
+        return [[None] * ids.shape[1] for _ in ids]
     order = np.argsort(known, kind="stable")
-    at = order[np.searchsorted(known, np.asarray(ids, np.int64), sorter=order)]
-    return [int(label) for label in labels[at]]
+    at = order[np.searchsorted(known, np.maximum(ids, known.min()), sorter=order)]
+    found = labels[at].tolist()
+    return [
+        [label if item >= 0 else None for label, item in zip(*row, strict=True)]
+        for row in zip(found, ids.tolist(), strict=True)
+    ]
 
 
 def make_tree(index: HashIndex) -> Node:

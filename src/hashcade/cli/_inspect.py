@@ -87,7 +87,8 @@ def _inspect_model(path: Path, as_json: bool) -> None:
 
 
 def _takes(plan: dict[str, Any]) -> str:
-    return f" images (network {plan['backbone']})" if plan["backbone"] else " numbers (embeddings)"
+    network = f", network {plan['backbone']}" if plan["backbone"] else ""
+    return f" {'images' if len(plan['item_shape']) == 3 else 'numbers (embeddings)'}{network}"
 
 
 def _inspect_index(path: Path, top: int, branches: int, as_json: bool) -> None:
@@ -194,7 +195,7 @@ def _branch_lines(node: Node, name: Callable[[int], str], branches: int, indent:
 
 def _mix(node: Node, name: Callable[[int], str], most: int = 3) -> str:
     """The largest classes of a node."""
-    parts = [f"{name(label)} {count:,}" for label, count in list(node.classes.items())[:most]]
+    parts = [f"{name(label)} ({count:,})" for label, count in list(node.classes.items())[:most]]
     more = len(node.classes) - most
     return ", ".join(parts) + (f", {more:,} more" if more > 0 else "")
 

@@ -25,7 +25,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     texts = [[_text(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(head, *texts, strict=True)]
     numeric = [
-        all(isinstance(row[at], (int, float)) for row in rows) if rows else False
+        all(isinstance(row[at], (int, float)) or _is_number(row[at]) for row in rows)
         for at in range(len(head))
     ]
     for line in [list(head), *texts]:
@@ -58,6 +58,10 @@ def bytes_text(count: float) -> str:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
         count /= 1000
     raise AssertionError
+
+
+def _is_number(cell: object) -> bool:
+    return isinstance(cell, str) and cell.replace(".", "", 1).isdigit()
 
 
 def _text(cell: object) -> str:

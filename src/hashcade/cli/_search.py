@@ -83,7 +83,7 @@ def search(
     check_kind(hasher, queries.items, queries.source, place)
     encoded = encode_items(hasher, queries.items, with_scores=True, quiet=quiet)
     # With a code book the query's own buckets are not those of its best slots.
-    by_path = hasher.get_params()["assignment"] == "path"
+    by_path = not hasattr(hasher, "codebook_")
     where = (
         {"scores": encoded.scores}
         if by_path or n_probe is not None
@@ -98,7 +98,13 @@ def search(
         fill="path" if fill else "none",
     )
     names = queries.names or tuple(f"row {row}" for row in range(len(queries.items)))
-    answers = [_answer(row, name, found, encoded, opened, origin) for row, name in enumerate(names)]
+    from hashcade.cli._buckets import labels_of
+
+    labels = labels_of(opened, found.ids)
+    answers = [
+        _answer(row, name, found, labels[row], encoded, opened, origin)
+        for row, name in enumerate(names)
+    ]
     if as_json:
         print_json({"index": str(index), "n_items": len(opened), "queries": answers})
         return
@@ -109,13 +115,16 @@ def search(
 
 
 def _answer(
-    row: int, name: str, found: Any, encoded: Encoded, index: HashIndex, origin: Origin | None
+    row: int,
+    name: str,
+    found: Any,
+    labels: list[int | None],
+    encoded: Encoded,
+    index: HashIndex,
+    origin: Origin | None,
 ) -> dict[str, Any]:
     """The answer to one query in plain values."""
-    from hashcade.cli._buckets import labels_of
-
     ids = [int(i) for i in found.ids[row] if i >= 0]
-    labels = labels_of(index, ids)
     return {
         "query": name,
         "buckets": [_path(index.shape, bucket) for bucket in encoded.bucket_ids[row].tolist()],

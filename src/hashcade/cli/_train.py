@@ -43,8 +43,9 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            show_default="stride",
-            help="For images: stride (made for CPUs) or nin (the paper's).",
+            show_default="stride for images, none for embeddings",
+            help="For images stride (made for CPUs) or nin (the paper's); for embeddings mlp, "
+            "to learn new vectors as well.",
         ),
     ] = None,
     steps: Annotated[
@@ -116,7 +117,7 @@ def train(
         data, need_labels=True, split=split, items=items, labels=labels,
         size=sides, skip_bad=skip_bad, quiet=quiet,
     )  # fmt: skip
-    if backbone is not None and not found.is_images:
+    if backbone in ("nin", "stride") and not found.is_images:
         raise ConfigError(f"--backbone={backbone} is for images, {found.source} has embeddings")
     from hashcade.learn import Hasher
 
@@ -125,7 +126,7 @@ def train(
             "width": width, "depth": depth, "sparsity": sparsity, "loss": loss, "steps": steps,
             "base_steps": base_steps, "device": device, "random_state": seed,
             "run_dir": run_dir, "verbose": not quiet,
-            "backbone": (backbone or "stride") if found.is_images else None,
+            "backbone": backbone or ("stride" if found.is_images else None),
             **settings,
         }
     )  # fmt: skip

@@ -49,7 +49,7 @@ class EstimatorHabits:
         """Write the hasher as an ONNX file, to be run without Python or torch.
 
         Input ``items``: float32[n, size] embeddings or uint8[n, height, width, 3] images, any n.
-        Outputs ``bucket_ids`` int64[n, sparsity] (for ``assignment="path"``), ``scores``
+        Outputs ``bucket_ids`` int64[n, sparsity] (not with a code book), ``scores``
         float32[n, depth, width] and ``vectors`` float32[n, size]. Another runtime rounds in
         another way, so an item whose two best slots are equal to within rounding may get the
         other one.
@@ -59,7 +59,7 @@ class EstimatorHabits:
         from hashcade.learn._onnx import export_onnx
 
         model, plan = self._fitted()  # type: ignore[attr-defined]
-        by_path = self.assignment == "path"  # type: ignore[attr-defined]
+        by_path = not hasattr(self, "codebook_")
         export_onnx(Path(path), model, plan, with_buckets=by_path)
 
     @property

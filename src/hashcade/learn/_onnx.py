@@ -62,7 +62,7 @@ def export_onnx(path: Path, model: HashModel, plan: Plan, *, with_buckets: bool)
     }
     for name, result in outputs.items():
         graph.nodes.append(onnx.helper.make_node("Identity", [result], [name]))
-    item_type = types.FLOAT if plan.backbone is None else types.UINT8
+    item_type = types.FLOAT if len(plan.item_shape) == 1 else types.UINT8
     value = onnx.helper.make_tensor_value_info
     proto = onnx.helper.make_model(
         onnx.helper.make_graph(
@@ -133,7 +133,7 @@ def _unit_length(graph: _Graph, values: str, *, axis: int) -> str:
 
 def _layers(graph: _Graph, module: nn.Module, values: str) -> str:
     """A layer, or several one after the other."""
-    inner = module.layers if type(module).__name__ in ("NIN", "StrideNet") else module
+    inner = module.layers if type(module).__name__ in ("NIN", "StrideNet", "MLP") else module
     if isinstance(inner, nn.Sequential):
         for layer in inner:
             values = _layers(graph, layer, values)

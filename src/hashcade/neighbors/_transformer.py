@@ -88,7 +88,7 @@ class HashNeighborsTransformer(TransformerMixin, BaseEstimator):  # type: ignore
         wanted = self.n_neighbors if n_neighbors is None else n_neighbors
         hasher = self.hasher_
         where: dict[str, Any] = {"bucket_ids": hasher.transform(X)}
-        if self.n_probe is not None or hasher.get_params()["assignment"] == "path":
+        if self.n_probe is not None or not hasattr(hasher, "codebook_"):
             where = {"scores": hasher.scores(X)}
         found = self.index_.search(
             hasher.embed(X), **where, n_neighbors=wanted, n_probe=self.n_probe
