@@ -29,8 +29,9 @@ from hashcade.reproduce._store import write_whole
 from hashcade.reproduce._versions import machine
 
 HONEST = (
-    "Checkpoints and the settings of the preset were chosen on a tenth of the training set, set "
-    "aside for that. Labels of the test set serve to count what was found, and nothing else."
+    "Checkpoints were chosen on a tenth of the training set, set aside for that; the settings of "
+    "the preset were chosen without a look at the test set. Its labels serve to count what was "
+    "found, and nothing else."
 )
 READING = (
     "In brackets stands the paper's figure. `±` is the standard deviation over seeds; bold is the "

@@ -1,4 +1,8 @@
-"""The presets. Settings were chosen on the items set aside from training, never on a test set."""
+"""The presets.
+
+``paper`` has the paper's settings. Those of ``cpu`` and ``transfer`` are a first choice by hand;
+where they are to be improved, the items set aside from training decide, never a test set.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +71,7 @@ def _paper(experiment: str, loss: str, width: int) -> Recipe:
 def _cpu(experiment: str, loss: str, width: int) -> Recipe:
     """From scratch with a network made for CPUs: about two hours on two cores for all rows.
 
-    A step takes some 0.12 s there, and hashing 60,000 images half a minute.
+    Planned with 0.12 s a step, and half a minute to hash 60,000 images.
     """
     base: Settings = {
         "backbone": "stride",
