@@ -14,8 +14,9 @@ import numpy as np
 
 from hashcade.index._kernel import ATTENDING, BOARD_LENGTH, attend
 
-# Looks at the board before a helper goes to sleep: a few milliseconds, as OpenMP's threads wait.
-_PATIENCE = 2_000_000
+# Looks at the board before a helper goes to sleep: some ten milliseconds, as long as GNU OpenMP's
+# threads wait. Waking up costs a search of a millisecond most of what help would bring.
+_PATIENCE = 30_000_000
 
 
 class Team:
