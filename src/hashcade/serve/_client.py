@@ -10,13 +10,12 @@ from urllib.parse import urlencode
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.errors import HashcadeError
 from hashcade.index._search import SearchResult
 from hashcade.serve._connection import Connection, ConnectionLostError
 from hashcade.serve._wire import MEDIA_TYPE, read_result
 
 
-class ServiceError(HashcadeError):
+class ServiceError(RuntimeError):
     """The service did not do what was asked.
 
     Attributes

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.errors import HashcadeError, StorageError
+from hashcade.errors import StorageError
 from hashcade.index._check import checked_buckets, checked_ids, checked_labels, checked_vectors
 from hashcade.index._index import HashIndex
 from hashcade.index._manifest import MANIFEST_NAME
@@ -35,11 +35,14 @@ log = logging.getLogger("hashcade.serve")
 _GROUP = 256  # changes that are committed together at most
 
 
-class ReadOnlyError(HashcadeError):
+# These two do not leave the service: routes turn them into a status.
+
+
+class ReadOnlyError(Exception):
     """The index is served for reading alone."""
 
 
-class BusyError(HashcadeError):
+class BusyError(Exception):
     """Too many changes are waiting."""
 
 
