@@ -1,7 +1,7 @@
 """A connection that speaks just enough HTTP/1.1 for the client.
 
-The standard library's takes a third of a millisecond for a request, half of what a batch of
-searches takes: it sends head and body apart, and reads the head of the answer as if it were mail.
+With the standard library's a batch of searches took the client twice the processor time (0.32 ms
+instead of 0.16): it sends head and body apart, and reads the head of an answer as if it were mail.
 """
 
 from __future__ import annotations
