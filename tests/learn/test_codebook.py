@@ -53,29 +53,38 @@ def sums_by_loops(scores, shape, book):
     return sums
 
 
+def sum_of_code(sums, code):
+    return sum(sums[bucket] for bucket in code) / len(code)
+
+
 @given(worlds())
-def test_items_go_to_the_best_sums_and_of_equals_to_the_lower_id(world):
+def test_items_go_to_the_code_with_the_best_sum_and_of_equals_to_the_lower_ids(world):
     shape, book, scores = world
     found = assign_to_book(scores, book, shape)
     assert (found.shape, found.dtype) == ((len(scores), shape.sparsity), np.int64)
     for item, buckets in zip(scores, found.tolist(), strict=True):
         sums = sums_by_loops(item, shape, book)
-        assert buckets == sorted(sums, key=lambda b: (-sums[b], b))[: shape.sparsity]
+        codes = sorted(tuple(row) for row in book.tolist())
+        best = max(sum_of_code(sums, code) for code in codes)
+        likely = [code for code in codes if sum_of_code(sums, code) >= best - 1e-9]
+        if len(likely) == 1 or shape.sparsity == 1:  # else rounding may decide
+            assert sorted(buckets) == list(likely[0])
+        assert tuple(sorted(buckets)) in likely
+        assert buckets == sorted(buckets, key=lambda b: (-sums[b], b))
 
 
 @given(worlds())
 def test_an_index_probes_the_book_in_the_same_order(world):
     shape, book, scores = world
+    shape = CodeShape(width=shape.width, depth=shape.depth)
+    book = book[:, :1]
     buckets = np.unique(book)
     # One item in every bucket of the book; its id says which.
-    shape_of_items = CodeShape(width=shape.width, depth=shape.depth)
-    index = HashIndex.build(buckets[:, None], np.zeros((len(buckets), 1)), shape=shape_of_items)
+    index = HashIndex.build(buckets[:, None], np.zeros((len(buckets), 1)), shape=shape)
     found = index.search(
-        np.zeros((len(scores), 1)), scores=scores, n_probe=shape.sparsity,
-        n_neighbors=shape.sparsity, fill="none",
-    )  # fmt: skip
-    expected = np.sort(assign_to_book(scores, book, shape), axis=1)
-    np.testing.assert_array_equal(np.sort(buckets[found.ids], axis=1), expected)
+        np.zeros((len(scores), 1)), scores=scores, n_probe=1, n_neighbors=1, fill="none"
+    )
+    np.testing.assert_array_equal(buckets[found.ids], assign_to_book(scores, book, shape))
 
 
 def test_one_wrong_level_is_made_up_for_by_the_other():
@@ -109,9 +118,9 @@ def loss_by_loops(scores, labels, book, shape, sharpness):
     total = 0.0
     for item, label in zip(scores, labels, strict=True):
         sums = sums_by_loops(item, shape, book)
-        whole = math.log(sum(math.exp(sharpness * value) for value in sums.values()))
-        own = [whole - sharpness * sums[int(bucket)] for bucket in book[label]]
-        total += sum(own) / len(own)
+        codes = {tuple(row): sum_of_code(sums, row) for row in book.tolist()}
+        whole = math.log(sum(math.exp(sharpness * value) for value in codes.values()))
+        total += whole - sharpness * codes[tuple(book[label].tolist())]
     return total / len(labels)
 
 

@@ -76,9 +76,9 @@ def test_first_steps_on_features_of_images_and_their_mirror_images(tmp_path, mon
     only = ["metric", "ours+", "npairs", "k0", "k2"]
     done = reproduce("cifar100", "transfer", out=tmp_path / "out", work=tmp_path / "work",
                      only=only, max_steps=2, verbose=False)  # fmt: skip
-    assert asked == [(40, False), (20, False), (40, True)]
+    assert asked == [(40, False), (20, False), (40, True), (20, True)]
     assert {row.key.method for row in done.rows} == {"metric", "ours+"}
-    assert all(row.settings["features"]["views"] == 2 for row in done.rows)
+    assert all(row.settings["features"]["mirror"] for row in done.rows)
 
 
 def test_imagenet_reads_the_official_files_and_says_that_it_is_a_sample(imagenet_folder, tmp_path):

@@ -64,8 +64,9 @@ def evaluate_hasher(
         Re-rank by these. None: by ``hasher.embed``.
     n_neighbors, protocol, fill, n_probe, recall, threads
         As for :func:`evaluate_search`. For a hasher with a code book (``assignment="codebook"``, or
-        a ``codebook_``) the defaults are ``n_probe=shape_.sparsity`` and, in the paper's protocol,
-        ``fill="sum"``: its buckets are those with the largest sums.
+        a ``codebook_``) and one bucket per item the defaults are ``n_probe=1`` and, in the paper's
+        protocol, ``fill="sum"``: its bucket is the one with the largest sum. With several, queries
+        ask with the buckets that ``transform`` gives.
 
     Returns
     -------
@@ -83,8 +84,10 @@ def evaluate_hasher(
     shape = hasher.shape_
     with_scores = hasattr(hasher, "scores")
     by_sum = hasattr(hasher, "codebook_") or getattr(hasher, "assignment", "path") == "codebook"
-    if by_sum and with_scores:
-        n_probe = shape.sparsity if n_probe is None else n_probe
+    if by_sum and shape.sparsity > 1 and n_probe is None:
+        with_scores = False  # the buckets of its code need not be those of the best sums
+    elif by_sum and with_scores:
+        n_probe = 1 if n_probe is None else n_probe
         fill = "sum" if fill is None and protocol == "paper" else fill
     start = time.perf_counter()
     asked = as_array("queries", queries)

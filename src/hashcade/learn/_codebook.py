@@ -1,8 +1,8 @@
 """Joint decoding: a book of buckets, one code per class, in place of any path through the tree.
 
 The hash function of the paper takes the best slot of each level by itself, so one wrong level
-sends an item to a bucket where nothing lives. With a code book an item goes to the buckets of
-the book with the largest sum of slot scores over the levels: what a level does not know, another
+sends an item to a bucket where nothing lives. With a code book an item goes to the code of the
+book with the largest sum of slot scores over the levels: what a level does not know, another
 makes up for.
 """
 
@@ -58,31 +58,32 @@ def solve_codebook(
 
 
 def assign_to_book(scores: Floats, codebook: Ints, shape: CodeShape) -> Ints:
-    """The ``sparsity`` buckets of the book with the largest sums of slot scores, best first.
+    """The buckets of the code of the book that fits best, those with the largest sums first.
 
-    Sums are float64 and run from level 1 down, of equal sums the lower id comes first: the same
-    order in which an index probes its buckets.
+    A code fits by the sum of slot scores over the levels, of a bucket or on average over its
+    buckets. Sums are float64 and run from level 1 down; of equal sums the lower id comes first. So
+    with one bucket to a code this is the order in which an index probes its buckets.
 
     Parameters
     ----------
     scores : float[n, depth, width]
         Slot scores of items.
     codebook : int64[n_codes, sparsity]
-        Buckets of the book; those that several codes share count once.
+        Buckets of the book, ascending in a row.
 
     Returns
     -------
     int64[n, sparsity]
     """
-    book = np.unique(codebook)
+    book = np.unique(codebook, axis=0)  # in ascending order, equal codes once
     found = np.empty((len(scores), shape.sparsity), np.int64)
     for at in range(0, len(scores), _CHUNK):
-        sums = bucket_sums(scores[at : at + _CHUNK], book, shape)
-        if shape.sparsity == 1:
-            best = sums.argmax(axis=1)[:, None]
-        else:
-            best = np.argsort(-sums, axis=1, kind="stable")[:, : shape.sparsity]
-        found[at : at + _CHUNK] = book[best]
+        sums = bucket_sums(scores[at : at + _CHUNK], book.ravel(), shape)
+        sums = sums.reshape(len(sums), *book.shape)
+        best = sums.mean(axis=2).argmax(axis=1)
+        own = sums[np.arange(len(sums)), best]
+        order = np.argsort(-own, axis=1, kind="stable")
+        found[at : at + _CHUNK] = np.take_along_axis(book[best], order, axis=1)
     return found
 
 
@@ -98,25 +99,26 @@ def bucket_sums(scores: Floats, buckets: Ints, shape: CodeShape) -> npt.NDArray[
 def joint_loss(
     scores: Tensor, labels: Tensor, codebook: Tensor, shape: CodeShape, *, sharpness: float
 ) -> Tensor:
-    """Cross-entropy of the sums over the buckets of the book.
+    """Cross-entropy of the sums over the codes of the book.
 
     Parameters
     ----------
     scores : float[n, depth, width]
         Slot scores of a batch.
     labels : int[n]
-        Classes, rows of ``codebook``. The buckets of a class share the target in equal parts.
+        Classes, rows of ``codebook``. Classes with the same code count as one.
     codebook : int64[n_classes, sparsity]
         The buckets of each class.
     sharpness
         Factor on the sums before the softmax: scores of unit length need one above 1.
     """
     rows = codebook.cpu().numpy()
-    book, inverse = np.unique(rows, return_inverse=True)  # (n_buckets,)
-    place = torch.from_numpy(inverse.reshape(rows.shape)).to(scores.device)
-    paths = torch.from_numpy(shape.paths(book)).to(scores.device)  # (n_buckets, depth)
+    book, inverse = np.unique(rows, axis=0, return_inverse=True)
+    place = torch.from_numpy(inverse.reshape(-1)).to(scores.device)
+    slots = torch.from_numpy(shape.paths(book.ravel())).to(scores.device)  # (codes · sparsity, k)
     sums = scores.new_zeros(len(scores), len(book))
     for level in range(shape.depth):
-        sums = sums + scores[:, level].index_select(1, paths[:, level])
+        of_buckets = scores[:, level].index_select(1, slots[:, level])
+        sums = sums + of_buckets.reshape(len(scores), *book.shape).mean(dim=2)
     log_shares = (sharpness * sums).log_softmax(dim=1)
-    return -log_shares.gather(1, place[labels]).mean()
+    return -log_shares.gather(1, place[labels][:, None]).mean()

@@ -41,6 +41,11 @@ def default_sharpness(loss: str) -> float:
     return 16.0 if loss == "triplet" else 1.0
 
 
+def default_rate(*, images: bool) -> float:
+    """Peak learning rate: NIN diverged with more than 1e-3, a head on embeddings can take more."""
+    return 1e-3 if images else 3e-3
+
+
 def default_steps(n_items: int, batch_size: int, *, images: bool, schedule: str) -> int:
     """Ten epochs for embeddings, thirty for images, at least 1000 steps; 70,000 in the paper."""
     if schedule == "paper":

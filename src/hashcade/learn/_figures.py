@@ -51,7 +51,7 @@ def search_figures(
     n_neighbors
         Results per query. A missing one counts as wrong.
     codebook : int64[n_codes, sparsity], optional
-        Items go to the best buckets of this book, instead of those at the ends of their paths.
+        Items go to the best code of this book, instead of those at the ends of their paths.
     fill
         Whether a query with too few candidates goes on to its next buckets: in lexicographic
         order of its sorted slots (last level fastest), or with a code book in the order of the
@@ -75,6 +75,7 @@ def search_figures(
         if fill and len(found) < n_neighbors:
             if codebook is not None:
                 turn = -bucket_sums(scores[query : query + 1], table.ids, shape)[0]
+                turn[np.isin(table.ids, buckets[query])] = -np.inf
             else:
                 # Read with ranks for slots, the path of a bucket is its turn in the order.
                 rank = np.argsort(np.argsort(-scores[query], axis=1, kind="stable"), axis=1)

@@ -62,7 +62,7 @@ class Hasher(EstimatorHabits):
         float[n, 3, height, width] or float[n, size].
     assignment
         How an item finds its bucket. ``"path"``: by its best slot at each level, as in the
-        paper. ``"codebook"``: of the buckets that were given to classes, the one with the largest
+        paper. ``"codebook"``: of the codes that were given to classes, the one with the largest
         sum of slot scores over the levels; training goes on for ``joint_steps`` with this in view.
     embedding_size
         Size of the vectors for re-ranking. None: without a backbone the vectors that were given,
@@ -76,7 +76,7 @@ class Hasher(EstimatorHabits):
     schedule
         ``"one-cycle"`` for short runs, ``"paper"`` (decay by 0.3), or ``"constant"``.
     rate
-        Peak learning rate of the new layers.
+        Peak learning rate of the new layers. None: 3e-3, but 1e-3 for networks that take images.
     base_rate
         Factor on it for the network below them in the hash stage; 0 freezes the network.
     sibling_penalty, collision_penalty, regulariser
@@ -147,7 +147,7 @@ class Hasher(EstimatorHabits):
         base_steps: int | None = None,
         joint_steps: int | None = None,
         schedule: str = "one-cycle",
-        rate: float = 3e-3,
+        rate: float | None = None,
         base_rate: float = 0.1,
         sibling_penalty: float | None = None,
         collision_penalty: float | None = None,

@@ -13,6 +13,7 @@ from hashcade.codes._check import checked_count, checked_penalty
 from hashcade.codes._shape import CodeShape
 from hashcade.learn._defaults import (
     default_collision_penalty,
+    default_rate,
     default_regulariser,
     default_sharpness,
     default_sibling_penalty,
@@ -138,7 +139,9 @@ def make_plan(
             loss=loss,
             steps=steps,
             validate_every=max(1, -(-steps // _VALIDATIONS)),
-            rate=_positive("rate", settings["rate"]),
+            rate=default_rate(images=images)
+            if settings["rate"] is None
+            else _positive("rate", settings["rate"]),
             schedule=schedule,
             base_rate=1.0
             if name == "base"

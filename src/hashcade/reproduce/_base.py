@@ -91,8 +91,9 @@ def input_items(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Items as learned tables take them, to train on and to ask with.
 
-    The world's own, or features of its images. With the setting ``views=2`` the training items
-    come with the features of their mirror images, float32[n, 2, size].
+    The world's own, or features of its images. With the setting ``mirror=True`` those are the
+    mean of the features of an image and of its mirror image, and the training items come in three
+    views, float32[n, 3, size]: the mean, and both by themselves.
     """
     if recipe.features is None:
         if recipe.base.get("backbone") in ("nin", "stride") and not world.has_images:
@@ -101,7 +102,7 @@ def input_items(
             )
         return world.train.items, world.test.items
     settings = dict(recipe.features)
-    n_views = settings.pop("views", 1)
+    mirror = settings.pop("mirror", False)
 
     def features(images: npt.NDArray[Any], **more: Any) -> Floats:
         cache = work.path / "features"
@@ -109,6 +110,9 @@ def input_items(
         return found.astype(np.float32)
 
     train, test = features(world.train.items), features(world.test.items)
-    if n_views == 2:
-        train = np.stack([train, features(world.train.items, mirror=True)], axis=1)
+    if mirror:
+        of_train = features(world.train.items, mirror=True)
+        of_test = features(world.test.items, mirror=True)
+        train = np.stack([(train + of_train) / 2, train, of_train], axis=1)
+        test = (test + of_test) / 2
     return train, test

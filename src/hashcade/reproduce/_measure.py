@@ -52,9 +52,13 @@ class FittedTable:
         """Search the test items in a database, as the paper does."""
         by_sum = getattr(self.hasher, "assignment", "path") == "codebook"
         same_set = database != "train"
-        probes = n_probe
-        if by_sum and probes is None:
-            probes = self.shape.sparsity
+        where: dict[str, Any]
+        if not by_sum and n_probe is None:
+            where = {"query_scores": self._scores}
+        elif n_probe is None and self.shape.sparsity > 1:  # the buckets of the best code
+            where = {"query_bucket_ids": self._buckets["test"]}
+        else:
+            where = {"query_scores": self._scores, "fill": "sum", "n_probe": n_probe or 1}
         return evaluate_search(
             self._base.test_vectors,
             self._base.test_labels,
@@ -62,11 +66,9 @@ class FittedTable:
             self._labels(database),
             item_bucket_ids=self.buckets(database),
             shape=self.shape,
-            query_scores=self._scores,
             n_neighbors=NEIGHBORS,
             same_set=same_set,
-            fill="sum" if by_sum or n_probe is not None else None,
-            n_probe=probes,
+            **where,
         )
 
     def buckets(self, database: str) -> npt.NDArray[np.int64]:

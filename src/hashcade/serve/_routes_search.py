@@ -113,7 +113,7 @@ async def search(request: Request, body: SearchRequest) -> Response:
             " candidates int64[q], truncated uint8[q]; little-endian, without gaps",
             "content": {wire.MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
         },
-        **problems(415),
+        **problems(409, 415),
     },
     openapi_extra=binary_body(wire.MEDIA_TYPE),
 )
