@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 _CHUNK = 4096
+_MOST_DIRECTIONS = 128  # of larger points, those in which they differ most: the rest is mostly noise
 
 
 def kmeans_labels(
@@ -29,6 +30,7 @@ def kmeans_labels(
         At least ``n_clusters`` of them. Where fewer are different, there are fewer clusters.
     """
     generator = torch.Generator().manual_seed(seed)
+    points = _main_directions(points, seed)
     best, least = torch.zeros(len(points), dtype=torch.int64), float("inf")
     for _ in range(n_starts):
         labels, total = _lloyd(points, _spread_out(points, n_clusters, generator), n_rounds)
@@ -37,12 +39,23 @@ def kmeans_labels(
     return np.unique(best.cpu().numpy(), return_inverse=True)[1].astype(np.int64)
 
 
+def _main_directions(points: Tensor, seed: int) -> Tensor:
+    """Centred points in the directions in which they differ most, float[n, at most 128]."""
+    points = points - points.mean(dim=0)
+    if min(points.shape) <= _MOST_DIRECTIONS:
+        return points
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        _, _, directions = torch.svd_lowrank(points, q=_MOST_DIRECTIONS)
+    return points @ directions
+
+
 def _spread_out(points: Tensor, n_clusters: int, generator: torch.Generator) -> Tensor:
     """Points that lie apart, drawn at random, float[n_clusters, size]."""
     chosen = [int(torch.randint(len(points), (1,), generator=generator))]
     gaps = torch.full((len(points),), torch.inf)
     for _ in range(n_clusters - 1):
-        newest = (points - points[chosen[-1]]).square().sum(dim=1)
+        newest = (points - points[chosen[-1]]).square().sum(dim=1)  # exact: 0 for the point itself
         gaps = torch.minimum(gaps, newest.cpu())
         reach = gaps.double().cumsum(dim=0)
         # A number below the total falls into one point's share; if all shares are 0, anywhere.
