@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 _CHUNK = 4096
-_MOST_DIRECTIONS = 128  # of larger points, those in which they differ most: the rest is mostly noise
+_MOST_DIRECTIONS = 128  # of larger points, those in which they differ most
 
 
 def kmeans_labels(

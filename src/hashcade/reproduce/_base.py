@@ -114,5 +114,5 @@ def input_items(
         of_train = features(world.train.items, mirror=True)
         of_test = features(world.test.items, mirror=True)
         train = np.stack([(train + of_train) / 2, train, of_train], axis=1)
-        test = (test + of_test) / 2
+        test = ((test + of_test) / 2).astype(np.float32)
     return train, test
