@@ -25,37 +25,38 @@ Search = Callable[[], np.ndarray]
 def graph_searches(
     name: str, vectors: np.ndarray, tests: np.ndarray, n_neighbors: int, ef_build: int, folder: Path
 ) -> Iterator[tuple[str, int, Search]]:
-    """Yield (method, setting, search with one thread to ids) of every peer that is installed."""
+    """Yield (method, setting, search from a number of threads to ids) of every installed peer."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"{name}-{len(vectors)}x{vectors.shape[1]}-links{N_LINKS}-ef{ef_build}"
 
     hnsw = _faiss_graph(vectors, ef_build, folder / f"{stem}.faiss")
 
-    def search_faiss(ef: int) -> np.ndarray:
+    def search_faiss(ef: int, threads: int) -> np.ndarray:
+        faiss.omp_set_num_threads(threads)
         hnsw.hnsw.efSearch = ef
         return hnsw.search(tests, n_neighbors)[1]
 
     for ef in (10, 20, 40, 80, 160):
-        yield "faiss HNSW", ef, lambda ef=ef: search_faiss(ef)
+        yield "faiss HNSW", ef, lambda threads, ef=ef: search_faiss(ef, threads)
 
     if hnswlib is not None:
         graph = _hnswlib_graph(vectors, ef_build, folder / f"{stem}.hnswlib")
 
-        def search_hnswlib(ef: int) -> np.ndarray:
+        def search_hnswlib(ef: int, threads: int) -> np.ndarray:
             graph.set_ef(ef)
-            return graph.knn_query(tests, n_neighbors, num_threads=1)[0]
+            return graph.knn_query(tests, n_neighbors, num_threads=threads)[0]
 
         for ef in (10, 20, 40, 80, 160):
-            yield "hnswlib", ef, lambda ef=ef: search_hnswlib(ef)
+            yield "hnswlib", ef, lambda threads, ef=ef: search_hnswlib(ef, threads)
 
     other = _usearch_graph(vectors, ef_build, folder / f"{stem}.usearch")
 
-    def search_usearch(ef: int) -> np.ndarray:
+    def search_usearch(ef: int, threads: int) -> np.ndarray:
         other.expansion_search = ef
-        return other.search(tests, n_neighbors, threads=1).keys
+        return other.search(tests, n_neighbors, threads=threads).keys
 
     for ef in (16, 32, 64, 128, 256):
-        yield "usearch", ef, lambda ef=ef: search_usearch(ef)
+        yield "usearch", ef, lambda threads, ef=ef: search_usearch(ef, threads)
 
 
 def _faiss_graph(vectors, ef_build, path):

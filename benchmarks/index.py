@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import os
 import platform
@@ -42,6 +43,7 @@ DATA = Path(os.environ.get("HASHCADE_DATA", ROOT.parent / "shared" / "data"))
 RESULTS = ROOT / "docs" / "results"
 GRAPHS = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hashcade" / "bench-index"
 N_NEIGHBORS = 10
+REST = 0.05  # seconds before a measurement
 ROUNDS = 7
 
 
@@ -128,7 +130,7 @@ def timed_in_peace(function, repeat):
     Threads of both libraries stay awake for a while after a search. They have gone to sleep when
     the other is measured, and one call that does not count wakes those whose turn it is.
     """
-    time.sleep(0.05)
+    time.sleep(REST)
     function()
     return timed(function, repeat)
 
@@ -225,10 +227,10 @@ def single_queries(name, vectors, labels, tests, test_labels, rounds):
 
 
 def curves(name, vectors, labels, tests, test_labels, *, ef_build, folder, rounds):
-    """Yield a point per method and setting: label precision@10 and queries a second, one thread."""
+    """Yield a point per method, setting and threads: label precision@10 and queries a second."""
     n, dim = vectors.shape
     tests, test_labels = tests[:2000], test_labels[:2000]
-    searches = {}  # (method, setting) -> function to ids
+    searches = {}  # (method, setting) -> function from threads to ids
     faiss.omp_set_num_threads(2)
 
     means = class_means(vectors, labels)
@@ -237,9 +239,9 @@ def curves(name, vectors, labels, tests, test_labels, *, ef_build, folder, round
     )
     index = HashIndex.build(nearest, vectors, shape=CodeShape(width=len(means), depth=1))
     for n_probe in (1, 2, 3, 4, 8, 16):
-        searches["hashcade", n_probe] = lambda p=n_probe: (
+        searches["hashcade", n_probe] = lambda threads, p=n_probe: (
             index.search(
-                tests, scores=scores_of(tests, means)[:, None, :], n_probe=p, threads=1
+                tests, scores=scores_of(tests, means)[:, None, :], n_probe=p, threads=threads
             ).ids
         )
 
@@ -249,12 +251,13 @@ def curves(name, vectors, labels, tests, test_labels, *, ef_build, folder, round
         ivf.train(vectors[:: max(1, n // (50 * n_lists))])
         ivf.add(vectors)
 
-        def search(n_probe):
+        def search(n_probe, threads):
+            faiss.omp_set_num_threads(threads)
             ivf.nprobe = n_probe
             return ivf.search(tests, N_NEIGHBORS)[1]
 
         for n_probe in (1, 2, 4, 8, 16, 32):
-            searches[f"faiss IVF{n_lists}", n_probe] = lambda p=n_probe: search(p)
+            searches[f"faiss IVF{n_lists}", n_probe] = lambda threads, p=n_probe: search(p, threads)
         return quantizer
 
     kept = [add_ivf(n_lists) for n_lists in ((1024, 4096) if n > 200_000 else (128, 512))]
@@ -264,20 +267,21 @@ def curves(name, vectors, labels, tests, test_labels, *, ef_build, folder, round
     ):
         searches[method, setting] = search
 
-    faiss.omp_set_num_threads(1)
-    times = {key: [] for key in searches}
-    with threadpool_limits(1):
-        precision = {
-            key: float((labels[np.asarray(search(), np.int64)] == test_labels[:, None]).mean())
-            for key, search in searches.items()
-        }
-        for _ in range(rounds):
-            for key, search in searches.items():
-                times[key].append(timed(search))
+    precision = {
+        key: float((labels[np.asarray(search(1), np.int64)] == test_labels[:, None]).mean())
+        for key, search in searches.items()
+    }
+    times = {(*key, threads): [] for threads in (1, 2) for key in searches}
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            for _ in range(rounds):
+                for key, search in searches.items():
+                    time.sleep(REST)  # threads of the one before stay awake for a while
+                    times[(*key, threads)].append(timed(lambda s=search, t=threads: s(t)))
     del kept
-    for (method, setting), seconds in times.items():
+    for (method, setting, threads), seconds in times.items():
         point = {
-            "data": name, "dim": dim, "method": method, "setting": setting,
+            "data": name, "dim": dim, "method": method, "setting": setting, "threads": threads,
             "precision": precision[method, setting],
             "queries_per_s": len(tests) / statistics.median(seconds),
         }  # fmt: skip
@@ -299,6 +303,7 @@ def times_faster(points):
                     "dim": peer["dim"],
                     "method": method,
                     "setting": peer["setting"],
+                    "threads": peer.get("threads", 1),
                     "precision": peer["precision"],
                     "queries_per_s": peer["queries_per_s"],
                     "times": None if best is None else best / peer["queries_per_s"],
@@ -430,7 +435,7 @@ def report(results):
         lines.append("")
     if results.get("curves"):
         lines += [
-            "## Queries a second against label precision@10, one thread",
+            "## Queries a second against label precision@10",
             "",
             "![Queries per second against label precision](index.png)",
             "",
@@ -441,19 +446,21 @@ def report(results):
             "the best classifier there is, so that half shows what a good hash function is "
             "worth more than what the index is. The lists above compare the index alone.",
             "",
-            "| data | dim | method | setting | precision@10 | queries/s | ours is faster by |",
-            "|---|---|---|---|---|---|---|",
+            "| data | dim | threads | method | setting | precision@10 | queries/s "
+            "| ours is faster by |",
+            "|---|---|---|---|---|---|---|---|",
         ]
-        for key in dict.fromkeys((p["data"], p["dim"]) for p in results["curves"]):
-            points = [p for p in results["curves"] if (p["data"], p["dim"]) == key]
+        for key in sorted({panel_of(p) for p in results["curves"]}):
+            points = [p for p in results["curves"] if panel_of(p) == key]
+            start = "| {0} | {2} | {1} |".format(*key)
             lines += [
-                f"| {p['data']} | {p['dim']} | **hashcade** | n_probe={p['setting']} "
+                f"{start} **hashcade** | n_probe={p['setting']} "
                 f"| {p['precision']:.4f} | {p['queries_per_s']:,.0f} | |"
                 for p in points
                 if p["method"] == "hashcade"
             ]
             lines += [
-                f"| {p['data']} | {p['dim']} | {p['method']} | {p['setting']} "
+                f"{start} {p['method']} | {p['setting']} "
                 f"| {p['precision']:.4f} | {p['queries_per_s']:,.0f} | "
                 + ("– |" if p["times"] is None else f"{p['times']:.1f} × |")
                 for p in times_faster(points)
@@ -474,18 +481,31 @@ def report(results):
     (RESULTS / "index.md").write_text("\n".join(lines))
 
 
+def panel_of(point):
+    """Which curves a point is drawn with: data, threads, dimensions."""
+    return point["data"], point.get("threads", 1), point["dim"]
+
+
 def plot(points):
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    keys = list(dict.fromkeys((p["data"], p["dim"]) for p in points))
+    panels = {panel_of(p) for p in points}
+    rows, columns = sorted({key[:2] for key in panels}), sorted({key[2] for key in panels})
     figure, axes = plt.subplots(
-        1, len(keys), figsize=(5.2 * len(keys), 4.2), squeeze=False, layout="constrained"
-    )
-    for axis, (data, dim) in zip(axes[0], keys, strict=True):
-        here = [p for p in points if (p["data"], p["dim"]) == (data, dim)]
+        len(rows), len(columns), figsize=(4.4 * len(columns), 3.4 * len(rows)), squeeze=False,
+        layout="constrained",
+    )  # fmt: skip
+    for (row, (data, threads)), (column, dim) in itertools.product(
+        enumerate(rows), enumerate(columns)
+    ):
+        axis = axes[row, column]
+        here = [p for p in points if panel_of(p) == (data, threads, dim)]
+        if not here:
+            axis.set_axis_off()
+            continue
         for method in dict.fromkeys(p["method"] for p in here):
             line = [p for p in here if p["method"] == method]
             ours = method == "hashcade"
@@ -494,10 +514,12 @@ def plot(points):
                 marker="o", markersize=4, label=method,
                 color="black" if ours else None, linewidth=2.2 if ours else 1.2,
             )  # fmt: skip
-        axis.set(yscale="log", xlabel="label precision@10", title=f"{data}, {dim} dimensions")
+        count = "one thread" if threads == 1 else f"{threads} threads"
+        axis.set(yscale="log", title=f"{data}, {dim} dimensions, {count}")
         axis.grid(alpha=0.3, which="both")
-    axes[0, 0].set_ylabel("queries per second, one thread")
-    axes[0, 0].legend(fontsize=8)
+        axis.legend(fontsize=7)
+    figure.supxlabel("label precision@10")
+    figure.supylabel("queries per second")
     figure.savefig(RESULTS / "index.png", dpi=110)
 
 
