@@ -7,6 +7,7 @@ import multiprocessing
 import random
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hashcade import HashIndex
 from hashcade.serve import Client, ServiceError
 
 CLIENTS = 2
+BLOCK, REST = 10, 0.05  # calls of one kind that follow each other, and seconds before them
 # Share of each kind of request; the reads are of different sizes, as they are in life.
 MIX = {
     "search 1": 0.70,
@@ -125,27 +127,36 @@ def _ask(
 
 
 def ratios(url: str, place: Path, centres: np.ndarray, repeats: int) -> dict[str, float]:
-    """Time the library, the service with plain arrays, and the service with JSON, in turn."""
+    """Time the library, the service with plain arrays, and the service with JSON, in turn.
+
+    Each has blocks of calls that follow each other, as in a service that is in use. Threads of a
+    search stay awake for a while and would take a core from the next: so everything rests before
+    a block, and its first call, which wakes who has to work, does not count.
+    """
     index = HashIndex.load(place)
     rng = np.random.default_rng(1)
-    times: dict[str, list[float]] = {"library": [], "service": [], "json": []}
     with Client(url) as client:
-        for number in range(repeats + 10):
-            vectors, own = _queries(rng, centres, 64)
-            start = time.perf_counter()
-            expected = index.search(vectors, bucket_ids=own)
-            middle = time.perf_counter()
+        ways: dict[str, Callable[[np.ndarray, np.ndarray, Any], Any]] = {
+            "library": lambda vectors, own, _: index.search(vectors, bucket_ids=own),
+            "service": lambda vectors, own, _: client.search(vectors, bucket_ids=own),
+            "json": lambda _, __, body: client.json("POST", "/v1/search", body),
+        }
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        for block in range(-(-repeats // BLOCK) + 1):
+            queries = [_queries(rng, centres, 64) for _ in range(BLOCK + 1)]
+            bodies = [{"vectors": v.tolist(), "bucket_ids": b.tolist()} for v, b in queries]
+            for name, ask in ways.items():
+                time.sleep(REST)
+                for number, (asked, body) in enumerate(zip(queries, bodies, strict=True)):
+                    start = time.perf_counter()
+                    ask(*asked, body)
+                    spent = time.perf_counter() - start
+                    if number > 0 and block > 0:  # the first block finds cold memory
+                        times[name].append(spent)
+            vectors, own = queries[0]
             told = client.search(vectors, bucket_ids=own)
-            end = time.perf_counter()
-            body = {"vectors": vectors.tolist(), "bucket_ids": own.tolist()}
-            late = time.perf_counter()
-            client.json("POST", "/v1/search", body)
-            later = time.perf_counter()
+            expected = index.search(vectors, bucket_ids=own)
             assert np.array_equal(told.ids, expected.ids)
-            if number >= 10:  # the first ones find cold memory
-                times["library"].append(middle - start)
-                times["service"].append(end - middle)
-                times["json"].append(later - late)
     library, service, as_json = (float(np.median(times[name])) for name in times)
     return {
         "library_ms": library * 1e3,
@@ -153,7 +164,7 @@ def ratios(url: str, place: Path, centres: np.ndarray, repeats: int) -> dict[str
         "json_ms": as_json * 1e3,
         "ratio": service / library,
         "json_ratio": as_json / library,
-        "repeats": repeats,
+        "repeats": len(times["library"]),
     }
 
 
