@@ -17,7 +17,7 @@ from hashcade import (
     NotFittedError,
     StorageError,
 )
-from hashcade.learn._defaults import default_width
+from hashcade.learn._defaults import default_items_per_class, default_rate, default_width
 from hashcade.learn._split import stratified_split
 from hashcade.learn._trainer import TrainingData
 
@@ -366,3 +366,15 @@ def test_without_validation_items_the_last_weights_are_kept():
 )
 def test_default_width(n_classes, depth, width):
     assert default_width(n_classes, depth) == width
+
+
+@pytest.mark.parametrize(
+    ("classes", "class_size", "items"),
+    [(64, 500, 2), (100, 500, 2), (10, 500, 12), (6, 120, 20), (3, 17, 16), (2, 1, 2), (2, 3, 2)],
+)
+def test_batches_of_few_classes_are_filled_with_their_items(classes, class_size, items):
+    assert default_items_per_class(classes, class_size) == items
+
+
+def test_networks_on_images_start_at_a_lower_rate():
+    assert default_rate(images=True) == 1e-3 < default_rate(images=False)

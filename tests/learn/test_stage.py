@@ -18,7 +18,7 @@ CODES[1, np.arange(4), [0, 1, 1, 0]] = True
 
 
 def stage_of(loss):
-    settings = Hasher(width=3, loss=loss, hidden_size=0).get_params()
+    settings = Hasher(width=3, loss=loss, hidden_size=0, items_per_class=2).get_params()
     return make_plan(settings, 4, 40, (5,)).stages[-1]
 
 

@@ -41,6 +41,11 @@ def default_sharpness(loss: str) -> float:
     return 16.0 if loss == "triplet" else 1.0
 
 
+def default_items_per_class(classes_per_batch: int, class_size: int) -> int:
+    """Even, at least 2: the paper's batch is 64 × 2; with fewer classes it need not be smaller."""
+    return max(2, min(128 // classes_per_batch, class_size) // 2 * 2)
+
+
 def default_rate(*, images: bool) -> float:
     """Peak learning rate: NIN diverged with more than 1e-3, a head on embeddings can take more."""
     return 1e-3 if images else 3e-3

@@ -87,7 +87,8 @@ class Hasher(EstimatorHabits):
         Whether classes with equal codes at a level count as one class there, as in the paper.
         False keeps the labels (the paper's ablation "Ours-r").
     classes_per_batch, items_per_class
-        Composition of a batch. ``items_per_class`` must be even for npairs.
+        Composition of a batch. ``items_per_class`` must be even for npairs; None: as many as make
+        a batch of 128, but no more than a class has on average.
     augment
         What is done to images at random while training: ``"crop-mirror"``, ``"crop"`` (for
         letters, digits and whatever is not its mirror image) or ``"none"``.
@@ -155,7 +156,7 @@ class Hasher(EstimatorHabits):
         margin: float = 0.3,
         remap: bool = True,
         classes_per_batch: int = 64,
-        items_per_class: int = 2,
+        items_per_class: int | None = None,
         augment: str = "crop-mirror",
         validation_fraction: float = 0.1,
         tune: bool | int = False,

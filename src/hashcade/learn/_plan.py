@@ -13,6 +13,7 @@ from hashcade.codes._check import checked_count, checked_penalty
 from hashcade.codes._shape import CodeShape
 from hashcade.learn._defaults import (
     default_collision_penalty,
+    default_items_per_class,
     default_rate,
     default_regulariser,
     default_sharpness,
@@ -105,7 +106,10 @@ def make_plan(
 
     # ---- batches
     per_batch = min(checked_count("classes_per_batch", settings["classes_per_batch"]), n_classes)
-    per_class = checked_count("items_per_class", settings["items_per_class"])
+    per_class = settings["items_per_class"]
+    if per_class is None:
+        per_class = default_items_per_class(per_batch, n_items // n_classes)
+    per_class = checked_count("items_per_class", per_class)
     if per_class < 2 or (loss == "npairs" and per_class % 2):
         even = " and even" if loss == "npairs" else ""
         raise ValueError(f"items_per_class={per_class} must be >= 2{even} for loss={loss!r}")
