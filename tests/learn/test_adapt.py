@@ -104,24 +104,6 @@ def test_the_first_hasher_stays_and_equal_calls_give_equal_hashers(fitted):
     assert len(one.codebook_) == 5
 
 
-def test_with_labels_every_code_is_a_part_of_one_class(fitted):
-    # One class is much larger than the others: it gets more codes.
-    items = np.concatenate([NEW, np.repeat(NEW[NEW_LABELS[0] == NEW_LABELS], 3, axis=0)])
-    items = items + 0.01 * np.random.default_rng(0).normal(size=items.shape)
-    labels = np.concatenate([NEW_LABELS, np.full(len(items) - len(NEW), NEW_LABELS[0])])
-    names = np.array([f"class {label}" for label in labels])
-    adapted = fitted.adapt(items, names, n_codes=len(set(names)) + 6)
-    buckets = adapted.transform(items)[:, 0]
-    purity = sum(np.unique(names[buckets == b], return_counts=True)[1].max() for b in set(buckets))
-    assert purity / len(items) > 0.85  # the table is small: 14 codes in 16 buckets
-    of_class = {name: len(set(buckets[names == name])) for name in names}
-    assert max(of_class, key=of_class.get) == names[-1]
-    assert of_class[names[-1]] >= 3
-    assert len(fitted.adapt(NEW, NEW_LABELS).codebook_) == len(set(NEW_LABELS))
-    with pytest.raises(ValueError, match=r"n_codes=2 must be >= classes in y = \d+"):
-        fitted.adapt(NEW, NEW_LABELS, n_codes=2)
-
-
 @pytest.mark.parametrize("loss", ["npairs", "triplet"])
 def test_several_buckets_and_both_losses(loss):
     settings = {"width": 4, "sparsity": 2, "steps": 30, "hidden_size": 32}

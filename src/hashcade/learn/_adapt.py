@@ -1,9 +1,8 @@
-"""A code book for a database that training never saw, with labels or without.
+"""A code book for a database that training never saw, without labels.
 
 1. Pseudo-classes: k-means on what the hash network has just before its last layer and, for
    vectors, on the vectors themselves. The last layer has thrown away whatever does not tell the
-   classes of the training apart; for other classes it is this that counts. With labels k-means
-   runs inside each class.
+   classes of the training apart; for other classes it is this that counts.
 2. Codes: the cascade over the pseudo-classes' mean scores, exact as in training, so buckets that
    share a slot hold what the network finds similar.
 3. The last layer is trained anew, on the cross-entropy of the sums over the code book: so items
@@ -15,8 +14,6 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -32,13 +29,7 @@ _ITEMS_PER_CODE, _FEWEST_ITEMS = 64, 16_384  # more items than this change littl
 
 
 def adapt_model(
-    model: HashModel,
-    plan: Plan,
-    items: Tensor,
-    n_codes: int,
-    *,
-    seed: int,
-    classes: npt.NDArray[np.int64] | None = None,
+    model: HashModel, plan: Plan, items: Tensor, n_codes: int, *, seed: int
 ) -> tuple[HashModel, Plan]:
     """A copy of the model whose code book and last layer fit the items.
 
@@ -47,23 +38,15 @@ def adapt_model(
     items : float32[n, size] or uint8[n, h, w, 3]
         The database, or a part of it; at least ``n_codes`` items. Of many items, those that are
         looked at are drawn at random.
-    classes : int64[n], optional
-        Classes of the items, 0, 1, 2, ...; at most ``n_codes`` of them. Then a code stands for a
-        part of a class.
     """
     generator = torch.Generator().manual_seed(seed)
     n_used = max(_ITEMS_PER_CODE * n_codes, _FEWEST_ITEMS)
-    if classes is None:
-        items = items[torch.randperm(len(items), generator=generator)[:n_used]]
+    items = items[torch.randperm(len(items), generator=generator)[:n_used]]
 
     # ---- pseudo-classes
     hidden = torch.from_numpy(in_chunks(model, "hidden", items))
     parts = [hidden, items] if items.ndim == 2 else [hidden]
-    points = torch.cat([_unit_spread(part) for part in parts], 1)
-    if classes is None:
-        labels = kmeans_labels(points, n_codes, seed=seed)
-    else:
-        labels = _parts_of_classes(points, classes, n_codes, seed=seed)
+    labels = kmeans_labels(torch.cat([_unit_spread(part) for part in parts], 1), n_codes, seed=seed)
 
     # ---- their codes
     stage = plan.stages[-1]
@@ -82,23 +65,6 @@ def adapt_model(
     adapted.set_codebook(torch.from_numpy(codebook))
     _train_last_layer(adapted, hidden, torch.from_numpy(labels), stage.sharpness, generator)
     return adapted, replace(plan, n_codes=n_found)
-
-
-def _parts_of_classes(
-    points: Tensor, classes: npt.NDArray[np.int64], n_codes: int, *, seed: int
-) -> npt.NDArray[np.int64]:
-    """Clusters inside every class, int64[n]: large classes have more of them."""
-    sizes = np.bincount(classes)
-    n_parts = np.ones(len(sizes), np.int64)
-    for _ in range(n_codes - len(sizes)):  # one more for the class whose parts are largest
-        n_parts[np.argmax(np.where(n_parts < sizes, sizes / n_parts, 0.0))] += 1
-    labels, n_before = np.empty(len(classes), np.int64), 0
-    for number in range(len(sizes)):
-        own = np.flatnonzero(classes == number)
-        found = kmeans_labels(points[torch.from_numpy(own)], int(n_parts[number]), seed=seed)
-        labels[own] = n_before + found
-        n_before += int(found.max()) + 1
-    return labels
 
 
 def _unit_spread(values: Tensor) -> Tensor:

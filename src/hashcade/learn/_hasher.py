@@ -284,27 +284,20 @@ class Hasher(EstimatorHabits):
         """Vectors for re-ranking, float32[n, size]: for embeddings the given ones by default."""
         return self._apply("vectors", X)
 
-    def adapt(
-        self, X: npt.ArrayLike, y: npt.ArrayLike | None = None, *, n_codes: int | None = None
-    ) -> Self:
-        """A hasher for another database, or with more codes than classes; no labels are needed.
+    def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
+        """A hasher for a database of classes that training never saw; no labels are needed.
 
         Clusters of the items take the place of classes: they get codes, and the last layer of
         the hash network is trained anew to find them. It takes seconds, and this hasher stays as
         it is. Vectors for re-ranking do not change, so an index needs new bucket ids alone.
 
-        With labels the clusters are parts of classes, so that a bucket holds one class, and more
-        codes than classes make a search look at fewer items of it.
-
         Parameters
         ----------
         X
             The database as :meth:`transform` takes it, or a part of it.
-        y
-            Classes of the items, where they are known; they need not be those of the training.
         n_codes
             How many codes there shall be, about the speed-up that a search will have. None: as
-            many as there are classes in ``y``, or were in training.
+            many as there were classes in training.
 
         Returns
         -------
@@ -314,22 +307,14 @@ class Hasher(EstimatorHabits):
         """
         model, plan = self._fitted()
         items = self._checked_items(X)
-        classes = None
-        n_classes = len(self.classes_)
-        if y is not None:
-            names = checked_labels(y, len(items), n_classes=1)
-            found, classes = np.unique(names, return_inverse=True)
-            n_classes = len(found)
-        n_codes = checked_count("n_codes", n_classes if n_codes is None else n_codes)
-        if classes is not None and n_codes < n_classes:
-            raise ValueError(f"n_codes={n_codes} must be >= classes in y = {n_classes}")
+        if n_codes is None:
+            n_codes = len(self.classes_)
+        n_codes = checked_count("n_codes", n_codes)
         for name, limit in (("items in X", len(items)), ("n_buckets", plan.shape.n_buckets)):
             if n_codes > limit:
                 raise ValueError(f"n_codes={n_codes} must be <= {name} = {limit}")
         seed = _checked_seed(self.get_params()["random_state"])
-        adapted, new_plan = adapt_model(
-            model, plan, torch.from_numpy(items), n_codes, seed=seed, classes=classes
-        )
+        adapted, new_plan = adapt_model(model, plan, torch.from_numpy(items), n_codes, seed=seed)
         hasher = type(self)(**{**self.get_params(), "assignment": "codebook"})
         hasher._become(new_plan, adapted.eval(), self.classes_, {}, None)
         return hasher
