@@ -31,6 +31,7 @@ from hashcade.learn._inputs import (
 from hashcade.learn._model import HashModel
 from hashcade.learn._networks import takes_images
 from hashcade.learn._plan import Plan, make_plan
+from hashcade.learn._refine import most_codes, refine_model
 from hashcade.learn._split import stratified_split
 from hashcade.learn._storage import load_hasher, save_hasher
 from hashcade.learn._trainer import TrainingData, in_chunks
@@ -317,6 +318,49 @@ class Hasher(EstimatorHabits):
         adapted, new_plan = adapt_model(model, plan, torch.from_numpy(items), n_codes, seed=seed)
         hasher = type(self)(**{**self.get_params(), "assignment": "codebook"})
         hasher._become(new_plan, adapted.eval(), self.classes_, {}, None)
+        return hasher
+
+    def refine(self, X: npt.ArrayLike, y: npt.ArrayLike, *, n_codes: int) -> Self:
+        """A hasher with smaller buckets, so that a search looks at less than a class.
+
+        Classes are split into parts, and a level more tells the parts of a class apart. It takes
+        seconds, and this hasher stays as it is; which class an item is taken for hardly changes,
+        and its vectors not at all.
+
+        Parameters
+        ----------
+        X, y
+            Labelled items, for instance those of the training; each class of the training must
+            occur, and no other.
+        n_codes
+            How many codes there shall be, about the speed-up that a search will have: more than
+            classes, and at most ``width`` for each of them.
+
+        Returns
+        -------
+        Hasher
+            A copy with ``depth + 1`` levels. The rows of its ``codebook_`` stand for the parts.
+        """
+        model, plan = self._fitted()
+        if not plan.n_codes or plan.shape.sparsity > 1:
+            raise ValueError("refine needs assignment='codebook' and sparsity=1")
+        items = self._checked_items(X)
+        found, classes = np.unique(checked_labels(y, len(items)), return_inverse=True)
+        if plan.n_codes != len(self.classes_):
+            raise ValueError("this hasher was adapted or refined already: refine the first one")
+        if not np.array_equal(found, self.classes_):
+            raise ValueError(f"y has {len(found)} classes, must be those of classes_, all of them")
+        n_codes = checked_count("n_codes", n_codes)
+        limits = (("items in X", len(items)), ("width for each", most_codes(plan, len(found))))
+        for name, limit in limits:
+            if not len(found) <= n_codes <= limit:
+                raise ValueError(f"n_codes={n_codes} must be >= {len(found)}, <= {name} = {limit}")
+        seed = _checked_seed(self.get_params()["random_state"])
+        labels = classes.astype(np.int64)
+        tensor = torch.from_numpy(items)
+        refined, new_plan = refine_model(model, plan, tensor, labels, n_codes, seed=seed)
+        hasher = type(self)(**{**self.get_params(), "depth": new_plan.shape.depth})
+        hasher._become(new_plan, refined.eval(), self.classes_, {}, None)
         return hasher
 
     # -- files ---------------------------------------------------------------------------------

@@ -146,7 +146,9 @@ def fit_method(
     hasher = work.hasher(method.removesuffix("adapt").replace("+", "plus"), identity, fit)
     if method == "ours+adapt":
         return hasher.adapt(base.test_items, n_codes=n_codes)
-    return hasher if n_codes is None else hasher.adapt(base.train_items, n_codes=n_codes)
+    if n_codes is None:
+        return hasher
+    return hasher.refine(base.train_items, base.train_labels, n_codes=n_codes)
 
 
 def figures_of(result: Evaluation) -> dict[str, float]:

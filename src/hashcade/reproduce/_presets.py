@@ -107,8 +107,8 @@ def _transfer(experiment: str, loss: str, width: int) -> Recipe:
         base=base,
         learned=learned,
         by_method={
-            "ours+": {"joint_steps": 2 * learned["steps"]},
-            "ours+adapt": {"joint_steps": 2 * learned["steps"]},
+            "ours+": {"joint_steps": 2 * learned["steps"], "base_rate": 0.1},
+            "ours+adapt": {"joint_steps": 2 * learned["steps"], "base_rate": 0.1},
         },
         seconds={"base": 60, "learned": 40, "other": 10},
     )

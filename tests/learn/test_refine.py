@@ -1,0 +1,97 @@
+"""One more level below the classes: smaller buckets, the same classes."""
+
+import numpy as np
+import pytest
+
+from hashcade import Hasher
+from hashcade.learn._codebook import assign_to_book
+
+N_CLASSES, N_PARTS, PER_PART = 6, 3, 30
+
+
+def blobs(seed):
+    """Classes that lie far apart, each of three parts that lie less far apart."""
+    rng = np.random.default_rng(0)
+    centres = 6 * rng.normal(size=(N_CLASSES, 1, 8)) + 1.5 * rng.normal(size=(1, N_PARTS, 8))
+    part = np.repeat(np.arange(N_CLASSES * N_PARTS), PER_PART)
+    noise = 0.2 * np.random.default_rng(seed).normal(size=(len(part), 8))
+    X = centres.reshape(-1, 8)[part] + noise
+    return X.astype(np.float32), np.array([f"class {n}" for n in part // N_PARTS]), part
+
+
+X, Y, PART = blobs(1)
+
+
+@pytest.fixture(scope="module", params=["npairs", "triplet"])
+def fitted(request):
+    settings = {"width": 8, "steps": 150, "joint_steps": 150, "hidden_size": 64, "verbose": False}
+    return Hasher(**settings, loss=request.param, assignment="codebook").fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def refined(fitted):
+    return fitted.refine(X, Y, n_codes=N_CLASSES * N_PARTS)
+
+
+def test_items_stay_in_the_bucket_of_their_class_which_is_split(fitted, refined):
+    queries, _, _ = blobs(2)
+    before, after = fitted.transform(queries)[:, 0], refined.transform(queries)[:, 0]
+    assert refined.shape_.depth == fitted.shape_.depth + 1
+    assert (after // refined.shape_.width == before).mean() > 0.99  # the parent is where it was
+    np.testing.assert_array_equal(refined.embed(queries), fitted.embed(queries))
+
+
+def test_parts_of_a_class_have_buckets_of_their_own(refined):
+    queries, _, part = blobs(2)
+    buckets = refined.transform(queries)[:, 0]
+    assert len(np.unique(refined.codebook_)) == N_CLASSES * N_PARTS
+    common = sum(np.unique(part[buckets == b], return_counts=True)[1].max() for b in set(buckets))
+    assert common / len(part) > 0.95
+    assert len(set(buckets)) == N_CLASSES * N_PARTS
+
+
+def test_the_next_buckets_are_those_of_the_same_class(refined):
+    scores = refined.scores(X[:: PER_PART // 2])
+    book = np.unique(refined.codebook_)
+    paths = refined.shape_.paths(book)
+    sums = sum(scores[:, level, paths[:, level]] for level in range(refined.shape_.depth))
+    nearest = book[np.argsort(-sums, axis=1)[:, :N_PARTS]] // refined.shape_.width
+    assert (nearest == nearest[:, :1]).all(axis=1).mean() > 0.95
+
+
+def test_a_refined_hasher_keeps_the_contract(fitted, refined, tmp_path):
+    scores = fitted.scores(X)
+    again = fitted.refine(X, Y, n_codes=N_CLASSES * N_PARTS)
+    np.testing.assert_array_equal(again.scores(X), refined.scores(X))  # equal calls, equal hashers
+    np.testing.assert_array_equal(fitted.scores(X), scores)  # and the first one stays
+    np.testing.assert_array_equal(
+        refined.transform(X), assign_to_book(refined.scores(X), refined.codebook_, refined.shape_)
+    )
+    assert refined.get_params() == {**fitted.get_params(), "depth": 3}
+    refined.save(tmp_path / "model")
+    np.testing.assert_array_equal(
+        Hasher.load(tmp_path / "model").transform(X), refined.transform(X)
+    )
+
+
+def test_large_classes_get_more_parts(fitted):
+    many = Y == "class 2"
+    items = np.concatenate([X, X[many] + 0.3, X[many] - 0.3])
+    labels = np.concatenate([Y, Y[many], Y[many]])
+    book = fitted.refine(items, labels, n_codes=N_CLASSES + 2).codebook_
+    parents, n_parts = np.unique(book // 8, return_counts=True)
+    assert sorted(n_parts.tolist()) == [1, 1, 1, 1, 1, 3]
+    assert parents[n_parts.argmax()] == fitted.codebook_[2, 0]
+
+
+def test_what_cannot_be_refined_is_refused(fitted, refined):
+    with pytest.raises(ValueError, match="refine needs assignment='codebook' and sparsity=1"):
+        Hasher(width=4, steps=2, verbose=False).fit(X, Y).refine(X, Y, n_codes=8)
+    with pytest.raises(ValueError, match="adapted or refined already"):
+        refined.refine(X, Y, n_codes=20)
+    with pytest.raises(ValueError, match="y has 5 classes, must be those of classes_"):
+        fitted.refine(X[PER_PART * N_PARTS :], Y[PER_PART * N_PARTS :], n_codes=8)
+    with pytest.raises(ValueError, match=r"n_codes=5 must be >= 6"):
+        fitted.refine(X, Y, n_codes=5)
+    with pytest.raises(ValueError, match=r"n_codes=49 must be >= 6, <= width for each = 4[28]"):
+        fitted.refine(X, Y, n_codes=49)
