@@ -29,9 +29,14 @@ from hashcade.reproduce._store import write_whole
 from hashcade.reproduce._versions import machine
 
 HONEST = (
-    "Checkpoints were chosen on a tenth of the training set, set aside for that; the settings of "
-    "the preset were chosen without a look at the test set. Its labels serve to count what was "
-    "found, and nothing else."
+    "Checkpoints were chosen on a tenth of the training set, set aside for that, and so were the "
+    "settings of the preset where there were trials. Labels of the test set serve to count what "
+    "was found, and nothing else."
+)
+LOOKED = (
+    "Tables with other settings of Ours+ were made and looked at before this one (NMI on test was "
+    "70.2, then 71.1, and with triplet flat was above it), and the trials on the items set aside "
+    "went on after that; each choice was made by those items alone."
 )
 TRANSFER = (
     "Features are those of EfficientNet-Lite0, trained on ImageNet at its own resolution, averaged "
@@ -141,7 +146,7 @@ def _about(experiment: str, preset: str) -> list[str]:
     """What a reader must know about a preset."""
     if preset != "transfer":
         return []
-    return [TRANSFER, SEEN] if experiment.startswith("imagenet") else [TRANSFER]
+    return [TRANSFER, SEEN if experiment.startswith("imagenet") else LOOKED]
 
 
 def _below_metric(

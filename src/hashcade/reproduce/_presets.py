@@ -2,7 +2,8 @@
 
 ``paper`` has the paper's settings. Those of ``transfer`` were chosen by trials on Cifar-100, on the
 items set aside from training alone: features of images and mirror images together, all 100 classes
-in a batch, the number of steps, and how fast the network below the hash layer learns. Those of ``cpu`` are a choice by hand.
+in a batch, the number of steps, and how fast the network below the hash layer learns. Those of
+``cpu`` are a choice by hand.
 """
 
 from __future__ import annotations
