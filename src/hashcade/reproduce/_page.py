@@ -222,7 +222,7 @@ def _tree(out: Path, name: str, rows: Sequence[ResultRow]) -> list[str]:
     lines = []
     for row in rows:
         siblings = row.details.get("siblings")
-        if siblings and not row.key.variant and row.key.sparsity == 1:
+        if not row.key.variant and row.key.sparsity == 1 and siblings and siblings["n_pairs"]:
             lines.append(
                 f"- {METHODS[row.key.method]}, {row.key.loss}, seed {row.key.seed}: "
                 f"{siblings['related']:.1f} % of {siblings['n_pairs']} pairs of sibling classes "
