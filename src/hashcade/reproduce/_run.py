@@ -92,11 +92,14 @@ class Experiment:
         return chosen((job for job in jobs if self._has_room(job)), only)
 
     def _has_room(self, job: Job) -> bool:
-        """Whether there are as many items, and buckets, as a point of a curve has codes."""
+        """Whether there are items and buckets for a point of a curve."""
         recipe = self.recipes[job.loss]
         n_items = min(len(self.world.train), len(self.world.test))
         n_codes = int(job.change.get("n_codes", 0))
         n_centroids = int(job.change.get("n_centroids", 0))
+        if job.method == "ours+" and n_codes:  # parts of classes, a slot for each
+            n_classes = self.world.train.n_classes
+            return n_classes < n_codes <= min(n_classes * (recipe.width - 1), n_items)
         return n_codes <= recipe.width**recipe.depth and max(n_codes, n_centroids) <= n_items
 
     def base(self, loss: str, seed: int) -> Base:
