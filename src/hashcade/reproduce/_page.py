@@ -299,6 +299,7 @@ def _time_part(rows: Sequence[ResultRow]) -> list[str]:
             r.seconds.values()
         )
         for r in rows
+        if "n_probe" not in r.key.variant  # the same table, searched in another way
     }
     total = sum(seconds.values())
     if total <= 1:
