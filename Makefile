@@ -8,7 +8,9 @@ STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 DATA   ?= $(or $(HASHCADE_DATA),../shared/data)
 SEEDS  ?= 0 1 2
-REPRODUCE = $(BIN)/python -m hashcade.reproduce --data $(DATA)
+REPRODUCE = $(BIN)/hashcade reproduce --data $(DATA)
+PAGES  := --output docs/results
+EACH_SEED = $(SEEDS:%=--seed %)
 CODE   := src tests tools $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
@@ -79,26 +81,26 @@ bench-index: $(STAMP) ## The index against faiss, hnswlib and usearch; writes do
 # Experiments of the paper. A run that was stopped goes on; what is stored is not computed again.
 reproduce-smoke: $(STAMP) ## All experiments on digits, in two minutes; writes build/
 	for experiment in cifar100 imagenet imagenet-split ablation solver-time; do \
-	  $(REPRODUCE) $$experiment --preset smoke --out build/results --work build/work || exit 1; \
+	  $(REPRODUCE) $$experiment --preset smoke --output build/results --work build/work || exit 1; \
 	done
 
 reproduce-transfer: $(STAMP) ## Cifar-100 on EfficientNet-Lite0 features, three seeds
-	$(REPRODUCE) cifar100 --preset transfer --seeds $(SEEDS)
+	$(REPRODUCE) cifar100 --preset transfer $(EACH_SEED) $(PAGES)
 
 reproduce-cpu: $(STAMP) ## Cifar-100 from scratch on a CPU: up to 2.5 hours
-	$(REPRODUCE) cifar100 --preset cpu
+	$(REPRODUCE) cifar100 --preset cpu $(PAGES)
 
 reproduce-imagenet: $(STAMP) ## ImageNet 32×32, or the sample that is at hand
-	$(REPRODUCE) imagenet --preset transfer --seeds $(SEEDS)
+	$(REPRODUCE) imagenet --preset transfer $(EACH_SEED) $(PAGES)
 
 reproduce-split: $(STAMP) ## ImageNetSplit, or its sample: classes that were never learned
-	$(REPRODUCE) imagenet-split --preset transfer --seeds $(SEEDS)
+	$(REPRODUCE) imagenet-split --preset transfer $(EACH_SEED) $(PAGES)
 
 reproduce-ablation: $(STAMP) ## One setting changed at a time, on Cifar-100
-	$(REPRODUCE) ablation --preset transfer
+	$(REPRODUCE) ablation --preset transfer $(PAGES)
 
 reproduce-solver: $(STAMP) ## Time of the solver beside the paper's
-	$(REPRODUCE) solver-time --preset cpu
+	$(REPRODUCE) solver-time --preset cpu $(PAGES)
 
 bench-end-to-end: $(STAMP) ## Queries a second with the hash network, against other indexes
 	-$(PIP) hnswlib

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import itertools
 import json
 import os
 import platform
@@ -33,6 +32,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 from _graphs import graph_searches
+from _index_page import write_page
 from numba import njit
 from threadpoolctl import threadpool_limits
 
@@ -289,29 +289,6 @@ def curves(name, vectors, labels, tests, test_labels, *, ef_build, folder, round
         yield point
 
 
-def times_faster(points):
-    """For each peer: how many times faster ours is at a precision at least as high."""
-    ours = [p for p in points if p["method"] == "hashcade"]
-    rows = []
-    for method in dict.fromkeys(p["method"] for p in points if p["method"] != "hashcade"):
-        for peer in (p for p in points if p["method"] == method):
-            reach = [p for p in ours if p["precision"] >= peer["precision"]]
-            best = max((p["queries_per_s"] for p in reach), default=None)
-            rows.append(
-                {
-                    "data": peer["data"],
-                    "dim": peer["dim"],
-                    "method": method,
-                    "setting": peer["setting"],
-                    "threads": peer.get("threads", 1),
-                    "precision": peer["precision"],
-                    "queries_per_s": peer["queries_per_s"],
-                    "times": None if best is None else best / peer["queries_per_s"],
-                }
-            )
-    return rows
-
-
 # -- 3. life --------------------------------------------------------------------------------------
 
 
@@ -375,152 +352,7 @@ def life(vectors, labels):
     return row
 
 
-# -- report ---------------------------------------------------------------------------------------
-
-
-def report(results):
-    """Write docs/results/index.md and index.png from what was measured."""
-    lines = [
-        "# The index against its peers",
-        "",
-        "Made by `make bench-index`; the raw figures are in `index.json` beside this page.",
-        "",
-        f"{results['machine']['cpu']}, {results['machine']['cores']} cores, "
-        f"Python {results['machine']['python']}, numpy {results['machine']['numpy']}, "
-        f"faiss {results['machine']['faiss']}. Medians of interleaved rounds.",
-        "",
-    ]
-    rows = results.get("lists", [])
-    if rows:
-        ratios = [r["ratio"] for r in rows]
-        shares = [r["bandwidth_share"] for r in rows]
-        lines += [
-            "## The same candidate lists, through faiss `search_preassigned`",
-            "",
-            f"Ratio is faiss's time over ours: at least {min(ratios):.2f}, "
-            f"{statistics.mean(ratios):.2f} on average. Bandwidth share is the bytes of all "
-            "candidates per second over those of a plain streaming sum in one thread: above 100 % "
-            "where a bucket is read once for several queries, or two threads read; at least "
-            f"{min(shares):.0%}. Calls follow each other; before each measurement everything rests "
-            "for 50 ms, because threads of both stay awake for a while after a search and would "
-            "disturb the other, and one call is not counted.",
-            "",
-            "| data | dim | batch | threads | items | ours µs | faiss µs | ratio | bandwidth |",
-            "|---|---|---|---|---|---|---|---|---|",
-        ]
-        lines += [
-            f"| {r['data']} | {r['dim']} | {r['batch']} ({r['queries']}) | {r['threads']} "
-            f"| {r['candidates']:.0f} | {r['ours_us']:.2f} | {r['faiss_us']:.2f} "
-            f"| {r['ratio']:.2f} | {r['bandwidth_share']:.0%} |"
-            for r in rows
-        ]
-        worst = min(r["same_ids"] for r in rows)
-        lines += ["", f"Share of results with the same id as faiss: at least {worst:.4%}.", ""]
-        if results.get("note"):
-            lines += [results["note"], ""]
-    if results.get("single"):
-        lines += [
-            "One query per call, one thread. The price of a call counts, and is lower in faiss: "
-            "checking the input, planning and three calls into compiled code take ours some 20 µs. "
-            "Whoever has several queries should ask them together.",
-            "",
-            "| data | dim | ours µs | faiss µs | ratio |",
-            "|---|---|---|---|---|",
-        ]
-        lines += [
-            f"| {r['data']} | {r['dim']} | {r['ours_us']:.1f} | {r['faiss_us']:.1f} "
-            f"| {r['ratio']:.2f} |"
-            for r in results["single"]
-        ]
-        lines.append("")
-    if results.get("curves"):
-        lines += [
-            "## Queries a second against label precision@10",
-            "",
-            "![Queries per second against label precision](index.png)",
-            "",
-            "Ours: buckets are the nearest of the class means of the training items, its time "
-            "included. For each point of a peer, how many times faster ours is where it reaches at "
-            "least the same precision; a dash where it does not. The hash function has seen class "
-            "labels, which the peers have no use for; on the gaussian million the class means are "
-            "the best classifier there is, so that half shows what a good hash function is "
-            "worth more than what the index is. The lists above compare the index alone.",
-            "",
-            "| data | dim | threads | method | setting | precision@10 | queries/s "
-            "| ours is faster by |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-        for key in sorted({panel_of(p) for p in results["curves"]}):
-            points = [p for p in results["curves"] if panel_of(p) == key]
-            start = "| {0} | {2} | {1} |".format(*key)
-            lines += [
-                f"{start} **hashcade** | n_probe={p['setting']} "
-                f"| {p['precision']:.4f} | {p['queries_per_s']:,.0f} | |"
-                for p in points
-                if p["method"] == "hashcade"
-            ]
-            lines += [
-                f"{start} {p['method']} | {p['setting']} "
-                f"| {p['precision']:.4f} | {p['queries_per_s']:,.0f} | "
-                + ("– |" if p["times"] is None else f"{p['times']:.1f} × |")
-                for p in times_faster(points)
-            ]
-        lines.append("")
-        plot(results["curves"])
-    if results.get("life"):
-        lines += ["## Build, load, memory, change", ""]
-        keys = [key for key in results["life"][0] if key != "data"]
-        lines += ["| |" + " |" * len(results["life"]), "|---|" + "---|" * len(results["life"])]
-        lines += [
-            f"| {key.replace('_', ' ')} | "
-            + " | ".join(f"{row[key]:,.4g}" for row in results["life"])
-            + " |"
-            for key in keys
-        ]
-        lines.append("")
-    (RESULTS / "index.md").write_text("\n".join(lines))
-
-
-def panel_of(point):
-    """Which curves a point is drawn with: data, threads, dimensions."""
-    return point["data"], point.get("threads", 1), point["dim"]
-
-
-def plot(points):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    panels = {panel_of(p) for p in points}
-    rows, columns = sorted({key[:2] for key in panels}), sorted({key[2] for key in panels})
-    figure, axes = plt.subplots(
-        len(rows), len(columns), figsize=(4.4 * len(columns), 3.4 * len(rows)), squeeze=False,
-        layout="constrained",
-    )  # fmt: skip
-    for (row, (data, threads)), (column, dim) in itertools.product(
-        enumerate(rows), enumerate(columns)
-    ):
-        axis = axes[row, column]
-        here = [p for p in points if panel_of(p) == (data, threads, dim)]
-        if not here:
-            axis.set_axis_off()
-            continue
-        for method in dict.fromkeys(p["method"] for p in here):
-            line = [p for p in here if p["method"] == method]
-            ours = method == "hashcade"
-            axis.plot(
-                [p["precision"] for p in line], [p["queries_per_s"] for p in line],
-                marker="o", markersize=4, label=method,
-                color="black" if ours else None, linewidth=2.2 if ours else 1.2,
-            )  # fmt: skip
-        count = "one thread" if threads == 1 else f"{threads} threads"
-        axis.set(yscale="log", title=f"{data}, {dim} dimensions, {count}")
-        axis.grid(alpha=0.3, which="both")
-        axis.legend(fontsize=7)
-    figure.supxlabel("label precision@10")
-    figure.supylabel("queries per second")
-    figure.savefig(RESULTS / "index.png", dpi=110)
+# -- the run --------------------------------------------------------------------------------------
 
 
 def main():
@@ -599,7 +431,7 @@ def main():
             if parts != ["graphs"]:
                 arguments.output.write_text(json.dumps(results, indent=1))
     if parts != ["graphs"] and arguments.output.parent == RESULTS:
-        report(results)
+        write_page(results, RESULTS)
     print(arguments.graphs if parts == ["graphs"] else arguments.output)
 
 

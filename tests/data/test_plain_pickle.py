@@ -20,7 +20,7 @@ def read(content):
     return load_plain_pickle(io.BytesIO(content), "x")
 
 
-def refused(content, message):
+def assert_refused(content, message):
     with pytest.raises(DataError, match=message) as caught:
         read(content)
     assert str(caught.value).startswith("x: ")
@@ -109,7 +109,9 @@ def test_a_command_is_refused_and_not_run(tmp_path, protocol, place):
         "in a list": {"data": [1, [command]]},
         "as a key": {"a": {command: 1}},
     }[place]
-    refused(pickle.dumps(value, protocol), "asks for (posix|nt).system, which is not allowed")
+    assert_refused(
+        pickle.dumps(value, protocol), "asks for (posix|nt).system, which is not allowed"
+    )
     assert not trace.exists()
 
 
@@ -124,7 +126,7 @@ def test_a_command_is_refused_and_not_run(tmp_path, protocol, place):
     ],
 )
 def test_builtins_are_refused(function, name):
-    error = refused(pickle.dumps({"a": Calls(function, "1")}, 4), rf"asks for \w+\.{name}")
+    error = assert_refused(pickle.dumps({"a": Calls(function, "1")}, 4), rf"asks for \w+\.{name}")
     assert "only dicts, lists, strings, numbers and numeric numpy arrays" in str(error)
 
 
@@ -137,7 +139,7 @@ def test_a_command_inside_an_array_is_refused(tmp_path):
     # The same with the command as what numpy's function is called with.
     for argument in (Calls(os.system, f"touch {trace}"), Calls(eval, "1")):
         rebuilt = Calls(np.empty(0).__reduce__()[0], argument, (0,), b"b")
-        refused(pickle.dumps({"data": rebuilt}), r"asks for \w+\.(system|eval)")
+        assert_refused(pickle.dumps({"data": rebuilt}), r"asks for \w+\.(system|eval)")
     assert not trace.exists()
 
 
@@ -176,7 +178,7 @@ DTYPE = b"cnumpy\ndtype\n(S'u1'\ntR"
     ],
 )
 def test_pickles_made_by_hand_are_refused(content, message):
-    refused(content, message)
+    assert_refused(content, message)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +195,7 @@ def test_an_array_must_be_as_long_as_its_shape_says(shape, message):
     content = (
         b"(dS'a'\n" + REBUILD + b"(cnumpy\nndarray\n(I0\ntS'b'\ntR(I1\n" + shape.encode() + DTYPE
     )
-    refused(content + b"I00\nS'abcd'\ntbs.", message)
+    assert_refused(content + b"I00\nS'abcd'\ntbs.", message)
 
 
 def test_nothing_of_numpy_is_called(monkeypatch):
@@ -209,7 +211,7 @@ def test_a_pickle_leaves_nothing_behind():
     names = list(_pickle._ALLOWED.items())
     before = state()
     for content in (REBUILD + b"}S'__defaults__'\nI1\nsb.", REBUILD + b"N}S'_call'\nI1\ns\x86b."):
-        refused(content, "changes numpy.core.multiarray._reconstruct")
+        assert_refused(content, "changes numpy.core.multiarray._reconstruct")
     assert state() == before
     assert names == list(_pickle._ALLOWED.items())
 
@@ -219,7 +221,7 @@ SOUND = pickle.dumps({"data": np.arange(300, dtype=np.uint8), "labels": list(ran
 
 @given(st.integers(0, len(SOUND) - 1))
 def test_a_truncated_pickle_is_damaged(length):
-    refused(SOUND[:length], "not a pickle that can be read, or damaged")
+    assert_refused(SOUND[:length], "not a pickle that can be read, or damaged")
 
 
 @given(st.integers(0, len(SOUND) - 1), st.binary(min_size=1, max_size=4))
@@ -235,7 +237,7 @@ def test_damage_gives_data_or_the_one_error(place, noise):
 
 
 def test_a_length_beyond_the_file_is_damage():
-    refused(b"\x80\x04\x8e" + struct.pack("<Q", 2**40) + b"abc", "damaged")
+    assert_refused(b"\x80\x04\x8e" + struct.pack("<Q", 2**40) + b"abc", "damaged")
 
 
 def test_the_message_names_the_file(tmp_path):

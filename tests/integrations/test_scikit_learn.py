@@ -4,7 +4,6 @@ import warnings
 
 import numpy as np
 import pytest
-import torch
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -21,21 +20,6 @@ EXPECTED = {
         "mostly a mistake in reading a file. scikit-learn converts them, or raises a TypeError."
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def blobs():
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 5, 200)
-    return 2 * rng.normal(size=(5, 6))[y] + 0.2 * rng.normal(size=(200, 6)), y
 
 
 def tiny(**settings):

@@ -10,7 +10,6 @@ from hashcade.errors import DataError
 from hashcade.report import ResultRow
 from hashcade.reproduce import EXPERIMENTS, PRESETS, reproduce
 from hashcade.reproduce import _run as run_module
-from hashcade.reproduce.__main__ import main
 
 ONLY = ["metric", "th", "vq", "ours", "ours+", "npairs", "k0", "k1"]
 
@@ -119,7 +118,7 @@ def test_other_settings_are_computed_anew(copied, measured, monkeypatch):
     assert {method for method, *_ in measured} == {"vq"}
 
 
-def test_a_break_loses_nothing_that_was_stored(tmp_path, monkeypatch, measured, capsys):
+def test_a_break_loses_nothing_that_was_stored(tmp_path, monkeypatch, measured):
     folder = tmp_path / "run"
     only = ["metric", "th", "npairs"]
     count = 0
@@ -132,19 +131,16 @@ def test_a_break_loses_nothing_that_was_stored(tmp_path, monkeypatch, measured, 
             raise KeyboardInterrupt
         put(self, row)
 
-    arguments = ["cifar100", "--preset", "smoke", "--out", str(folder / "out"),
-                 "--work", str(folder / "work"), "--only", *only]  # fmt: skip
     with monkeypatch.context() as patch:
         patch.setattr(run_module.RowStore, "put", breaking)
-        assert main(arguments) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+        with pytest.raises(KeyboardInterrupt):
+            again(folder, only=only, seeds=(0,))
     stored = list((folder / "out" / "rows" / "cifar100-smoke").iterdir())
     assert len(stored) == 4
     assert not [path for path in stored if path.suffix != ".json"]
     measured.clear()
-    assert main([*arguments, "--json"]) == 0
-    summary = json.loads(capsys.readouterr().out)
-    assert summary["computed"] == summary["rows"] - 4
+    done = again(folder, only=only, seeds=(0,))
+    assert done.n_computed == len(done.rows) - 4
     assert ("metric", "", 0, ["test", "train"]) not in measured
 
 
@@ -198,7 +194,7 @@ def test_unknown_names(tmp_path, arguments, message):
     assert not list(tmp_path.iterdir())
 
 
-def test_unknown_restrictions_and_missing_data(tmp_path, monkeypatch, capsys):
+def test_unknown_restrictions_and_missing_data(tmp_path, monkeypatch):
     monkeypatch.delenv("HASHCADE_DATA", raising=False)
     with pytest.raises(ValueError, match="only='our' must be one of dch, flat, k0, k1"):
         reproduce("cifar100", "smoke", out=tmp_path, work=tmp_path, only=["our"], verbose=False)
@@ -208,9 +204,6 @@ def test_unknown_restrictions_and_missing_data(tmp_path, monkeypatch, capsys):
         reproduce("cifar100", "cpu", out=tmp_path, work=tmp_path, data=tmp_path, verbose=False)
     with pytest.raises(DataError, match="no rows to write a page from"):
         reproduce("cifar100", "cpu", out=tmp_path, work=tmp_path, render_only=True, verbose=False)
-    command = ["cifar100", "--preset", "cpu", "--out", str(tmp_path), "--work", str(tmp_path)]
-    assert main(command) == 2
-    assert capsys.readouterr().err.startswith("error: the official files are needed")
 
 
 def test_solver_time_stands_beside_the_paper(tmp_path):

@@ -63,4 +63,6 @@ def test_what_is_forbidden_is_refused(described):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_many_more_examples(described, mode):
-    ask_everything(described, mode, 300)
+    asked, statuses = ask_everything(described, mode, 300)
+    assert {"POST /v1/search", "POST /v1/items"} <= asked
+    assert max(statuses) < 500

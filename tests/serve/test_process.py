@@ -53,7 +53,7 @@ def missing(index, acknowledged):
     return gone
 
 
-def killed_rounds(place, log, n_rounds, *options):
+def assert_nothing_acknowledged_is_lost(place, log, n_rounds, *options):
     acknowledged = {}
     for round_number in range(n_rounds):
         service = Process(place, *options, log=log)
@@ -87,12 +87,12 @@ def killed_rounds(place, log, n_rounds, *options):
 
 
 def test_acknowledged_changes_survive_kill_9(place, tmp_path):
-    killed_rounds(place, tmp_path / "log", 2, "--fold-seconds", "0.2")
+    assert_nothing_acknowledged_is_lost(place, tmp_path / "log", 2, "--fold-seconds", "0.2")
 
 
 @pytest.mark.slow
 def test_acknowledged_changes_survive_kill_9_many_times(place, tmp_path):
-    killed_rounds(place, tmp_path / "log", 15, "--fold-seconds", "0.1")
+    assert_nothing_acknowledged_is_lost(place, tmp_path / "log", 15, "--fold-seconds", "0.1")
 
 
 def test_a_graceful_stop_saves_what_was_acknowledged(place, tmp_path):

@@ -7,11 +7,10 @@ query that needs more goes on in the order of the scores.
 
 from __future__ import annotations
 
-import inspect
 import operator
 import os
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from hashcade.codes._shape import CodeShape
 from hashcade.errors import CorruptIndexError, NotFittedError, StorageError
 from hashcade.learn._files import read_tensors, write_tensors
 from hashcade.learn._inputs import checked_embeddings, checked_labels
+from hashcade.learn._settings import Settings
 
 KIND = "hashcade baseline"
 VERSION = 1
@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float32]
 State = dict[str, Floats]
 
 
-class Baseline:
+class Baseline(Settings):
     """Base class. A baseline implements ``_learn`` and ``_score``, and takes keyword settings.
 
     Attributes
@@ -43,31 +43,6 @@ class Baseline:
     shape_: CodeShape
     _state: State
     _size: int
-
-    # -- settings ------------------------------------------------------------------------------
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All settings by name."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-
-    def set_params(self, **params: Any) -> Self:
-        """Change settings by name. What was learned stays until the next ``fit``."""
-        known = self.get_params()
-        for name in params:
-            if name not in known:
-                raise ValueError(f"{name!r} is no setting, must be one of {sorted(known)}")
-        for name, value in params.items():
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        signature = inspect.signature(type(self)).parameters
-        changed = [
-            f"{name}={value!r}"
-            for name, value in self.get_params().items()
-            if value != signature[name].default
-        ]
-        return f"{type(self).__name__}({', '.join(changed)})"
 
     # -- learning ------------------------------------------------------------------------------
 

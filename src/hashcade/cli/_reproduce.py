@@ -58,6 +58,15 @@ def reproduce(
         list[str] | None,
         typer.Option(metavar="NAME", help="Methods, losses, sparsities: ours, npairs, k1, ..."),
     ] = None,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            show_default="all of the preset",
+            help="Cut every stage of training, to see that it runs.",
+        ),
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -76,7 +85,7 @@ def reproduce(
 
     done = run(
         experiment, preset, out=output, work=work, data=data, seeds=tuple(seed or (0,)),
-        only=only, verbose=not quiet,
+        only=only, max_steps=max_steps, verbose=not quiet,
     )  # fmt: skip
     page = None if done.page is None else str(done.page)
     if as_json:

@@ -16,15 +16,14 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
 
 from hashcade.learn._codebook import joint_loss, solve_codebook
 from hashcade.learn._kmeans import kmeans_labels
-from hashcade.learn._model import HashModel, new_linear
+from hashcade.learn._layer import train_layer
+from hashcade.learn._model import HashModel
 from hashcade.learn._plan import Plan
 from hashcade.learn._trainer import in_chunks
 
-_STEPS, _BATCH, _RATE = 1000, 256, 3e-3
 _ITEMS_PER_CODE, _FEWEST_ITEMS = 64, 16_384  # more items than this change little
 
 
@@ -63,7 +62,17 @@ def adapt_model(
     # ---- a last layer that finds them
     adapted = copy.deepcopy(model)
     adapted.set_codebook(torch.from_numpy(codebook))
-    _train_last_layer(adapted, hidden, torch.from_numpy(labels), stage.sharpness, generator)
+    last, places = adapted.head[-1], torch.from_numpy(labels)
+    assert isinstance(last, nn.Linear)
+
+    def loss_of(outputs: Tensor, rows: Tensor) -> Tensor:
+        scores = adapted.slot_scores(outputs)
+        return joint_loss(
+            scores, places[rows], adapted.codebook, plan.shape, sharpness=stage.sharpness
+        )
+
+    layer = train_layer(hidden, last.out_features, loss_of, seed=seed)
+    last.load_state_dict(layer.state_dict())
     return adapted, replace(plan, n_codes=n_found)
 
 
@@ -72,32 +81,3 @@ def _unit_spread(values: Tensor) -> Tensor:
     centred = values - values.mean(dim=0)
     length = centred.square().sum(dim=1).mean().sqrt()
     return centred / length if length > 0 else centred
-
-
-def _train_last_layer(
-    model: HashModel, hidden: Tensor, labels: Tensor, sharpness: float, generator: torch.Generator
-) -> None:
-    mean, spread = hidden.mean(dim=0), float(hidden.std()) or 1.0
-    old = model.head[-1]
-    assert isinstance(old, nn.Linear)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(generator.initial_seed())
-        layer = new_linear(old.in_features, old.out_features)
-    optimizer = torch.optim.Adam(layer.parameters(), lr=_RATE, weight_decay=5e-4)
-    ready = (hidden - mean) / spread
-    for step in range(_STEPS):
-        chosen = torch.randint(len(ready), (_BATCH,), generator=generator)
-        optimizer.param_groups[0]["lr"] = _RATE * (1 - step / _STEPS)
-        loss = joint_loss(
-            model.slot_scores(layer(ready[chosen])),
-            labels[chosen],
-            model.codebook,
-            model.shape,
-            sharpness=sharpness,
-        )
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    with torch.no_grad():  # the layer sees hidden values as they are: mean and spread go into it
-        old.weight.copy_(layer.weight / spread)
-        old.bias.copy_(layer.bias - F.linear(mean / spread, layer.weight))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import operator
 import os
 from functools import partial
@@ -32,6 +31,7 @@ from hashcade.learn._model import HashModel
 from hashcade.learn._networks import takes_images
 from hashcade.learn._plan import Plan, make_plan
 from hashcade.learn._refine import most_codes, refine_model
+from hashcade.learn._settings import Settings
 from hashcade.learn._split import stratified_split
 from hashcade.learn._storage import load_hasher, save_hasher
 from hashcade.learn._trainer import TrainingData, in_chunks
@@ -39,7 +39,7 @@ from hashcade.learn._tune import MOST_TRIALS
 from hashcade.learn._workshop import Workshop
 
 
-class Hasher(EstimatorHabits):
+class Hasher(Settings, EstimatorHabits):
     """Learns which bucket an item belongs to.
 
     Give it embeddings that you have, and it learns a hash head on top of them, in seconds to
@@ -170,31 +170,6 @@ class Hasher(EstimatorHabits):
         for name, value in locals().copy().items():
             if name != "self":
                 setattr(self, name, value)
-
-    # -- settings ------------------------------------------------------------------------------
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All settings by name."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-
-    def set_params(self, **params: Any) -> Self:
-        """Change settings by name. What was learned stays until the next ``fit``."""
-        known = self.get_params()
-        for name in params:
-            if name not in known:
-                raise ValueError(f"{name!r} is no setting, must be one of {sorted(known)}")
-        for name, value in params.items():
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        signature = inspect.signature(type(self)).parameters
-        changed = [
-            f"{name}={value!r}"
-            for name, value in self.get_params().items()
-            if value is not signature[name].default and value != signature[name].default
-        ]
-        return f"{type(self).__name__}({', '.join(changed)})"
 
     # -- learning ------------------------------------------------------------------------------
 

@@ -26,13 +26,13 @@ from torch.nn import functional as F  # noqa: N812
 from hashcade.codes._shape import CodeShape
 from hashcade.codes._solve import solve_level
 from hashcade.learn._kmeans import kmeans_labels
-from hashcade.learn._model import HashModel, new_linear
+from hashcade.learn._layer import train_layer
+from hashcade.learn._model import HashModel
 from hashcade.learn._plan import Plan
 from hashcade.learn._trainer import in_chunks
 
 Ints = npt.NDArray[np.int64]
 
-_STEPS, _BATCH, _RATE = 1000, 256, 3e-3
 _SMALL = 0.02  # of the scores that were trained; chosen on items set aside, 0.1 was little worse
 
 
@@ -76,7 +76,7 @@ def refine_model(
 
     # ---- the new level
     hidden = torch.from_numpy(in_chunks(model, "hidden", items))
-    layer = _train_level(
+    layer = _small_level(
         hidden, torch.from_numpy(parts), torch.from_numpy(owner), torch.from_numpy(slots), width,
         sharpness=stage.sharpness, unit_length=plan.unit_length, seed=seed,
     )  # fmt: skip
@@ -134,36 +134,25 @@ def _slot_fit(directions: Tensor, n_slots: int, *, seed: int) -> npt.NDArray[np.
     return -np.hstack([gaps, empty])
 
 
-def _train_level(
+def _small_level(
     hidden: Tensor, parts: Tensor, owner: Tensor, slots: Tensor, width: int, *,
     sharpness: float, unit_length: bool, seed: int,
 ) -> nn.Linear:  # fmt: skip
     """A layer from hidden values to small slot scores that tell the parts of a class apart."""
-    mean, spread = hidden.mean(dim=0), float(hidden.std()) or 1.0
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        layer = new_linear(hidden.shape[1], width)
-    generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(layer.parameters(), lr=_RATE, weight_decay=5e-4)
-    ready = (hidden - mean) / spread
-    for step in range(_STEPS):
-        chosen = torch.randint(len(ready), (_BATCH,), generator=generator)
-        optimizer.param_groups[0]["lr"] = _RATE * (1 - step / _STEPS)
-        scores = layer(ready[chosen])
+
+    def loss_of(scores: Tensor, rows: Tensor) -> Tensor:
         if unit_length:
             scores = F.normalize(scores, dim=1)
-        strangers = owner[None, :] != owner[parts[chosen]][:, None]
+        strangers = owner[None, :] != owner[parts[rows]][:, None]
         fit = (sharpness * scores[:, slots]).masked_fill(strangers, -torch.inf)
-        loss = F.cross_entropy(fit, parts[chosen])
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    small = nn.Linear(hidden.shape[1], width)
-    with torch.no_grad():  # it sees hidden values as they are: mean and spread go into it
-        size = float(layer(ready).norm(dim=1).mean())
-        small.weight.copy_(_SMALL * layer.weight / spread)
-        small.bias.copy_(_SMALL * (layer.bias - F.linear(mean / spread, layer.weight)))
+        return F.cross_entropy(fit, parts[rows])
+
+    layer = train_layer(hidden, width, loss_of, seed=seed)
+    with torch.no_grad():
+        length = float(layer(hidden).norm(dim=1).mean())
+        layer.weight.mul_(_SMALL)
+        layer.bias.mul_(_SMALL)
         if unit_length:  # the free slot takes up the length, and is never the best
-            small.weight[-1] = 0.0
-            small.bias[-1] = -size
-    return small
+            layer.weight[-1] = 0.0
+            layer.bias[-1] = -length
+    return layer

@@ -96,7 +96,7 @@ class ResultRow:
             "details": dict(self.details),
             "versions": dict(self.versions),
         }
-        return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, source: str) -> ResultRow:

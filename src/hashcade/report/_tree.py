@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,17 @@ def draw_tree(
     shown = "" if len(ids) == n_occupied else f", {len(ids)} of them shown"
     figure.suptitle(f"{n_occupied} occupied of {shape.n_buckets} buckets{shown}", fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=130)
+    write_with_palette(drawn, path)
+
+
+def write_with_palette(drawn: io.BytesIO, path: Path) -> None:
+    """Write a picture with 256 colours, which halves the file and is not seen in small images."""
+    from PIL import Image
+
+    with Image.open(drawn) as picture:
+        picture.convert("RGB").quantize(256).save(path, format="PNG", optimize=True)
 
 
 def chosen_leaves(

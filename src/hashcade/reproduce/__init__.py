@@ -4,7 +4,7 @@
 - :class:`Reproduction`: what it gives.
 - ``EXPERIMENTS``, ``PRESETS``: their names.
 
-``python -m hashcade.reproduce cifar100 --preset transfer``.
+``hashcade reproduce cifar100 --preset transfer``.
 """
 
 from typing import TYPE_CHECKING

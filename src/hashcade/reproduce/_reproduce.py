@@ -178,8 +178,8 @@ def page_name(experiment: str, preset: str, *, is_sample: bool) -> str:
 
 
 def _command(experiment: str, preset: str, rows: Sequence[ResultRow]) -> str:
-    seeds = " ".join(str(seed) for seed in sorted({row.key.seed for row in rows}))
-    return f"hashcade reproduce {experiment} --preset {preset} --seeds {seeds}"
+    seeds = " ".join(f"--seed {seed}" for seed in sorted({row.key.seed for row in rows}))
+    return f"hashcade reproduce {experiment} --preset {preset} {seeds}"
 
 
 def _draw_tree(running: Experiment, jobs: Sequence[Job], path: Path) -> None:
