@@ -155,7 +155,7 @@ def test_the_page_has_tables_plots_and_the_command(finished):
     folder, done = finished
     text = done.page.read_text(encoding="utf-8")
     assert done.page == folder / "out" / "cifar100-smoke.md"
-    assert "`hashcade reproduce cifar100 --preset smoke --seeds 0 1`" in text
+    assert "`hashcade reproduce cifar100 --preset smoke --seed 0 --seed 1`" in text
     assert "no figure here means anything" in text
     assert "| 1 | Th |" in text
     assert "± " in text
