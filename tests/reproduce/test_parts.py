@@ -88,6 +88,28 @@ def test_a_broken_training_goes_on_and_its_checkpoints_go_away(tmp_path):
     np.testing.assert_array_equal(first.scores(X), again.scores(X))
 
 
+def test_the_time_of_a_broken_training_is_counted_too(tmp_path, monkeypatch):
+    work, clock = WorkFolder(tmp_path), 0.0
+    monkeypatch.setattr("time.process_time", lambda: clock)
+    X, y = np.eye(8, dtype=np.float32).repeat(5, axis=0), np.arange(8).repeat(5)
+    assert work.training_seconds("ours", {"steps": 5}) == 0.0
+
+    def broken(run_dir):
+        nonlocal clock
+        clock += 20.0
+        raise KeyboardInterrupt
+
+    def whole(run_dir):
+        nonlocal clock
+        clock += 30.0
+        return Hasher(width=4, steps=5, run_dir=run_dir).fit(X, y)
+
+    with pytest.raises(KeyboardInterrupt):
+        work.hasher("ours", {"steps": 5}, broken)
+    work.hasher("ours", {"steps": 5}, whole)
+    assert work.training_seconds("ours", {"steps": 5}) == 50.0
+
+
 # -- progress ----------------------------------------------------------------------------------
 
 

@@ -405,6 +405,11 @@ class Hasher(Settings, EstimatorHabits):
         return checked_images(X, plan.item_shape)
 
 
+def base_features(hasher: Hasher, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """What the base network of a fitted hasher gives to its embedding layer, float32[n, units]."""
+    return hasher._apply("features", X)
+
+
 def _checked_seed(value: object) -> int:
     try:
         seed = operator.index(value)  # type: ignore[arg-type]

@@ -80,8 +80,13 @@ class HashModel(nn.Module):
         """Vectors for re-ranking, float[n, size]."""
         if self.embedding is None:
             return items
-        vectors: Tensor = self.embedding(self.base(self.prepare(items)))
+        vectors: Tensor = self.embedding(self.features(items))
         return F.normalize(vectors, dim=1) if self.unit_length else vectors
+
+    def features(self, items: Tensor) -> Tensor:
+        """What the embedding layer sees, float[n, units]."""
+        features: Tensor = self.base(self.prepare(items))
+        return features
 
     def scores(self, items: Tensor) -> Tensor:
         """Slot scores, float[n, depth, width]."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hashcade.errors import ConfigError
 from hashcade.learn._features import efficientnet_features
-from hashcade.learn._hasher import Hasher
+from hashcade.learn._hasher import Hasher, base_features
 from hashcade.reproduce._recipe import Recipe
 from hashcade.reproduce._work import WorkFolder
 from hashcade.reproduce._world import World
@@ -26,7 +26,7 @@ class Base:
     Attributes
     ----------
     hasher
-        Its base network is taken over by learned tables.
+        Its base network is taken over by learned tables, unless it is frozen.
     train_items, test_items
         Images, features or embeddings: what learned tables take.
     train_views
@@ -38,6 +38,8 @@ class Base:
         Classes.
     settings
         All that it depends on.
+    seconds
+        Processor time of its training.
     """
 
     hasher: Hasher
@@ -49,6 +51,7 @@ class Base:
     train_labels: npt.NDArray[np.int64]
     test_labels: npt.NDArray[np.int64]
     settings: dict[str, Any]
+    seconds: float
 
 
 def base_identity(world: World, recipe: Recipe, loss: str, seed: int) -> dict[str, Any]:
@@ -73,17 +76,30 @@ def make_base(
         return Hasher(**settings, run_dir=run_dir, verbose=verbose).fit(views, world.train.labels)
 
     hasher = work.hasher("base", identity, fit)
+    train_vectors = work.array("train", identity, lambda: hasher.embed(train))
+    test_vectors = work.array("test", identity, lambda: hasher.embed(test))
+    if recipe.frozen:
+        views = work.array("views", identity, lambda: _both_sides(hasher, train))
+        train = views[:, 0]
+        test = work.array("features", identity, lambda: base_features(hasher, test))
     return Base(
         hasher=hasher,
         train_items=train,
         test_items=test,
         train_views=views,
-        train_vectors=work.array("train", identity, lambda: hasher.embed(train)),
-        test_vectors=work.array("test", identity, lambda: hasher.embed(test)),
+        train_vectors=train_vectors,
+        test_vectors=test_vectors,
         train_labels=world.train.labels,
         test_labels=world.test.labels,
         settings=identity,
+        seconds=work.training_seconds("base", identity),
     )
+
+
+def _both_sides(hasher: Hasher, images: npt.NDArray[np.uint8]) -> Floats:
+    """Features of images and of their mirror images, float32[n, 2, size]."""
+    mirrored = np.ascontiguousarray(images[:, :, ::-1])
+    return np.stack([base_features(hasher, images), base_features(hasher, mirrored)], axis=1)
 
 
 def input_items(

@@ -140,7 +140,8 @@ def fit_method(
         name = method.removesuffix("adapt")
         hasher = make_method(name, **{**shape, **settings}, run_dir=run_dir, verbose=verbose)
         assert isinstance(hasher, Hasher)
-        return hasher.fit(base.train_views, base.train_labels, base=base.hasher)
+        shared = None if recipe.frozen else base.hasher
+        return hasher.fit(base.train_views, base.train_labels, base=shared)
 
     identity = {"base": base.settings, "method": method.removesuffix("adapt"), **shape, **settings}
     hasher = work.hasher(method.removesuffix("adapt").replace("+", "plus"), identity, fit)

@@ -21,6 +21,9 @@ class Recipe:
         Settings of ``efficientnet_features``; None: items are taken as they are.
     base
         Settings of the ``Hasher`` that trains the base network.
+    frozen
+        Whether learned tables leave the base network as it is, and are networks on its features.
+        These are computed once for all tables.
     learned
         What is changed for the tables on it, and per method in ``by_method``.
     by_sparsity
@@ -35,6 +38,7 @@ class Recipe:
     depth: int = 2
     features: Mapping[str, Any] | None = None
     base: Mapping[str, Any] = field(default_factory=dict)
+    frozen: bool = False
     learned: Mapping[str, Any] = field(default_factory=dict)
     by_sparsity: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     by_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -74,9 +78,9 @@ class Recipe:
         extra = self.by_method.get(method, {})
         if method not in LEARNED:
             return {**extra, **change}
-        base = {k: v for k, v in self.base.items() if k != "base_steps"}
+        shared = {} if self.frozen else self.base
         return {
-            **base,
+            **{name: value for name, value in shared.items() if name != "base_steps"},
             "loss": loss,
             **self.learned,
             **extra,

@@ -146,6 +146,8 @@ class Experiment:
     def measure(self, job: Job, wanted: Sequence[RowKey]) -> list[ResultRow]:
         """Compute rows of a job."""
         settings = self.keys(job)
+        base = self.base(job.loss, job.seed)
+        begun = time.process_time()
         table = self.fitted(job)
         rows = []
         for key in wanted:
@@ -154,6 +156,8 @@ class Experiment:
             figures = figures_of(table.evaluate(key.database, n_probe))
             details = {} if n_probe else table.details(key.database, self.world.groups)
             details["data"] = {"note": self.world.note, "is_sample": self.world.is_sample}
+            processor = {"base": base.seconds, "table": time.process_time() - begun}
+            details["processor_seconds"] = processor
             seconds = {**table.seconds, "evaluate": time.perf_counter() - start}
             rows.append(
                 ResultRow(

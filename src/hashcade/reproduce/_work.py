@@ -3,7 +3,8 @@
 ::
 
     work/
-        models/base-1f0c.../       a trained model, with its settings beside it
+        models/base-1f0c.../       a trained model
+        models/base-1f0c....time   seconds of processor time that its training took
         runs/base-1f0c.../         checkpoints of one that is being trained
         arrays/vectors-77ab....npy
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -48,10 +50,21 @@ class WorkFolder:
         place, run_dir = self.path / "models" / label, self.path / "runs" / label
         if place.is_dir():
             return Hasher.load(place)
-        hasher = fit(run_dir)
+        before, start = self.training_seconds(name, settings), time.process_time()
+        try:
+            hasher = fit(run_dir)
+        finally:  # what a run that was broken off has spent is counted too
+            place.parent.mkdir(parents=True, exist_ok=True)
+            spent = before + time.process_time() - start
+            place.with_name(f"{label}.time").write_text(f"{spent:.1f}\n", encoding="utf-8")
         hasher.save(place)
         shutil.rmtree(run_dir, ignore_errors=True)
         return hasher
+
+    def training_seconds(self, name: str, settings: Mapping[str, Any]) -> float:
+        """Processor time that training a hasher has taken so far, over all threads."""
+        file = self.path / "models" / f"{name}-{fingerprint(settings)}.time"
+        return float(file.read_text(encoding="utf-8")) if file.is_file() else 0.0
 
     def array(
         self, name: str, settings: Mapping[str, Any], compute: Callable[[], npt.NDArray[Any]]
