@@ -303,7 +303,8 @@ def _settings_part(rows: Sequence[ResultRow]) -> list[str]:
 
 
 def _time_part(rows: Sequence[ResultRow]) -> list[str]:
-    tables, bases = {}, {}
+    tables: dict[tuple[str, str, int, int, str], float] = {}
+    bases: dict[tuple[str, int], float] = {}
     for row in rows:
         key = row.key
         if "n_probe" in key.variant:  # the same table, searched in another way
