@@ -158,11 +158,15 @@ def ratios(url: str, place: Path, centres: np.ndarray, repeats: int) -> dict[str
             expected = index.search(vectors, bucket_ids=own)
             assert np.array_equal(told.ids, expected.ids)
     library, service, as_json = (float(np.median(times[name])) for name in times)
+    by_block = {name: np.reshape(times[name], (-1, BLOCK)) for name in ("library", "service")}
+    of_blocks = np.median(by_block["service"], axis=1) / np.median(by_block["library"], axis=1)
+    low, high = np.percentile(of_blocks, [25, 75]).tolist()
     return {
         "library_ms": library * 1e3,
         "service_ms": service * 1e3,
         "json_ms": as_json * 1e3,
         "ratio": service / library,
+        "ratio_quartiles": [low, high],
         "json_ratio": as_json / library,
         "repeats": len(times["library"]),
     }
