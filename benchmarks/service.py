@@ -154,8 +154,8 @@ def page(results: dict) -> str:
         "Interleaved blocks of ten calls, medians; everything rests for 50 ms before a block, so"
         " that threads that are still awake after a search do not take a core from the next, and"
         " the first call of a block is not counted. The client is `hashcade.serve.Client`, which"
-        " sends plain arrays. JSON is shown beside it. The claim is a ratio of at most 2; in brackets"
-        " the quartiles of the ratios of single blocks.",
+        " sends plain arrays. JSON is shown beside it. The claim is a ratio of at most 2; in"
+        " brackets the quartiles of the ratios of single blocks.",
         "",
         "| items | library ms | service ms | ratio | ratio with JSON |",
         "|---|---|---|---|---|",
