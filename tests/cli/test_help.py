@@ -70,7 +70,8 @@ def test_version_and_completion(command, installed):
     from hashcade import __version__
 
     assert command("--version").out == f"hashcade {__version__}\n"
-    shown = installed("--show-completion", "bash").stdout
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # there may be no shell above us
+    shown = installed("--show-completion", "bash", **named).stdout
     assert "_HASHCADE_COMPLETE=complete_bash" in shown
     asked = {"_HASHCADE_COMPLETE": "complete_bash", "COMP_WORDS": "hashcade se", "COMP_CWORD": "1"}
     assert installed(**asked).stdout.split() == ["search", "serve"]
