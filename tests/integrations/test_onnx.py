@@ -85,3 +85,68 @@ def test_nothing_learned_nothing_written(tmp_path):
     with pytest.raises(NotFittedError):
         Hasher().to_onnx(tmp_path / "hasher.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+def small_images():
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 4
+    return rng.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8), y
+
+
+def fitted_with(*layers):
+    X, y = small_images()
+    settings = {"width": 4, "steps": 2, "base_steps": 2, "embedding_size": 6, "verbose": False}
+    return Hasher(backbone=torch.nn.Sequential(*layers), **settings).fit(X, y)
+
+
+def test_settings_of_own_layers_are_not_lost(tmp_path):
+    nn = torch.nn
+    hasher = fitted_with(
+        nn.Conv2d(3, 8, 3, padding=2, dilation=2, bias=False),
+        nn.Conv2d(8, 8, 3, groups=2, stride=(1, 2), padding=(1, 0)),
+        nn.GELU(approximate="tanh"),
+        nn.MaxPool2d(3, 2, padding=1),
+        nn.AdaptiveAvgPool2d((1, 1)),
+        nn.Flatten(),
+        nn.Linear(8, 5, bias=False),
+    )
+    hasher.to_onnx(tmp_path / "hasher.onnx")
+    images = small_images()[0]
+    found = run(tmp_path / "hasher.onnx", images)
+    for name, expected in (("scores", hasher.scores(images)), ("vectors", hasher.embed(images))):
+        np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-4 * np.ptp(expected))
+
+
+class MLP(torch.nn.Module):  # a name that hashcade has too
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 5))
+
+    def forward(self, values):
+        return -self.layers(values)
+
+
+class Turned(torch.nn.Sequential):
+    def forward(self, values):
+        return -super().forward(values)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (MLP(), "MLP cannot"),
+        (Turned(torch.nn.Flatten(), torch.nn.Linear(192, 5)), "Turned cannot"),
+        (torch.nn.Conv2d(3, 3, 1, padding_mode="circular"), "Conv2d with padding_mode='circular'"),
+        (torch.nn.Conv2d(3, 3, 3, padding="same"), "Conv2d with padding='same'"),
+        (torch.nn.AdaptiveAvgPool2d(2), "AdaptiveAvgPool2d with output_size=2"),
+        (torch.nn.MaxPool2d(2, dilation=2), "MaxPool2d with dilation=2"),
+        (torch.nn.AvgPool2d(2, padding=1), "AvgPool2d with padding=1"),
+        (torch.nn.BatchNorm2d(3, affine=False), "BatchNorm2d with affine=False"),
+    ],
+    ids=str,
+)
+def test_what_would_come_out_otherwise_is_refused(tmp_path, layer, message):
+    hasher = fitted_with(layer, torch.nn.Flatten())
+    with pytest.raises(ConfigError, match=message):
+        hasher.to_onnx(tmp_path / "hasher.onnx")
+    assert not (tmp_path / "hasher.onnx").exists()

@@ -230,6 +230,10 @@ IMAGES = np.zeros((120, 8, 8, 3), np.uint8)
         ({"rate": 0}, X0, Y0, "rate=0 must be > 0"),
         ({"schedule": "cosine"}, X0, Y0, "schedule='cosine' must be one of"),
         ({"validation_fraction": 1.0}, X0, Y0, "validation_fraction=1.0 must be >= 0 and < 1"),
+        ({"validation_fraction": None}, X0, Y0, "validation_fraction=None must be a number"),
+        ({"schedule": 0}, X0, Y0, "schedule=0 must be >= 1"),
+        ({}, X0, np.where(Y0[0] == Y0, np.inf, 1.0), "y has dtype float64, must be integers"),
+        ({"backbone": "stride"}, IMAGES[:, :6, :5], Y0, "backbone does not take items of shape"),
         ({"random_state": -1}, X0, Y0, "random_state=-1 must be >= 0"),
         ({"random_state": None}, X0, Y0, "random_state=None must be an integer"),
         ({"device": "abacus"}, X0, Y0, "device='abacus' cannot be used"),
@@ -378,3 +382,12 @@ def test_batches_of_few_classes_are_filled_with_their_items(classes, class_size,
 
 def test_networks_on_images_start_at_a_lower_rate():
     assert default_rate(images=True) == 1e-3 < default_rate(images=False)
+
+
+def test_numbers_of_numpy_are_settings_like_others(tmp_path):
+    settings = {"width": np.int64(4), "rate": np.float32(1e-3), "random_state": np.int64(1)}
+    hasher = Hasher(**settings, steps=2, device=torch.device("cpu"), verbose=False).fit(X0, Y0)
+    hasher.save(tmp_path / "model")
+    again = Hasher.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.transform(X0), hasher.transform(X0))
+    assert (again.width, again.random_state, again.device) == (4, 1, "cpu")

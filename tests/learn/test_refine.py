@@ -93,5 +93,29 @@ def test_what_cannot_be_refined_is_refused(fitted, refined):
         fitted.refine(X[PER_PART * N_PARTS :], Y[PER_PART * N_PARTS :], n_codes=8)
     with pytest.raises(ValueError, match=r"n_codes=5 must be >= 6"):
         fitted.refine(X, Y, n_codes=5)
-    with pytest.raises(ValueError, match=r"n_codes=49 must be >= 6, <= width for each = 4[28]"):
+    with pytest.raises(
+        ValueError, match=r"n_codes=49 must be >= 6, the number of classes, and <= 4[28]"
+    ):
         fitted.refine(X, Y, n_codes=49)
+    with pytest.raises(ValueError, match="adapted or refined already"):
+        fitted.adapt(X).refine(X, Y, n_codes=20)  # as many codes as classes, but of clusters
+
+
+@pytest.mark.parametrize("small_first", [True, False])
+def test_a_class_has_no_more_parts_than_items(small_first):
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1] if small_first else [1, 0], [2, 100])
+    items = (5.0 * y[:, None] + rng.normal(size=(102, 6))).astype(np.float32)
+    hasher = Hasher(width=8, steps=20, joint_steps=20, assignment="codebook", verbose=False)
+    hasher.fit(items, y)
+    with pytest.raises(
+        ValueError, match="n_codes=11 must be >= 2, the number of classes, and <= 1"
+    ):
+        hasher.refine(items, y, n_codes=11)
+    assert len(np.unique(hasher.refine(items, y, n_codes=10).codebook_)) == 10
+
+
+def test_parts_are_kept_apart_whatever_the_penalty_was():
+    settings = {"width": 8, "steps": 20, "joint_steps": 20, "verbose": False}
+    hasher = Hasher(**settings, assignment="codebook", sibling_penalty=0.001).fit(X, Y)
+    assert len(np.unique(hasher.refine(X, Y, n_codes=40).codebook_)) == 40

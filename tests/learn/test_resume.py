@@ -127,6 +127,26 @@ def test_a_run_with_other_settings_or_data_is_refused(tmp_path):
         new_hasher(run_dir=tmp_path, rate=1e-4).fit(X, y)
     with pytest.raises(ConfigError, match="holds a run with data="):
         new_hasher(run_dir=tmp_path).fit(255 - X, y)
+    one_pixel = X.copy()
+    one_pixel[-1, -1, -1, -1] ^= 1
+    with pytest.raises(ConfigError, match="holds a run with data="):
+        new_hasher(run_dir=tmp_path).fit(one_pixel, y)
+
+
+def test_a_run_with_other_first_weights_is_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 6)).astype(np.float32), np.arange(40) % 4
+
+    def fit(seed):
+        torch.manual_seed(seed)
+        own = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU())
+        settings = {"width": 4, "steps": 2, "base_steps": 2, "verbose": False}
+        return Hasher(backbone=own, run_dir=tmp_path, **settings).fit(X, y)
+
+    first = fit(0)
+    np.testing.assert_array_equal(fit(0).embed(X), first.embed(X))
+    with pytest.raises(ConfigError, match="holds a run with backbone_weights="):
+        fit(1)
 
 
 # ---------------------------------------------------------------------------------- kill -9

@@ -56,6 +56,8 @@ def test_a_run_goes_on_and_does_not_mix_bases(items, tmp_path, monkeypatch):
     np.testing.assert_array_equal(hasher.fit(X, y, base=base).scores(X), expected)
     with pytest.raises(ConfigError, match="holds a run with base="):
         hasher.fit(X, y, base=other_base)
+    with pytest.raises(ConfigError, match="holds a run with base="):
+        hasher.fit(X, y)  # without one is another run too
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,20 @@ from hashcade import Hasher
 from hashcade.codes import relabel_by_code
 from hashcade.learn import hash_npairs_loss, hash_triplet_loss
 from hashcade.learn._plan import make_plan
+from hashcade.learn._schedules import rate_factor
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps", "falls"),
+    [("paper", 70_000, [20_000, 40_000, 60_000]), (6_000, 15_000, [6_000, 12_000]),
+     (40_000, 50_000, [40_000])],
+)  # fmt: skip
+def test_the_rate_falls_to_three_tenths_where_the_paper_says(schedule, steps, falls):
+    for n, step in enumerate(falls):
+        assert rate_factor(schedule, step - 1, steps) == pytest.approx(0.3**n)
+        assert rate_factor(schedule, step, steps) == pytest.approx(0.3 ** (n + 1))
+    assert rate_factor(schedule, steps - 1, steps) == pytest.approx(0.3 ** len(falls))
+
 
 # Four classes, two levels of three slots. At level 1 the classes share slots two by two.
 CODES = np.zeros((2, 4, 3), np.bool_)

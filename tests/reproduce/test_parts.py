@@ -7,7 +7,7 @@ from hashcade import Hasher
 from hashcade.errors import StorageError
 from hashcade.report import ResultRow, RowKey
 from hashcade.reproduce._progress import Progress
-from hashcade.reproduce._standing import against_paper, against_rivals, at_own_speedup
+from hashcade.reproduce._standing import against_paper, against_rivals, at_own_speedup, remapping
 from hashcade.reproduce._store import RowStore, write_whole
 from hashcade.reproduce._work import WorkFolder
 
@@ -163,3 +163,12 @@ def test_at_its_own_speedup():
     ]
     (line,) = at_own_speedup(rows, loss="triplet", database="val", method="ours", rival="vq-train")
     assert line == "- Ours k_s = 1, SUF 70.0, Pr@1: 20.00, not under VQ-train 19.00"
+
+
+def test_remapping_is_compared_on_common_seeds():
+    rows = [make_row("ours", suf=100.0, pr_1=60.0), make_row("ours", seed=1, suf=120.0, pr_1=70.0),
+            make_row("ours-r", suf=101.0, pr_1=61.0)]  # fmt: skip
+    (line,) = remapping(rows, ["npairs", "triplet"], "test")
+    assert line.startswith("- npairs, k_s = 1, test, seed 0: ")
+    assert "SUF 100.0, Pr@1 60.00" in line
+    assert "SUF 101.0, Pr@1 61.00" in line

@@ -116,9 +116,9 @@ def test_the_paper_preset_is_the_papers():
     imagenet = make_recipe("imagenet", "paper", "npairs", is_sample=False)
     batch = imagenet.base["classes_per_batch"] * imagenet.base["items_per_class"]
     assert (imagenet.width, imagenet.learned["steps"], batch) == (512, 15_000, 1024)
-    assert imagenet.learned["base_rate"] == 0.0
+    assert (imagenet.learned["base_rate"], imagenet.learned["schedule"]) == (0.0, 6_000)
     split = make_recipe("imagenet-split", "paper", "triplet", is_sample=False)
-    assert (split.width, split.learned["steps"]) == (64, 50_000)
+    assert (split.width, split.learned["steps"], split.learned["schedule"]) == (64, 50_000, 40_000)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

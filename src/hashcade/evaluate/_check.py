@@ -24,6 +24,8 @@ def checked_labels(
         raise ValueError(f"{name} has {len(labels)} entries, {of} has {n} rows")
     if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels):
         labels = labels.astype(np.str_)
+    if labels.dtype.kind == "f" and (np.isfinite(labels) & (labels == np.round(labels))).all():
+        labels = labels.astype(np.int64)  # whole numbers, as tables often have them
     if labels.dtype.kind not in "iubU" and len(labels) > 0:
         raise ValueError(f"{name} has dtype {labels.dtype}, must be integers or strings")
     return labels

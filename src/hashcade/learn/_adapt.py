@@ -73,7 +73,7 @@ def adapt_model(
 
     layer = train_layer(hidden, last.out_features, loss_of, seed=seed)
     last.load_state_dict(layer.state_dict())
-    return adapted, replace(plan, n_codes=n_found)
+    return adapted, replace(plan, n_codes=n_found, codes_of="clusters")
 
 
 def _unit_spread(values: Tensor) -> Tensor:

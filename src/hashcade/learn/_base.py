@@ -37,8 +37,8 @@ def parts_of_base(model: HashModel) -> dict[str, Tensor]:
     return {name: state[name] for name in state if name.startswith(_PARTS)}
 
 
-def base_digest(weights: Mapping[str, Tensor]) -> str:
-    """A digest of such weights."""
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    """A digest that tells weights apart."""
     digest = hashlib.sha256()
     for name, value in sorted(weights.items()):
         digest.update(name.encode())

@@ -51,7 +51,7 @@ def default_rate(*, images: bool) -> float:
     return 1e-3 if images else 3e-3
 
 
-def default_steps(n_items: int, batch_size: int, *, images: bool, schedule: str) -> int:
+def default_steps(n_items: int, batch_size: int, *, images: bool, schedule: str | int) -> int:
     """Ten epochs for embeddings, thirty for images, at least 1000 steps; 70,000 in the paper."""
     if schedule == "paper":
         return 70_000

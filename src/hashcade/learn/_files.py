@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.torch
 from torch import Tensor
@@ -31,7 +32,8 @@ def write_tensors(
     blob = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
     head = {"kind": kind, "format_version": version}
     check = {"model_bytes": len(blob), "model_sha256": hashlib.sha256(blob).hexdigest()}
-    text = json.dumps({**head, **check, **config}, indent=1, ensure_ascii=False) + "\n"
+    whole = {**head, **check, **config}
+    text = json.dumps(whole, indent=1, ensure_ascii=False, default=_plain) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     made = path.with_name(f".{path.name}.new-{os.getpid()}")
     old = path.with_name(f".{path.name}.old-{os.getpid()}")
@@ -52,6 +54,11 @@ def write_tensors(
             if not path.exists():
                 old.rename(path)
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _plain(value: object) -> object:
+    """What settings may be besides plain values: numbers of numpy, and a device."""
+    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def read_tensors(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from hashcade.codes._check import checked_count
+from hashcade.codes._check import checked_count, checked_penalty
 from hashcade.errors import NotFittedError
 from hashcade.learn._adapt import adapt_model
 from hashcade.learn._base import base_weights
@@ -75,7 +75,8 @@ class Hasher(Settings, EstimatorHabits):
         Batches of the hash stage, the base stage and the joint stage. None: from the size of the
         data. ``joint_steps=0`` makes the code book and trains no more.
     schedule
-        ``"one-cycle"`` for short runs, ``"paper"`` (decay by 0.3), or ``"constant"``.
+        ``"one-cycle"`` for short runs, ``"paper"`` (falls to 0.3 of what it was, three times), a
+        number (does so after every so many steps), or ``"constant"``.
     rate
         Peak learning rate of the new layers. None: 3e-3, but 1e-3 for networks that take images.
     base_rate
@@ -148,7 +149,7 @@ class Hasher(Settings, EstimatorHabits):
         steps: int | None = None,
         base_steps: int | None = None,
         joint_steps: int | None = None,
-        schedule: str = "one-cycle",
+        schedule: str | int = "one-cycle",
         rate: float | None = None,
         base_rate: float = 0.1,
         sibling_penalty: float | None = None,
@@ -205,8 +206,8 @@ class Hasher(Settings, EstimatorHabits):
         labels = labels.astype(np.int64)
         seed = _checked_seed(settings["random_state"])
         device = _checked_device(settings["device"])
-        fraction = settings["validation_fraction"]
-        if not 0.0 <= fraction < 1.0:
+        fraction = checked_penalty("validation_fraction", settings["validation_fraction"])
+        if fraction >= 1.0:
             raise ValueError(f"validation_fraction={fraction!r} must be >= 0 and < 1")
         training, validation = stratified_split(labels, fraction=fraction, random_state=seed)
         item_shape = items.shape[1:] if images else items.shape[-1:]
@@ -308,8 +309,9 @@ class Hasher(Settings, EstimatorHabits):
             Labelled items, for instance those of the training; each class of the training must
             occur, and no other.
         n_codes
-            How many codes there shall be, about the speed-up that a search will have: more than
-            classes, and at most ``width`` for each of them.
+            How many codes there shall be, about the speed-up that a search will have: at least
+            one for each class, and at most ``width`` (with triplet one less) or as many as the
+            class has items.
 
         Returns
         -------
@@ -321,17 +323,19 @@ class Hasher(Settings, EstimatorHabits):
             raise ValueError("refine needs assignment='codebook' and sparsity=1")
         items = self._checked_items(X)
         found, classes = np.unique(checked_labels(y, len(items)), return_inverse=True)
-        if plan.n_codes != len(self.classes_):
+        if plan.codes_of != "classes":
             raise ValueError("this hasher was adapted or refined already: refine the first one")
         if not np.array_equal(found, self.classes_):
             raise ValueError(f"y has {len(found)} classes, must be those of classes_, all of them")
         n_codes = checked_count("n_codes", n_codes)
-        limits = (("items in X", len(items)), ("width for each", most_codes(plan, len(found))))
-        for name, limit in limits:
-            if not len(found) <= n_codes <= limit:
-                raise ValueError(f"n_codes={n_codes} must be >= {len(found)}, <= {name} = {limit}")
-        seed = _checked_seed(self.get_params()["random_state"])
         labels = classes.astype(np.int64)
+        most = most_codes(plan, labels)
+        if not len(found) <= n_codes <= most:
+            raise ValueError(
+                f"n_codes={n_codes} must be >= {len(found)}, the number of classes, and <= {most}: "
+                f"no class has more parts than items, or than slots of a level"
+            )
+        seed = _checked_seed(self.get_params()["random_state"])
         tensor = torch.from_numpy(items)
         refined, new_plan = refine_model(model, plan, tensor, labels, n_codes, seed=seed)
         hasher = type(self)(**{**self.get_params(), "depth": new_plan.shape.depth})
@@ -441,8 +445,8 @@ def _checked_device(device: str) -> torch.device:
 
 
 def _fingerprint(items: npt.NDArray[Any], labels: npt.NDArray[np.int64]) -> str:
-    """A digest that tells data apart: all labels, and up to 4096 items evenly spread."""
+    """A digest that tells data apart."""
     digest = hashlib.sha256(repr((items.shape, str(items.dtype))).encode())
     digest.update(labels.tobytes())
-    digest.update(np.ascontiguousarray(items[:: max(1, len(items) // 4096)]).tobytes())
+    digest.update(np.ascontiguousarray(items).data)
     return digest.hexdigest()

@@ -88,7 +88,7 @@ def checked_labels(labels: object, n_items: int, n_classes: int = 2) -> npt.NDAr
         raise ValueError(f"y has {len(values)} labels, X has {n_items} items")
     if values.dtype.kind == "O" and all(isinstance(value, str) for value in values):
         values = values.astype(np.str_)
-    if values.dtype.kind == "f" and (values == np.round(values)).all():
+    if values.dtype.kind == "f" and (np.isfinite(values) & (values == np.round(values))).all():
         values = values.astype(np.int64)  # whole numbers, as tables often have them
     if values.dtype.kind not in "iubU":
         raise ValueError(f"y has dtype {values.dtype}, must be integers or strings")

@@ -145,8 +145,15 @@ def feature_size(backbone: nn.Module, example: Tensor) -> int:
     """How many features a backbone gives, found out with an example, float[1, ...]."""
     was_training = backbone.training
     backbone.eval()
-    features = backbone(example)
-    backbone.train(was_training)
+    try:
+        features = backbone(example)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"backbone does not take items of shape {tuple(example.shape)}: {reason}"
+        ) from None
+    finally:
+        backbone.train(was_training)
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(example):
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ValueError(

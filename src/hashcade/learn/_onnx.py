@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from hashcade._extras import require_extra
 from hashcade.errors import ConfigError, StorageError
 from hashcade.learn._model import HashModel
+from hashcade.learn._networks import MLP, NIN, StrideNet
 from hashcade.learn._plan import Plan
 
 _OPSET = 20  # the first with Gelu
@@ -132,50 +133,99 @@ def _unit_length(graph: _Graph, values: str, *, axis: int) -> str:
 
 
 def _layers(graph: _Graph, module: nn.Module, values: str) -> str:
-    """A layer, or several one after the other."""
-    inner = module.layers if type(module).__name__ in ("NIN", "StrideNet", "MLP") else module
-    if isinstance(inner, nn.Sequential):
+    """A layer, or several one after the other.
+
+    Kinds are compared exactly: a subclass may do something else.
+    """
+    inner: Any = module.layers if type(module) in (NIN, StrideNet, MLP) else module
+    if type(inner) is nn.Sequential:
         for layer in inner:
             values = _layers(graph, layer, values)
         return values
-    for kind, write in _WRITERS.items():
-        if isinstance(inner, kind):
-            return write(graph, inner, values)
-    raise ConfigError(
-        f"{type(inner).__name__} cannot be written as ONNX here; export a network of your own "
+    write = _WRITERS.get(type(inner))
+    if write is None:
+        raise _refusal(inner, "")
+    return write(graph, inner, values)
+
+
+def _refusal(layer: nn.Module, why: str) -> ConfigError:
+    return ConfigError(
+        f"{type(layer).__name__}{why} cannot be written as ONNX here; export a network of your own "
         "with torch.onnx"
     )
 
 
+def _plain(layer: nn.Module, **expected: object) -> None:
+    """Refuse a layer with a setting that would be lost."""
+    for name, value in expected.items():
+        if getattr(layer, name) != value:
+            raise _refusal(layer, f" with {name}={getattr(layer, name)!r}")
+
+
+def _weights(graph: _Graph, layer: Any) -> list[str]:
+    both = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
+    return [graph.constant(number) for number in both]
+
+
 def _linear(graph: _Graph, layer: Any, values: str) -> str:
-    weights = graph.constant(layer.weight), graph.constant(layer.bias)
-    return graph.one("Gemm", values, *weights, transB=1)
+    return graph.one("Gemm", values, *_weights(graph, layer), transB=1)
 
 
 def _conv(graph: _Graph, layer: Any, values: str) -> str:
-    weights = graph.constant(layer.weight), graph.constant(layer.bias)
-    pads = [*layer.padding, *layer.padding]
-    return graph.one("Conv", values, *weights, strides=list(layer.stride), pads=pads)
+    _plain(layer, padding_mode="zeros")
+    if isinstance(layer.padding, str):
+        raise _refusal(layer, f" with padding={layer.padding!r}")
+    return graph.one(
+        "Conv", values, *_weights(graph, layer), strides=list(layer.stride),
+        pads=[*layer.padding, *layer.padding], dilations=list(layer.dilation), group=layer.groups,
+    )  # fmt: skip
 
 
 def _norm(graph: _Graph, layer: Any, values: str) -> str:
+    _plain(layer, affine=True, track_running_stats=True)
     numbers = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
     constants = [graph.constant(number) for number in numbers]
     return graph.one("BatchNormalization", values, *constants, epsilon=layer.eps)
 
 
-def _pool(kind: str) -> Callable[[_Graph, Any, str], str]:
+def _max_pool(graph: _Graph, layer: Any, values: str) -> str:
+    _plain(layer, dilation=1, return_indices=False)
+    return _pooled(graph, "MaxPool", layer, values)
+
+
+def _mean_pool(graph: _Graph, layer: Any, values: str) -> str:
+    _plain(layer, divisor_override=None, padding=0)
+    return _pooled(graph, "AveragePool", layer, values)
+
+
+def _pooled(graph: _Graph, kind: str, layer: Any, values: str) -> str:
+    side, stride, padding = (_pair(v) for v in (layer.kernel_size, layer.stride, layer.padding))
+    return graph.one(
+        kind, values, kernel_shape=side, strides=stride, pads=[*padding, *padding],
+        ceil_mode=int(layer.ceil_mode),
+    )  # fmt: skip
+
+
+def _pair(value: int | tuple[int, int]) -> list[int]:
+    return [value, value] if isinstance(value, int) else list(value)
+
+
+def _global_pool(kind: str) -> Callable[[_Graph, Any, str], str]:
     def write(graph: _Graph, layer: Any, values: str) -> str:
-        side, stride = [layer.kernel_size] * 2, [layer.stride] * 2
-        return graph.one(
-            kind, values, kernel_shape=side, strides=stride, ceil_mode=int(layer.ceil_mode)
-        )
+        if layer.output_size not in (1, (1, 1)):
+            raise _refusal(layer, f" with output_size={layer.output_size!r}")
+        return graph.one(kind, values)
 
     return write
 
 
-def _simple(kind: str) -> Callable[[_Graph, Any, str], str]:
-    return lambda graph, layer, values: graph.one(kind, values)
+def _gelu(graph: _Graph, layer: Any, values: str) -> str:
+    return graph.one("Gelu", values, approximate=layer.approximate)
+
+
+def _flatten(graph: _Graph, layer: Any, values: str) -> str:
+    _plain(layer, start_dim=1, end_dim=-1)
+    return graph.one("Flatten", values)
 
 
 _WRITERS: dict[type[nn.Module], Callable[[_Graph, Any, str], str]] = {
@@ -185,16 +235,16 @@ _WRITERS: dict[type[nn.Module], Callable[[_Graph, Any, str], str]] = {
     nn.Conv2d: _conv,
     nn.BatchNorm1d: _norm,
     nn.BatchNorm2d: _norm,
-    nn.ReLU: _simple("Relu"),
-    nn.GELU: _simple("Gelu"),
+    nn.ReLU: lambda graph, layer, values: graph.one("Relu", values),
+    nn.GELU: _gelu,
     nn.LeakyReLU: lambda graph, layer, values: graph.one(
         "LeakyRelu", values, alpha=layer.negative_slope
     ),
-    nn.MaxPool2d: _pool("MaxPool"),
-    nn.AvgPool2d: _pool("AveragePool"),
-    nn.AdaptiveAvgPool2d: _simple("GlobalAveragePool"),  # both networks pool to 1×1
-    nn.AdaptiveMaxPool2d: _simple("GlobalMaxPool"),
-    nn.Flatten: _simple("Flatten"),
+    nn.MaxPool2d: _max_pool,
+    nn.AvgPool2d: _mean_pool,
+    nn.AdaptiveAvgPool2d: _global_pool("GlobalAveragePool"),
+    nn.AdaptiveMaxPool2d: _global_pool("GlobalMaxPool"),
+    nn.Flatten: _flatten,
 }
 
 

@@ -43,6 +43,7 @@ class Plan:
     unit_length: bool
     stages: tuple[Stage, ...]
     n_codes: int = 0
+    codes_of: str = "classes"  # or "clusters" (adapted), "parts" of classes (refined)
 
     def make_model(self) -> HashModel:
         """A model with first weights from torch's global generator."""
@@ -76,6 +77,7 @@ class Plan:
             "unit_length": self.unit_length,
             "stages": [asdict(stage) for stage in self.stages],
             "n_codes": self.n_codes,
+            "codes_of": self.codes_of,
         }
 
 
@@ -85,7 +87,10 @@ def make_plan(
     """Check all settings against each other and the data, and fill in what was left open."""
     loss, schedule, backbone = settings["loss"], settings["schedule"], settings["backbone"]
     _one_of("loss", loss, LOSSES)
-    _one_of("schedule", schedule, SCHEDULES)
+    if isinstance(schedule, str):
+        _one_of("schedule", schedule, SCHEDULES)
+    else:
+        schedule = checked_count("schedule", schedule)
     _one_of("augment", settings["augment"], AUGMENTATIONS)
     _one_of("assignment", settings["assignment"], ASSIGNMENTS)
     images = len(item_shape) == 3

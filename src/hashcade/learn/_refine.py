@@ -33,12 +33,13 @@ from hashcade.learn._trainer import in_chunks
 
 Ints = npt.NDArray[np.int64]
 
+_APART = 50.0  # parts of a class never share a slot: misfits are around 1
 _SMALL = 0.02  # of the scores that were trained; chosen on items set aside, 0.1 was little worse
 
 
-def most_codes(plan: Plan, n_classes: int) -> int:
-    """How many codes a refined hasher can have at most."""
-    return n_classes * _usable_slots(plan)
+def most_codes(plan: Plan, classes: Ints) -> int:
+    """How many codes a refined hasher can have at most: a class has no more parts than items."""
+    return int(np.minimum(np.bincount(classes), _usable_slots(plan)).sum())
 
 
 def refine_model(
@@ -69,7 +70,7 @@ def refine_model(
     codes = solve_level(
         fit,
         sibling_groups=owner,
-        sibling_penalty=stage.sibling_penalty or 1.0,
+        sibling_penalty=_APART,
         collision_penalty=stage.collision_penalty,
     )
     slots = codes.argmax(axis=1)
@@ -91,7 +92,7 @@ def refine_model(
         both.weight.copy_(torch.cat([old.weight, layer.weight]))
         both.bias.copy_(torch.cat([old.bias, layer.bias]))
     refined.head[-1] = both
-    return refined, replace(plan, shape=refined.shape, n_codes=len(book))
+    return refined, replace(plan, shape=refined.shape, n_codes=len(book), codes_of="parts")
 
 
 def _usable_slots(plan: Plan) -> int:

@@ -70,7 +70,8 @@ class Run:
             return None
         config, tensors = read_tensors(newest[-1], _KIND, (_VERSION,))
         there = config["fingerprint"]
-        for key, here in self._fingerprint.items():
+        for key in sorted(there.keys() | self._fingerprint.keys()):
+            here = self._fingerprint.get(key)
             if there.get(key) != here:
                 raise ConfigError(
                     f"{self.path} holds a run with {key}={there.get(key)!r}, this one has "

@@ -55,7 +55,7 @@ class Stage:
     steps: int
     validate_every: int
     rate: float
-    schedule: str
+    schedule: str | int
     base_rate: float
     weight_decay: float
     base_weight_decay: float

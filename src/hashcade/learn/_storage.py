@@ -97,4 +97,5 @@ def _read_plan(stored: dict[str, Any], path: Path, backbone: nn.Module | None) -
         unit_length=stored["unit_length"],
         stages=tuple(Stage(**stage) for stage in stored["stages"]),
         n_codes=stored.get("n_codes", 0),
+        codes_of=stored.get("codes_of", "classes"),
     )

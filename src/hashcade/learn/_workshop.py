@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from hashcade.learn._base import base_digest, parts_of_base
+from hashcade.learn._base import parts_of_base, weights_digest
 from hashcade.learn._display import Display
 from hashcade.learn._model import HashModel
 from hashcade.learn._plan import Plan
@@ -48,7 +48,7 @@ class Workshop:
         self._data, self._device, self._seed = data, device, seed
         self._run_dir, self._digest, self._display = run_dir, digest, display
         self._base = base or {}  # what the trials share, once it is trained
-        self._given = {"base": base_digest(base)} if base is not None else {}
+        self._given = {"base": weights_digest(base)} if base is not None else {}
 
     def train(self, plan: Plan) -> tuple[HashModel, Figures]:
         """The model of a plan, and the figures that chose its weights."""
@@ -96,6 +96,8 @@ class Workshop:
             stages = tuple(stage for stage in stages if stage.name != "base")
         fingerprint = {**plan.describe(), "random_state": self._seed, "data": self._digest}
         fingerprint |= self._given
+        if isinstance(plan.backbone, nn.Module):  # its first weights are the user's
+            fingerprint["backbone_weights"] = weights_digest(plan.backbone.state_dict())
         run = Run(run_dir, [stage.name for stage in stages], fingerprint)
         results = train(model, stages, self._data, seed=self._seed, run=run, display=self._display)
         return model, dict(results[-1].best_figures)

@@ -24,6 +24,7 @@ from hashcade.reproduce._standing import (
     at_own_speedup,
     lines_reached,
     mean_figure,
+    remapping,
 )
 from hashcade.reproduce._store import write_whole
 from hashcade.reproduce._versions import machine
@@ -123,6 +124,7 @@ def _search_part(
         for method, rival in pairs:
             lines = at_own_speedup(rows, loss="triplet", database="val", method=method, rival=rival)
             parts += [line + "\n" for line in _bullets(lines)]
+    parts += [line + "\n" for line in _bullets(remapping(rows, losses, databases[0]))]
     parts += ["## Tables\n", f"{READING}\n"]
     for loss in losses:
         for database in databases:
@@ -155,7 +157,9 @@ def _about(experiment: str, preset: str) -> list[str]:
         return [SCRATCH]
     if preset != "transfer":
         return []
-    return [TRANSFER, SEEN if experiment.startswith("imagenet") else LOOKED]
+    if experiment == "cifar100":
+        return [TRANSFER, LOOKED]
+    return [TRANSFER, SEEN] if experiment.startswith("imagenet") else [TRANSFER]
 
 
 def _below_metric(
@@ -335,10 +339,11 @@ def _circumstances(rows: Sequence[ResultRow]) -> str:
         for package, version in row.versions.items():
             found.setdefault(package, set()).add(version)
     packages = ", ".join(f"{name} {'/'.join(sorted(found[name]))}" for name in found)
-    here = machine()
+    machines = [row.details.get("machine") or machine() for row in rows]
+    where = "; ".join(sorted({f"{one['cpu']}, {one['cores']} cores" for one in machines}))
     seeds = sorted({row.key.seed for row in rows})
     names = ", ".join(map(str, seeds))
-    return f"Seeds {names}. {packages}. {here['cpu']}, {here['cores']} cores."
+    return f"Seeds {names}. {packages}. {where}."
 
 
 def _bullets(lines: Sequence[str]) -> list[str]:

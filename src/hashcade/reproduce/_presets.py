@@ -50,10 +50,11 @@ def _paper(experiment: str, loss: str, width: int) -> Recipe:
     if experiment == "imagenet":  # the new layer alone is trained
         n_classes, steps = (512, 15_000) if loss == "npairs" else (128, 30_000)
         batches = {"classes_per_batch": n_classes, "items_per_class": 2 if loss == "npairs" else 4}
-        learned = {"steps": steps, "base_rate": 0.0}
+        decay = 6_000 if loss == "npairs" else 10_000  # 0.3 of the rate after so many steps
+        learned = {"steps": steps, "base_rate": 0.0, "schedule": decay}
     elif experiment == "imagenet-split":
         batches = {"classes_per_batch": 50, "items_per_class": 4}
-        learned = {"steps": 50_000}
+        learned = {"steps": 50_000, "schedule": 40_000}
     base: Settings = {
         "backbone": "nin",
         "embedding_size": 64 if (experiment, loss) == ("cifar100", "npairs") else 256,

@@ -69,8 +69,8 @@ def reproduce(
 ) -> Reproduction:
     """Run an experiment of the paper under a preset, or go on where a run stopped.
 
-    Every row is stored as soon as it is measured. Rows that are there and were measured with the
-    same settings are not computed again.
+    The rows of a table are stored as soon as they are measured. Rows that are there and were
+    measured with the same settings are not computed again.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def reproduce(
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hashcade"
     workplace = Path(work) if work is not None else cache / "reproduce"
     named = data if data is not None else os.environ.get("HASHCADE_DATA")
-    note, n_computed, is_sample = "", 0, False
+    n_computed = 0
 
     # ---- the rows
     if experiment == "solver-time":
@@ -139,10 +139,9 @@ def reproduce(
             max_steps=max_steps,
             verbose=verbose,
         )
-        note, is_sample = running.world.note, running.world.is_sample
         jobs = running.jobs(seeds, only)
         n_computed = run_jobs(running, jobs, store)
-        name = page or page_name(experiment, preset, is_sample=is_sample)
+        name = page or page_name(experiment, preset, is_sample=running.world.is_sample)
         _draw_tree(running, jobs, results / f"{name}-tree.png")
     rows = store.rows()
 
@@ -151,18 +150,16 @@ def reproduce(
         if render_only:
             raise DataError(f"{store.folder}: there are no rows to write a page from")
         return Reproduction((), None, n_computed, time.monotonic() - start)
-    if render_only and experiment != "solver-time":
-        about: dict[str, Any] = next(
-            (row.details["data"] for row in rows if "data" in row.details), {}
-        )
-        note, is_sample = about.get("note", ""), about.get("is_sample", False)
+    about: list[dict[str, Any]] = [row.details.get("data", {}) for row in rows]
+    notes = sorted({data.get("note", "") for data in about} - {""})  # of all rows, old ones too
+    is_sample = any(data.get("is_sample", False) for data in about)
     name = page or page_name(experiment, preset, is_sample=is_sample)
     written = write_page(
         results,
         name,
         rows,
         title=f"{_TITLES[experiment]}, preset {preset}",
-        note=note,
+        note=" ".join(notes),
         command=_command(experiment, preset, rows),
     )
     return Reproduction(tuple(rows), written, n_computed, time.monotonic() - start)

@@ -29,7 +29,7 @@ from hashcade.reproduce._solver_time import (
     solver_settings,
 )
 from hashcade.reproduce._store import RowStore
-from hashcade.reproduce._versions import versions
+from hashcade.reproduce._versions import machine, versions
 from hashcade.reproduce._work import WorkFolder
 from hashcade.reproduce._world import World, load_world
 
@@ -156,6 +156,7 @@ class Experiment:
             figures = figures_of(table.evaluate(key.database, n_probe))
             details = {} if n_probe else table.details(key.database, self.world.groups)
             details["data"] = {"note": self.world.note, "is_sample": self.world.is_sample}
+            details["machine"] = machine()
             processor = {"base": base.seconds, "table": time.process_time() - begun}
             details["processor_seconds"] = processor
             seconds = {**table.seconds, "evaluate": time.perf_counter() - start}

@@ -159,3 +159,35 @@ def at_own_speedup(
                 verdict = "not under" if height >= there else "**under**"
                 found.append(f"- {name}: {height:.2f}, {verdict} {METHODS[rival]} {there:.2f}")
     return found
+
+
+def remapping(rows: Sequence[ResultRow], losses: Sequence[str], database: str) -> list[str]:
+    """What remapping of labels does: Ours beside Ours-r on the seeds that both have."""
+    found = []
+    for loss in losses:
+        seeds = {
+            method: {
+                row.key.seed
+                for row in rows
+                if (row.key.method, row.key.loss, row.key.sparsity) == (method, loss, 1)
+                and (row.key.database, row.key.variant) == (database, "")
+            }
+            for method in ("ours", "ours-r")
+        }
+        common = seeds["ours"] & seeds["ours-r"]
+        same = [row for row in rows if row.key.seed in common]
+        figures = {
+            method: [mean_figure(same, method, loss, 1, database, name) for name in ("suf", "pr_1")]
+            for method in ("ours", "ours-r")
+        }
+        if not common or None in [*figures["ours"], *figures["ours-r"]]:
+            continue
+        sides = [
+            f"{METHODS[method]} SUF {values[0]:.1f}, Pr@1 {values[1]:.2f}"
+            for method, values in figures.items()
+        ]
+        equal = " (no code is shared, so there is nothing to remap)"
+        note = equal if figures["ours"] == figures["ours-r"] else ""
+        names = ", ".join(map(str, sorted(common)))
+        found.append(f"- {loss}, k_s = 1, {database}, seed {names}: {'; '.join(sides)}{note}")
+    return found
