@@ -123,7 +123,7 @@ class LiveIndex:
         apply_again(index, changes)
         following = new_uid()
         number = self._journal.begin(generation, following)
-        index._save_as(self.path, following)
+        index._save_as(self.path, following, held=True)
         self._journal.drop_before(number)
         log.info("applied %d changes of the journal", len(changes))
         return index
@@ -247,7 +247,7 @@ class LiveIndex:
                 number = self._journal.begin(_generation(saved), following)
                 self._first_change = None
             try:
-                saved._save_as(self.path, following)
+                saved._save_as(self.path, following, held=True)
             except BaseException:
                 with self._commit:
                     self.index._home = saved._home
@@ -278,9 +278,11 @@ class LiveIndex:
                     self._closing.wait(5.0)
 
     def reload(self, accept: Callable[[HashIndex], None] = lambda index: None) -> bool:
-        """Take over an index that someone else saved into the directory.
+        """Take over an index that was copied over the one in the directory.
 
-        Searches go on with the old one until the new one is open; changes wait.
+        Searches go on with the old one until the new one is open; changes wait. To save into the
+        directory is possible only if it is served for reading alone: otherwise the service has
+        its lock. A new index is then given to a service by a link; see ``Service.reload``.
 
         Parameters
         ----------
@@ -295,20 +297,29 @@ class LiveIndex:
         Raises
         ------
         StorageError
-            If changes are not saved yet: they were made to the index that was replaced.
+            If changes are not saved yet: they were made to the index that was replaced. Or if
+            the directory is gone.
         """
         with self._folding, self._commit:
             home = self.index._home
-            if home is not None and read_manifest(self.path).generation in home[1]:
+            try:
+                generation = read_manifest(self.path).generation
+            except OSError as error:
+                raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error
+            if home is not None and generation in home[1]:
                 return False
             if self._unfolded:
                 raise StorageError(
                     f"{self.path} was replaced while {self._unfolded} changes were not saved;"
-                    " they are in its journal and still served: save elsewhere, or restart"
+                    " they are still served: put the old index back to keep them, or stop and"
+                    f" remove {self.path / FOLDER} to drop them"
                 )
             index = HashIndex.load(self.path)
             accept(index)
             if self._journal is not None:
+                # What is in the old files was saved. It must be gone before a file names the new
+                # index, or it would be applied to that one after a stop.
+                self._journal.drop_before(self._journal.begin(_generation(self.index)))
                 self._journal.drop_before(self._journal.begin(_generation(index)))
             self.index = index
             self.epoch += 1
