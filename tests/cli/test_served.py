@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from starlette.testclient import TestClient
 
 from hashcade import HashIndex
 from hashcade.serve import ServeSettings, create_app
+from hashcade.serve._journal import waiting_changes
 from hashcade.serve._live import LiveIndex
 
 
@@ -84,3 +86,75 @@ def test_a_new_index_is_brought_into_a_service_by_a_link(command, made, here, in
         assert len(HashIndex.load(index)) == n_items - 1
         assert command(*build, index).code == 0
     assert len(HashIndex.load(here / "index-2")) == n_items // 2 - 1
+
+
+def test_changes_that_wait_are_told_and_no_damage(command, made, index):
+    live = LiveIndex(index)
+    for verb in ("verify", "inspect"):
+        assert command(verb, index).err == ""
+    add_one(live, 9000)
+    add_one(live, 9001)
+    told = f"hashcade: 2 changes wait in the journal of {index}, not seen here\n"
+    for arguments in (
+        ("verify", index),
+        ("verify", index, "--json"),
+        ("inspect", index),
+        ("inspect", index, "--json"),
+        ("search", index, made.data, "--quiet", "-n", "1"),
+    ):
+        done = command(*arguments)
+        assert done.code == 0
+        assert done.err == told
+        assert "journal" not in done.out
+    live.close()
+    assert command("verify", index).err == ""
+
+
+@pytest.mark.parametrize("what", ["damaged", "of another index"])
+def test_verify_reads_the_journal(command, made, index, what):
+    live = LiveIndex(index)
+    for item in (9000, 9001):
+        add_one(live, item)
+    stopped = shutil.copytree(index, index.with_name("stopped"))  # as after kill -9
+    live.close()
+    if what == "damaged":
+        (log,) = (stopped / "journal").glob("*.log")
+        data = bytearray(log.read_bytes())
+        data[150] ^= 1
+        log.write_bytes(data)
+        expected = "its checksum is wrong"
+    else:
+        HashIndex.load(made.index).save(stopped)
+        expected = "2 changes to an index that is not there any more"
+    done = command("verify", stopped)
+    assert done.code == 2
+    assert expected in done.out
+    assert done.out.count("\n") == 1
+    done = command("inspect", stopped)  # reads the index alone
+    assert done.code == 0
+    assert expected in done.err
+
+
+def test_a_journal_is_read_while_the_service_saves(index):
+    """Files go and the generation changes between the steps of a reader."""
+    live = LiveIndex(index)
+    stop, problems, n_read = threading.Event(), [], [0]
+
+    def read():
+        while not stop.is_set():
+            try:
+                waiting_changes(index)
+                n_read[0] += 1
+            except Exception as error:
+                problems.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    for item in range(9000, 9060):
+        add_one(live, item)
+        live.fold()
+    stop.set()
+    thread.join()
+    live.close()
+    assert problems == []
+    assert n_read[0] > 10

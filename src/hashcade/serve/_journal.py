@@ -30,6 +30,8 @@ from pathlib import Path
 
 from hashcade.errors import CorruptIndexError, IndexLockedError, StorageError
 from hashcade.index._lock import LOCK_NAME, take_writer_lock
+from hashcade.index._manifest import MANIFEST_NAME
+from hashcade.index._store import read_manifest
 from hashcade.serve._records import Change, from_bytes, to_bytes
 
 FOLDER = "journal"
@@ -37,6 +39,7 @@ _SUFFIX = ".log"
 _MAGIC = b"hashcade journal 1\n\0"
 _HEAD = struct.Struct("<20s16s32s32sI")  # magic, name of the file, base, following, CRC-32
 _MARK = b"FRAM"
+_RETRIES = 100
 _FRAME = struct.Struct("<4sQQII")  # mark, sequence, length, CRC of the records, CRC of this
 
 
@@ -276,6 +279,26 @@ def changes_for(files: list[JournalFile], generation: str, folder: Path) -> list
             " replaced while they were not saved; remove the folder to drop them"
         )
     return changes
+
+
+def waiting_changes(index: Path) -> list[Change]:
+    """Read the journal of an index on disk, which may be served meanwhile; nothing is changed."""
+    folder = index / FOLDER
+    for _ in range(_RETRIES):
+        try:
+            generation = read_manifest(index).generation
+            return changes_for(read_files(folder), generation, folder)
+        except FileNotFoundError as error:  # saved and begun anew since the names were read
+            if error.filename == str(index / MANIFEST_NAME):
+                raise StorageError(f"{index} holds no index: there is no {MANIFEST_NAME}") from None
+        except CorruptIndexError:
+            raise
+        except StorageError:  # of another index, unless it was saved since its name was read
+            if read_manifest(index).generation == generation:
+                raise
+        except OSError as error:
+            raise StorageError(f"cannot read {folder}: {error.strerror}") from error
+    raise StorageError(f"{folder} changes faster than it can be read")
 
 
 def _stands_at(handle: int, path: Path) -> bool:
