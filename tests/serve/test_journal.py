@@ -191,3 +191,36 @@ def test_records_cannot_pose_as_frames(tmp_path):
     file = filled(other, [Add(np.array([1]), np.array([[0]]), vector[None], None)])
     file.write_bytes(file.read_bytes()[:-1])
     assert replayed(other) == []
+
+
+def test_the_folder_itself_lasts(tmp_path, monkeypatch):
+    """A file that was flushed is lost with its folder, if that was never flushed."""
+    flushed = []
+    real = os.fsync
+
+    def note(handle):
+        flushed.append((os.fstat(handle).st_ino, (tmp_path / "journal").exists()))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    journal = Journal(tmp_path)
+    assert (tmp_path.stat().st_ino, True) in flushed
+    journal.close()
+
+
+def test_files_that_cannot_be_dropped_are_told_as_an_error_of_storage(tmp_path, monkeypatch):
+    journal = Journal(tmp_path)
+    journal.begin(BASE)
+    number = journal.begin(BASE)
+
+    def fail(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.unlink", fail)
+        with pytest.raises(StorageError, match="Permission denied"):
+            journal.drop_before(number)
+    journal.drop_before(number)
+    journal.append([add(1)])
+    journal.close()
+    assert len(list((tmp_path / "journal").glob("*.log"))) == 1

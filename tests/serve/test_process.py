@@ -110,7 +110,9 @@ def test_a_graceful_stop_saves_what_was_acknowledged(place, tmp_path):
 
 
 def test_searches_go_on_while_a_new_index_is_read(place, tmp_path):
-    with process(place, log=tmp_path / "log") as service:
+    link = tmp_path / "link"
+    link.symlink_to(place)
+    with process(link, log=tmp_path / "log") as service:
         statuses, stop = [], threading.Event()
 
         def search():
@@ -122,9 +124,11 @@ def test_searches_go_on_while_a_new_index_is_read(place, tmp_path):
         thread = threading.Thread(target=search)
         thread.start()
         for round_number in range(5):
-            other = HashIndex.load(place)
+            other = HashIndex.load(link)
             other.remove([10 + round_number])
-            other.save(place)
+            other.save(tmp_path / f"index-{round_number}")
+            link.unlink()
+            link.symlink_to(tmp_path / f"index-{round_number}")
             if round_number % 2:
                 with Client(service.url) as client:
                     client.json("POST", "/v1/reload")

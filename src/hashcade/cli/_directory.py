@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from hashcade.errors import StorageError
@@ -37,6 +37,22 @@ def refuse_existing(path: Path, kind: str, *, force: bool) -> None:
         raise StorageError(f"{path} exists and is not {article} {kind}; choose another place")
     if not force:
         raise StorageError(f"{path} exists; replace it with --force, or choose another place")
+    with _kept_still(path, kind):
+        pass
+
+
+@contextmanager
+def _kept_still(path: Path, kind: str) -> Iterator[None]:
+    """Nobody writes to an index, and no service that can change it runs, while it is replaced.
+
+    What a service tells its clients is kept would go with the old directory.
+    """
+    with ExitStack() as stack:
+        if kind == "index" and kind_of(path) == kind:
+            from hashcade.index._lock import writer_lock
+
+            stack.enter_context(writer_lock(path))
+        yield
 
 
 @contextmanager
@@ -46,15 +62,16 @@ def new_directory(path: Path, kind: str, *, force: bool) -> Iterator[Path]:
     If anything goes wrong before that, it is removed, and what stood at ``path`` stays.
     """
     refuse_existing(path, kind, force=force)
-    path = path.absolute()
+    path = path.resolve() if path.is_symlink() else path.absolute()  # the link stays a link
     made = path.with_name(f".{path.name}.new-{os.getpid()}")
     old = path.with_name(f".{path.name}.old-{os.getpid()}")
     try:
         made.mkdir(parents=True)
         yield made
-        if path.exists():
-            path.rename(old)
-        made.rename(path)
+        with _kept_still(path, kind):
+            if path.exists():
+                path.rename(old)
+            made.rename(path)
     finally:
         shutil.rmtree(made, ignore_errors=True)
         if old.exists() and not path.exists():

@@ -87,7 +87,7 @@ def explained(error: BaseException) -> str:
     for pattern, words in _OPTIONS:
         message = re.sub(pattern, words, message)
     if isinstance(error, IndexLockedError):
-        return f"{message}; try again when it is done"
+        return f"{message}; try again when it is done, or choose another place"
     for pattern, way_out in _WAYS_OUT:
         if re.search(pattern, message):
             return f"{message}; {way_out}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hashcade.cli._directory import kind_of
+from hashcade.cli._journal import say_what_waits
 from hashcade.cli._options import Json
 from hashcade.cli._output import bytes_text, counted, percent, print_fields, print_json, print_table
 from hashcade.errors import StorageError
@@ -96,6 +97,7 @@ def _inspect_index(path: Path, top: int, branches: int, as_json: bool) -> None:
     from hashcade.index import HashIndex, read_origin
 
     index = HashIndex.load(path)
+    say_what_waits(path)
     origin = read_origin(path)
     stats = index.stats()
     tree = make_tree(index)

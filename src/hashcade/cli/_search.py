@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hashcade.cli._input import read_queries
+from hashcade.cli._journal import say_what_waits
 from hashcade.cli._model import (
     Encoded,
     check_kind,
@@ -76,6 +77,7 @@ def search(
     from hashcade.index import HashIndex, read_origin
 
     opened = HashIndex.load(index)
+    say_what_waits(index)
     origin = read_origin(index)
     place = model_of_index(index, origin, model)
     hasher = load_model(place)

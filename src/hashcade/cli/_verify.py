@@ -9,6 +9,7 @@ import typer
 
 from hashcade.cli._directory import kind_of
 from hashcade.cli._errors import ERROR, explained
+from hashcade.cli._journal import n_waiting, say_count
 from hashcade.cli._model import load_model
 from hashcade.cli._options import Json
 from hashcade.cli._output import print_json, say
@@ -26,7 +27,8 @@ def verify(
 ) -> None:
     """Read all of an index or a model, and check every checksum.
 
-    Of an index also: that its model, if it is still there, is the one that it was built with.
+    Of an index also: that its model, if it is still there, is the one that it was built with; and
+    the changes of a service that wait in its journal.
     Leaves with exit code 2 if anything is wrong.
 
     \b
@@ -67,10 +69,17 @@ def _problems(path: Path) -> list[str]:
 def _index_problems(path: Path) -> list[str]:
     from hashcade.index import HashIndex, read_origin
 
+    problems: list[str] = []
     try:
         HashIndex.load(path).verify()
     except CorruptIndexError as error:
-        return str(error).splitlines()
+        problems += str(error).splitlines()
+    try:
+        say_count(path, n_waiting(path))
+    except HashcadeError as error:
+        problems += [line for line in str(error).splitlines() if line not in problems]
+    if problems:
+        return problems
     origin = read_origin(path)
     if origin is not None:
         _ = origin.names  # has a checksum of its own

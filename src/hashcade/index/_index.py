@@ -247,21 +247,26 @@ class HashIndex:
         Raises
         ------
         IndexLockedError
-            Another writer is at it.
+            Another writer is at it, or a service that can change it.
         StorageError
             The directory cannot be written, or another writer has changed it since this index was
             loaded from it or saved to it: nothing of theirs is overwritten unseen.
         """
         self._save_as(path, new_uid())
 
-    def _save_as(self, path: str | os.PathLike[str], generation: str) -> None:
-        """Save under a name of the generation that the caller knows before it is there."""
+    def _save_as(
+        self, path: str | os.PathLike[str], generation: str, *, held: bool = False
+    ) -> None:
+        """Save under a name of the generation that the caller knows before it is there.
+
+        With ``held`` the caller has the lock of the directory.
+        """
         directory = Path(path)
         with self._change:
             here = directory.resolve()
             expected = self._home[1] if self._home and self._home[0] == here else None
             try:
-                store.save(directory, self._snapshot, generation, expected)
+                store.save(directory, self._snapshot, generation, expected, held=held)
             except StorageError:  # the new state may be in place all the same
                 if expected is not None:
                     self._home = (here, expected | {generation})

@@ -6,7 +6,7 @@
         manifest.json        what belongs to the index, with a checksum of itself
         segment-<uid>.bin    arrays of one segment, each at a multiple of 64 bytes
         removed-<uid>.bin    one bit per removed entry of a segment
-        lock                 held by the writer
+        lock                 held by the writer, by a service as long as it runs
 
 Files other than the manifest are written once under a name of their own, flushed to the disk, and
 never touched again. The manifest is written beside the old one and renamed over it, which is the
@@ -26,7 +26,7 @@ import mmap as mmap_module
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,17 +53,23 @@ _RETRIES = 1000
 
 
 def save(
-    directory: Path, snapshot: Snapshot, generation: str, expected: frozenset[str] | None
+    directory: Path,
+    snapshot: Snapshot,
+    generation: str,
+    expected: frozenset[str] | None,
+    *,
+    held: bool = False,
 ) -> None:
     """Write a snapshot as a new generation.
 
     ``expected`` are the generations of which the directory must still hold one, because the
-    snapshot goes back to it; None if it may hold anything. After an error the directory holds the
-    old generation, or the new one if only the last flush to the disk failed.
+    snapshot goes back to it; None if it may hold anything. With ``held`` the caller has the lock of
+    the directory. After an error the directory holds the old generation, or the new one if only
+    the last flush to the disk failed.
     """
     with _storage_errors(f"cannot write the index {directory}"):
         _make_directory(directory)
-        with writer_lock(directory):
+        with nullcontext() if held else writer_lock(directory):
             current = _current(directory)
             if expected is not None and (current is None or current.generation not in expected):
                 raise StorageError(

@@ -3,7 +3,7 @@
 ::
 
     index/journal/
-        lock                 held by the service as long as it runs
+        lock                 held by the service as long as it runs, as is the lock of the index
         000000000007.log     frames, the oldest first; the file with the highest number grows
 
 A file begins with a head: which generation of the index was on disk when the file was begun
@@ -29,6 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hashcade.errors import CorruptIndexError, IndexLockedError, StorageError
+from hashcade.index._lock import LOCK_NAME, take_writer_lock
+from hashcade.index._manifest import MANIFEST_NAME
+from hashcade.index._store import read_manifest
 from hashcade.serve._records import Change, from_bytes, to_bytes
 
 FOLDER = "journal"
@@ -36,6 +39,7 @@ _SUFFIX = ".log"
 _MAGIC = b"hashcade journal 1\n\0"
 _HEAD = struct.Struct("<20s16s32s32sI")  # magic, name of the file, base, following, CRC-32
 _MARK = b"FRAM"
+_RETRIES = 100
 _FRAME = struct.Struct("<4sQQII")  # mark, sequence, length, CRC of the records, CRC of this
 
 
@@ -124,21 +128,35 @@ def _frame_follows(data: bytes, at: int, name: bytes) -> bool:
 
 
 class Journal:
-    """The journal of an index, open for writing. Not for several threads at once."""
+    """The journal of an index, open for writing. Not for several threads at once.
+
+    As long as it is open, nobody else can save into the directory of the index: what is in the
+    journal belongs to the index that is there.
+    """
 
     def __init__(self, index: Path) -> None:
         self.folder = index / FOLDER
         self._file = -1
         self._lock = -1
+        self._index_lock = -1
         self.broken: str | None = None  # why nothing can be written any more
         try:
-            self.folder.mkdir(exist_ok=True)
-            self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            if not self.folder.is_dir():
+                self.folder.mkdir()
+                _flush_folder(index)
+            self._lock = os.open(
+                self.folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+            )
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._index_lock = take_writer_lock(index)
         except BlockingIOError:
             self.close()
             raise IndexLockedError(f"{index} is served by another process") from None
+        except IndexLockedError:
+            self.close()
+            raise
         except OSError as error:
+            self.close()
             raise StorageError(f"cannot write {self.folder}: {error.strerror}") from error
 
     def replay(self, generation: str) -> list[Change]:
@@ -159,6 +177,7 @@ class Journal:
 
     def begin(self, base: str, following: str = "") -> int:
         """Begin a new file and return its number. Files before it stay until they are dropped."""
+        self._check_place()
         numbers = [int(path.stem) for path in self.folder.glob(f"*{_SUFFIX}")]
         number = max(numbers, default=0) + 1
         path = self.folder / f"{number:012d}{_SUFFIX}"
@@ -210,8 +229,18 @@ class Journal:
             # After a failed flush nobody knows what is on the disk, and to ask again may lie.
             self.broken = f"flushing {self._path} failed: {error.strerror}"
             raise StorageError(f"no changes are taken: {self.broken}") from error
+        # What is on a disk and cannot be found there is not kept.
+        if not _stands_at(self._file, self._path):
+            self.broken = f"{self._path} was moved or removed by somebody else"
+            raise StorageError(f"no changes are taken: {self.broken}")
         self._end += len(head) + len(payload)
         self._sequence += 1
+
+    def _check_place(self) -> None:
+        """Refuse to write beside an index that somebody put in the place of ours."""
+        if not _stands_at(self._lock, self.folder / LOCK_NAME):
+            self.broken = f"{self.folder} was moved or removed by somebody else"
+            raise StorageError(f"no changes are taken: {self.broken}")
 
     def _cut_back(self) -> None:
         """Remove half a frame, so that the next one follows the last whole one."""
@@ -223,17 +252,21 @@ class Journal:
 
     def drop_before(self, number: int) -> None:
         """Remove the files before this one: the index on disk has what they say."""
-        for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
-            if int(path.stem) < number:
-                path.unlink(missing_ok=True)
-        _flush_folder(self.folder)
+        self._check_place()
+        try:
+            for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
+                if int(path.stem) < number:
+                    path.unlink(missing_ok=True)
+            _flush_folder(self.folder)
+        except OSError as error:
+            raise StorageError(f"cannot clear {self.folder}: {error.strerror}") from error
 
     def close(self) -> None:
         """Give the files and the lock back."""
-        for handle in (self._file, self._lock):
+        for handle in (self._file, self._index_lock, self._lock):
             if handle >= 0:
                 os.close(handle)
-        self._file = self._lock = -1
+        self._file = self._index_lock = self._lock = -1
 
 
 def changes_for(files: list[JournalFile], generation: str, folder: Path) -> list[Change]:
@@ -246,6 +279,34 @@ def changes_for(files: list[JournalFile], generation: str, folder: Path) -> list
             " replaced while they were not saved; remove the folder to drop them"
         )
     return changes
+
+
+def waiting_changes(index: Path) -> list[Change]:
+    """Read the journal of an index on disk, which may be served meanwhile; nothing is changed."""
+    folder = index / FOLDER
+    for _ in range(_RETRIES):
+        try:
+            generation = read_manifest(index).generation
+            return changes_for(read_files(folder), generation, folder)
+        except FileNotFoundError as error:  # saved and begun anew since the names were read
+            if error.filename == str(index / MANIFEST_NAME):
+                raise StorageError(f"{index} holds no index: there is no {MANIFEST_NAME}") from None
+        except CorruptIndexError:
+            raise
+        except StorageError:  # of another index, unless it was saved since its name was read
+            if read_manifest(index).generation == generation:
+                raise
+        except OSError as error:
+            raise StorageError(f"cannot read {folder}: {error.strerror}") from error
+    raise StorageError(f"{folder} changes faster than it can be read")
+
+
+def _stands_at(handle: int, path: Path) -> bool:
+    """Whether an open file is the one at this path."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except OSError:
+        return False
 
 
 def _write_all(handle: int, data: bytes) -> None:

@@ -33,6 +33,7 @@ from hashcade.serve._records import Add, Change, Remove
 log = logging.getLogger("hashcade.serve")
 
 _GROUP = 256  # changes that are committed together at most
+_RETRY_SECONDS = 5.0  # after a save that failed
 
 
 # These two do not leave the service: routes turn them into a status.
@@ -123,7 +124,7 @@ class LiveIndex:
         apply_again(index, changes)
         following = new_uid()
         number = self._journal.begin(generation, following)
-        index._save_as(self.path, following)
+        index._save_as(self.path, following, held=True)
         self._journal.drop_before(number)
         log.info("applied %d changes of the journal", len(changes))
         return index
@@ -171,6 +172,8 @@ class LiveIndex:
         future: Future[npt.NDArray[np.int64]] = Future()
         if self._closing.is_set():
             raise BusyError("the service is stopping")
+        if not self._threads[0].is_alive():
+            raise StorageError(f"no changes are taken: {self.failure}")
         try:
             self._queue.put_nowait(_Waiting(prepare, future))
         except queue.Full:
@@ -191,7 +194,16 @@ class LiveIndex:
                     stop = True
                     break
                 group.append(following)
-            self._commit_group([w for w in group if w.future.set_running_or_notify_cancel()])
+            running = [w for w in group if w.future.set_running_or_notify_cancel()]
+            try:
+                self._commit_group(running)
+            except BaseException as error:  # whatever it is, nobody waits in vain
+                log.exception("changes were not kept")
+                for waiting in running:
+                    if not waiting.future.done():
+                        waiting.future.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
             if stop:
                 return
 
@@ -205,7 +217,7 @@ class LiveIndex:
                 assert self._journal is not None
                 start = time.perf_counter()
                 self._journal.append([change for _, change in done])
-                self.on_commit(time.perf_counter() - start, len(done))
+                seconds = time.perf_counter() - start
             except Exception as error:  # nothing of this was seen by anybody
                 log.error("changes were not kept: %s", error)
                 for waiting, _ in done:
@@ -217,6 +229,10 @@ class LiveIndex:
                 self._first_change = time.monotonic()
             if self._journal.size > self.fold_bytes:
                 self._wake.set()
+        try:
+            self.on_commit(seconds, len(done))
+        except Exception:  # a figure less; the changes are made
+            log.exception("a commit was not counted")
         for waiting, change in done:
             waiting.future.set_result(change.ids)
 
@@ -229,8 +245,13 @@ class LiveIndex:
 
     @property
     def failure(self) -> str | None:
-        """Why no changes are taken any more, if so."""
-        return None if self._journal is None else self._journal.broken
+        """Why changes are not taken or not saved any more, if so."""
+        if self._journal is None:
+            return None
+        dead = [thread.name for thread in self._threads if not thread.is_alive()]
+        if dead and not self._closing.is_set():
+            return f"the thread {dead[0]} has ended; restart the service"
+        return self._journal.broken
 
     def fold(self) -> bool:
         """Save the index and begin the journal anew; False if there was nothing to save."""
@@ -247,7 +268,7 @@ class LiveIndex:
                 number = self._journal.begin(_generation(saved), following)
                 self._first_change = None
             try:
-                saved._save_as(self.path, following)
+                saved._save_as(self.path, following, held=True)
             except BaseException:
                 with self._commit:
                     self.index._home = saved._home
@@ -273,14 +294,16 @@ class LiveIndex:
             if (full or due) and not self._closing.is_set():
                 try:
                     self.fold()
-                except StorageError as error:  # the journal has everything; it is tried again
-                    log.error("the index could not be saved: %s", error)
-                    self._closing.wait(5.0)
+                except Exception as error:  # the journal has everything; it is tried again
+                    _log_unsaved(error)
+                    self._closing.wait(_RETRY_SECONDS)
 
     def reload(self, accept: Callable[[HashIndex], None] = lambda index: None) -> bool:
-        """Take over an index that someone else saved into the directory.
+        """Take over an index that was copied over the one in the directory.
 
-        Searches go on with the old one until the new one is open; changes wait.
+        Searches go on with the old one until the new one is open; changes wait. To save into the
+        directory is possible only if it is served for reading alone: otherwise the service has
+        its lock. A new index is then given to a service by a link; see ``Service.reload``.
 
         Parameters
         ----------
@@ -295,20 +318,29 @@ class LiveIndex:
         Raises
         ------
         StorageError
-            If changes are not saved yet: they were made to the index that was replaced.
+            If changes are not saved yet: they were made to the index that was replaced. Or if
+            the directory is gone.
         """
         with self._folding, self._commit:
             home = self.index._home
-            if home is not None and read_manifest(self.path).generation in home[1]:
+            try:
+                generation = read_manifest(self.path).generation
+            except OSError as error:
+                raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error
+            if home is not None and generation in home[1]:
                 return False
             if self._unfolded:
                 raise StorageError(
                     f"{self.path} was replaced while {self._unfolded} changes were not saved;"
-                    " they are in its journal and still served: save elsewhere, or restart"
+                    " they are still served: put the old index back to keep them, or stop and"
+                    f" remove {self.path / FOLDER} to drop them"
                 )
             index = HashIndex.load(self.path)
             accept(index)
             if self._journal is not None:
+                # What is in the old files was saved. It must be gone before a file names the new
+                # index, or it would be applied to that one after a stop.
+                self._journal.drop_before(self._journal.begin(_generation(self.index)))
                 self._journal.drop_before(self._journal.begin(_generation(index)))
             self.index = index
             self.epoch += 1
@@ -322,13 +354,14 @@ class LiveIndex:
         self._wake.set()
         if self._journal is None:
             return
-        self._queue.put(None)
+        if self._threads[0].is_alive():
+            self._queue.put(None)
         for thread in self._threads:
             thread.join()
         try:
             self.fold()
-        except StorageError as error:  # nothing is lost: the journal is applied at the next start
-            log.error("the index could not be saved: %s", error)
+        except Exception as error:  # nothing is lost: the journal is applied at the next start
+            _log_unsaved(error)
         while True:  # what came between the last group and the end
             try:
                 waiting = self._queue.get_nowait()
@@ -337,6 +370,11 @@ class LiveIndex:
             if waiting is not None and waiting.future.set_running_or_notify_cancel():
                 waiting.future.set_exception(BusyError("the service is stopping"))
         self._journal.close()
+
+
+def _log_unsaved(error: Exception) -> None:
+    expected = isinstance(error, StorageError)  # others are mistakes: show where
+    log.error("the index could not be saved: %s", error, exc_info=None if expected else error)
 
 
 def _tried(trial: HashIndex, group: list[_Waiting]) -> list[tuple[_Waiting, Change]]:
@@ -375,7 +413,7 @@ def _added(
                 np.concatenate(labels) if labels else None,
             )
             return list(additions)
-        except ValueError:  # an id is there already: find out whose
+        except Exception:  # an id is there already, or there is no memory for all: find out whose
             pass
     done: list[tuple[_Waiting, Change]] = []
     for waiting, change in additions:
