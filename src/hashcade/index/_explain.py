@@ -12,12 +12,19 @@ from hashcade.index._search import Request, check_blocks, make_plan, run
 from hashcade.index._snapshot import Snapshot
 
 
-def explain(snapshot: Snapshot, request: Request) -> dict[str, Any]:
-    """See ``HashIndex.explain``; the request has one query."""
+def explain(
+    snapshot: Snapshot, request: Request, shown: npt.NDArray[Any] | None = None
+) -> dict[str, Any]:
+    """See ``HashIndex.explain``; the request has one query.
+
+    ``shown`` are its slot scores, (1, depth, width), if it is the request that has none: what is
+    known of a query whose buckets are not simply those of its best slots.
+    """
     visits, candidates, truncated = make_plan(snapshot, request)
     check_blocks(snapshot, visits)
     result = run(snapshot, request)
-    scores = request.scores[0].astype(np.float64) if request.mode == BY_SCORES else None
+    known = request.scores if request.mode == BY_SCORES else shown
+    scores = None if known is None else known[0].astype(np.float64)
     own = _own_buckets(snapshot, request, visits)
     found = [int(i) for i in result.ids[0] if i >= 0]
     sources: dict[int, list[int]] = {i: [] for i in found}

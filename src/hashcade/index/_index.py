@@ -339,6 +339,17 @@ class HashIndex:
             ``fill``. ``results``: id, distance, label, and the ``buckets`` it came from.
             ``candidates``, ``truncated``, ``n_items``.
         """
+        return self._explain(vector, None, bucket_ids, scores, **options)
+
+    def _explain(
+        self,
+        vector: npt.ArrayLike,
+        shown: npt.NDArray[Any] | None,
+        bucket_ids: npt.ArrayLike | None = None,
+        scores: npt.ArrayLike | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """Explain with scores to show even if it is ``bucket_ids`` that say where to look."""
         settings: dict[str, Any] = {
             "n_neighbors": 10, "n_probe": None, "max_candidates": None, "fill": "path",
             "filter_ids": None, "exclude_self": False, "metric": "euclidean", "threads": None,
@@ -352,7 +363,7 @@ class HashIndex:
         if len(query) != 1:
             raise ValueError(f"vector has {len(query)} rows, must be one vector")
         request = checked_request(snapshot, query, bucket_ids=bucket_ids, scores=scores, **settings)
-        return explain(snapshot, request)
+        return explain(snapshot, request, shown)
 
     def item(self, item_id: int) -> dict[str, Any]:
         """Return what is known of one item: ``id``, ``label``, ``bucket_ids``, ``vector``."""

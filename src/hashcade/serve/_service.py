@@ -33,8 +33,16 @@ class Encoded(NamedTuple):
     live: LiveIndex
     table: HashIndex
     epoch: int
+    by_path: bool  # see Encoder
     vectors: npt.NDArray[np.float32]
     scores: npt.NDArray[np.float32]
+    bucket_ids: npt.NDArray[np.int64]
+
+    def where(self, n_probe: int | None) -> dict[str, Any]:
+        """Where to look: as a search says it, and the same buckets that the items lie in."""
+        if self.by_path or n_probe is not None:
+            return {"scores": self.scores}
+        return {"bucket_ids": self.bucket_ids}
 
 
 def found(index: HashIndex, item_id: int) -> dict[str, Any]:
@@ -176,7 +184,7 @@ class Service:
             )
         except DataError as error:
             raise HTTPException(422, str(error)) from None
-        return Encoded(self.live, self.index, self.live.epoch, *encoder.encode(pixels[None]))
+        return self._encoded(encoder, pixels[None])
 
     def encode_items(self, items: npt.ArrayLike) -> Encoded:
         """Encode embeddings."""
@@ -185,23 +193,28 @@ class Service:
         if self.encoder.images:
             raise HTTPException(422, "the model takes images: give bucket_ids or scores")
         with errors_as_answers():
-            return Encoded(self.live, self.index, self.live.epoch, *self.encoder.encode(items))
+            return self._encoded(self.encoder, items)
+
+    def _encoded(self, encoder: Encoder, items: npt.ArrayLike) -> Encoded:
+        live, by_path = self.live, encoder.by_path
+        return Encoded(live, live.index, live.epoch, by_path, *encoder.encode(items))
 
     def encode_item(
         self, item_id: int
-    ) -> tuple[HashIndex, dict[str, Any], npt.NDArray[np.float32] | None]:
-        """The index, an item of it, and its scores if what the model takes is here as well."""
+    ) -> tuple[HashIndex, dict[str, Any], npt.NDArray[np.float32] | None, bool]:
+        """The index, an item of it, its scores if what the model takes is here, and ``by_path``."""
         index, encoder = self.index, self.encoder
         item = found(index, item_id)
         if encoder is None:
-            return index, item, None
+            return index, item, None, True
+        scores = None
         if encoder.vectors_are_items:
-            return index, item, encoder.scores(item["vector"][None])
-        if encoder.images and self.pictures is not None:
+            scores = encoder.scores(item["vector"][None])
+        elif encoder.images and self.pictures is not None:
             height, width = encoder.item_shape[:2]
             pixels = self.pictures.pixels(item_id, (height, width))
-            return index, item, None if pixels is None else encoder.scores(pixels[None])
-        return index, item, None
+            scores = None if pixels is None else encoder.scores(pixels[None])
+        return index, item, scores, encoder.by_path
 
     # -- a new index -------------------------------------------------------------------------------
 
