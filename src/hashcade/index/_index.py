@@ -19,6 +19,7 @@ from hashcade.index import _browse as browse
 from hashcade.index import _check as check
 from hashcade.index import _store as store
 from hashcade.index._explain import explain
+from hashcade.index._origin import forget_origin
 from hashcade.index._search import SearchResult, checked_request, run
 from hashcade.index._snapshot import Snapshot, empty_snapshot
 from hashcade.index._stats import stats
@@ -242,7 +243,9 @@ class HashIndex:
 
         At every moment, whatever happens, the directory holds the old state or the new one. What
         is there already and did not change is not written again. Other indexes that were loaded
-        from the directory go on with what they loaded.
+        from the directory go on with what they loaded. What the directory says of the origin of
+        an index (:func:`read_origin`) stays if this one was loaded from it or saved to it before;
+        else it is removed.
 
         Raises
         ------
@@ -267,6 +270,8 @@ class HashIndex:
                     self._home = (here, expected | {generation})
                 raise
             self._home = (here, frozenset({generation}))
+            if expected is None:
+                forget_origin(directory)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, mmap: bool = True) -> HashIndex:

@@ -8,6 +8,7 @@ import io
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from hashcade.errors import CorruptIndexError, DataError, StorageError
 from hashcade.index._index import HashIndex
+from hashcade.index._origin import read_origin
 from hashcade.serve._encoder import Encoder
 from hashcade.serve._live import BusyError, LiveIndex, ReadOnlyError
 from hashcade.serve._metrics import Metrics
@@ -64,7 +66,7 @@ class Service:
         self._slow_pool = ThreadPoolExecutor(1, "hashcade-encode")  # torch, Pillow: one at a time
         self.live = self._opened_live()
         try:
-            self.encoder = self._opened_encoder(self.live.index)
+            self.encoder = self._opened_encoder(self.live.path, self.live.index)
             self.pictures = None
             if settings.pictures is not None:
                 self.pictures = Pictures(settings.pictures, max_pixels=settings.max_pixels)
@@ -91,8 +93,13 @@ class Service:
         live.on_commit = self.metrics.committed
         return live
 
-    def _opened_encoder(self, index: HashIndex) -> Encoder | None:
-        return None if self.settings.model is None else Encoder(self.settings.model, index)
+    def _opened_encoder(self, directory: Path, index: HashIndex) -> Encoder | None:
+        if self.settings.model is None:
+            return None
+        origin = read_origin(directory)
+        if origin is not None:
+            origin.check_model(self.settings.model)
+        return Encoder(self.settings.model, index)
 
     def _opened_names(self) -> list[str] | None:
         if self.settings.names is not None:
@@ -226,13 +233,13 @@ class Service:
         old = self.live
         if self.settings.index.resolve() == old.path:
             made: list[Encoder | None] = []
-            if not old.reload(lambda index: made.append(self._opened_encoder(index))):
+            if not old.reload(lambda index: made.append(self._opened_encoder(old.path, index))):
                 return False
             self.encoder = made[0]
             return True
         live = self._opened_live()  # the path leads elsewhere: another directory was linked there
         try:
-            encoder = self._opened_encoder(live.index)
+            encoder = self._opened_encoder(live.path, live.index)
             _warm_up(live.index)
         except BaseException:
             live.close()
