@@ -86,3 +86,63 @@ def test_an_origin_stays_with_its_index_and_goes_with_it(world, hashers):
     assert read_origin(place) is None
     with serving(index=place, model=world / "wrong") as client:
         assert client.get("/ready").status_code == 200
+
+
+def names_of(client):
+    return client.get("/v1/stats").json()["label_names"]
+
+
+def test_labels_are_named_by_the_data_of_the_index(world):
+    settings = {"index": world / "index", "model": world / "right"}
+    with serving(**settings) as client:  # the model has ant, bee, cat
+        assert names_of(client) == {"0": "cat", "1": "ant"}
+    (world / "names.txt").write_text("one\ntwo\n")
+    with serving(**settings, names=world / "names.txt") as client:
+        assert names_of(client) == {"0": "one", "1": "two"}
+
+
+def test_a_reload_reads_names_and_pictures_again(world, hashers):
+    right, _, items = hashers
+    images = np.zeros((2, 4, 4, 3), dtype=np.uint8)
+    np.savez(world / "pictures.npz", images=images)
+    settings = {"index": world / "index", "model": world / "right"}
+    with serving(**settings, pictures=world / "pictures.npz") as client:
+        assert client.get("/v1/pictures/2").status_code == 404
+        np.savez(world / "pictures.npz", images=np.zeros((3, 4, 4, 3), dtype=np.uint8))
+        index_of(right, items).save(world / "index")
+        say_origin(world / "index", world / "right", class_names=("dog", "eel"))
+        assert client.post("/v1/reload").json()["done"] is True
+        assert names_of(client) == {"0": "dog", "1": "eel"}
+        assert client.get("/v1/pictures/2").status_code == 200
+
+
+def test_a_reload_through_a_link_reads_names_again(world, hashers):
+    right, _, items = hashers
+    index_of(right, items).save(world / "second")
+    say_origin(world / "second", world / "right", class_names=("dog", "eel"))
+    link = world / "link"
+    link.symlink_to(world / "index")
+    with serving(index=link, model=world / "right") as client:
+        link.unlink()
+        link.symlink_to(world / "second")
+        assert client.post("/v1/reload").json()["done"] is True
+        assert names_of(client) == {"0": "dog", "1": "eel"}
+
+
+def test_a_reload_takes_over_a_model_that_alone_has_changed(world, hashers):
+    right, wrong, items = hashers
+    index_of(right, items).save(world / "index")  # says nothing of its model
+    with serving(index=world / "index", model=world / "right") as client:
+        assert client.post("/v1/reload").json()["done"] is False
+        service = client.app.state.service
+        late = service.encode_items(items[:1])
+        wrong.save(world / "right")
+        assert client.post("/v1/reload").json()["done"] is True
+        ask = {"vectors": items[:4].tolist(), "n_neighbors": 3}
+        expected = index_of(right, items).search(
+            items[:4], scores=wrong.scores(items[:4]), n_neighbors=3
+        )
+        assert client.post("/v1/search", json=ask).json()["ids"] == expected.ids.tolist()
+        add = late.live.add(late.bucket_ids, late.vectors, labels=[0], epoch=late.epoch)
+        with pytest.raises(StorageError, match="replaced meanwhile"):
+            add.result(60)

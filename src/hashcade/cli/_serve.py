@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,6 @@ from hashcade._extras import check_extras
 from hashcade.cli._directory import kind_of
 from hashcade.cli._model import model_of_index
 from hashcade.errors import ConfigError, StorageError
-
-if TYPE_CHECKING:
-    from hashcade.index import Origin
 
 
 def serve(
@@ -75,8 +72,6 @@ def serve(
     model = None
     if given or (origin is not None and origin.model is not None):
         model = model_of_index(index, origin, given[0] if given else None)
-    if pictures is None and origin is not None:
-        pictures = _pictures_of(origin)
     token = os.environ.get("HASHCADE_TOKEN")
     if token_file is not None:
         token = token_file.read_text("utf-8").strip()
@@ -85,17 +80,5 @@ def serve(
     log_to_stderr()
     run(
         index, model, host=host, port=port, token=token, pictures=pictures, names=names,
-        read_only=read_only, access_log=access_log,
+        own_pictures=True, read_only=read_only, access_log=access_log,
     )  # fmt: skip
-
-
-def _pictures_of(origin: Origin) -> Path | None:
-    """The folder that an index was built from, if its images are still the items in their order."""
-    from hashcade.data._folder import class_folders, images_below
-
-    root = origin.data
-    if root is None or not origin.names or not root.is_dir():
-        return None
-    files = [file for folder in class_folders(root) for file in images_below(folder)]
-    names = tuple(file.relative_to(root).as_posix() for file in files)
-    return root if names == origin.names else None

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from hashcade._extras import require_extra
 from hashcade.errors import ConfigError
+from hashcade.index._origin import model_fingerprint
 
 if TYPE_CHECKING:
     from hashcade.index._index import HashIndex
@@ -25,6 +26,8 @@ class Encoder:
     by_path : bool
         Whether an item's buckets are those of its best slots, so that its scores alone say where
         to look. With a code book they are not.
+    fingerprint : str
+        See ``model_fingerprint``.
     class_names : list of str, or None
         Names of the classes, if the hasher was trained with names.
     """
@@ -33,6 +36,7 @@ class Encoder:
         require_extra("torch", "train")
         from hashcade.learn._hasher import Hasher
 
+        self.fingerprint = model_fingerprint(path)
         self._hasher: Any = Hasher.load(path)
         _, plan = self._hasher._fitted()
         self.item_shape: tuple[int, ...] = tuple(plan.item_shape)

@@ -17,11 +17,11 @@ from starlette.exceptions import HTTPException
 
 from hashcade.errors import CorruptIndexError, DataError, StorageError
 from hashcade.index._index import HashIndex
-from hashcade.index._origin import read_origin
+from hashcade.index._origin import model_fingerprint, read_origin
 from hashcade.serve._encoder import Encoder
 from hashcade.serve._live import BusyError, LiveIndex, ReadOnlyError
 from hashcade.serve._metrics import Metrics
-from hashcade.serve._pictures import Pictures, decode_image, read_names
+from hashcade.serve._pictures import Pictures, decode_image, folder_of_origin, read_names
 from hashcade.serve._settings import ServeSettings
 
 log = logging.getLogger("hashcade.serve")
@@ -47,6 +47,14 @@ class Encoded(NamedTuple):
         return {"bucket_ids": self.bucket_ids}
 
 
+class _Company(NamedTuple):
+    """What is served along with an index."""
+
+    encoder: Encoder | None
+    pictures: Pictures | None
+    names: list[str] | None
+
+
 def found(index: HashIndex, item_id: int) -> dict[str, Any]:
     """Return an item, or answer 404."""
     try:
@@ -66,11 +74,7 @@ class Service:
         self._slow_pool = ThreadPoolExecutor(1, "hashcade-encode")  # torch, Pillow: one at a time
         self.live = self._opened_live()
         try:
-            self.encoder = self._opened_encoder(self.live.path, self.live.index)
-            self.pictures = None
-            if settings.pictures is not None:
-                self.pictures = Pictures(settings.pictures, max_pixels=settings.max_pixels)
-            self._names = self._opened_names()
+            self._take(self._opened(self.live.path, self.live.index))
             _warm_up(self.live.index)
         except BaseException:
             self.live.close()
@@ -93,20 +97,37 @@ class Service:
         live.on_commit = self.metrics.committed
         return live
 
-    def _opened_encoder(self, directory: Path, index: HashIndex) -> Encoder | None:
-        if self.settings.model is None:
-            return None
+    def _opened(self, directory: Path, index: HashIndex, known: Encoder | None = None) -> _Company:
+        """Open what goes with an index. ``known`` is served on if it is the model still."""
+        settings = self.settings
         origin = read_origin(directory)
-        if origin is not None:
-            origin.check_model(self.settings.model)
-        return Encoder(self.settings.model, index)
+        encoder = None
+        if settings.model is not None:
+            if origin is not None:
+                origin.check_model(settings.model)
+            if known is not None and known.fingerprint == model_fingerprint(settings.model):
+                encoder = known
+            else:
+                encoder = Encoder(settings.model, index)
+        place = settings.pictures
+        if place is None and settings.own_pictures and origin is not None:
+            place = folder_of_origin(origin)
+        pictures = None if place is None else Pictures(place, max_pixels=settings.max_pixels)
+        # Labels are numbers of the data that the index was built from, which may have had other
+        # classes than the model was trained on.
+        names = None
+        if settings.names is not None:
+            names = read_names(settings.names)
+        elif origin is not None and origin.class_names:
+            names = [str(name) for name in origin.class_names]
+        elif pictures is not None and pictures.class_names is not None:
+            names = pictures.class_names
+        elif encoder is not None:
+            names = encoder.class_names
+        return _Company(encoder, pictures, names)
 
-    def _opened_names(self) -> list[str] | None:
-        if self.settings.names is not None:
-            return read_names(self.settings.names)
-        if self.pictures is not None and self.pictures.class_names is not None:
-            return self.pictures.class_names
-        return None if self.encoder is None else self.encoder.class_names
+    def _take(self, company: _Company) -> None:
+        self.encoder, self.pictures, self._names = company
 
     @property
     def index(self) -> HashIndex:
@@ -226,25 +247,33 @@ class Service:
     # -- a new index -------------------------------------------------------------------------------
 
     def reload(self) -> bool:
-        """Take over what stands at the paths of the settings now; False if it is what is served.
+        """Take over what stands at the paths of the settings now.
+
+        False if index and model are those that are served; pictures and names are read again.
 
         Runs in the slow thread: nothing is encoded meanwhile, everything else goes on.
         """
         old = self.live
         if self.settings.index.resolve() == old.path:
-            made: list[Encoder | None] = []
-            if not old.reload(lambda index: made.append(self._opened_encoder(old.path, index))):
+            made: list[_Company] = []
+            if old.reload(lambda index: made.append(self._opened(old.path, index))):
+                self._take(made[0])
+                return True
+            before = self.encoder
+            self._take(self._opened(old.path, old.index, before))
+            if self.encoder is before:
                 return False
-            self.encoder = made[0]
+            old.epoch += 1  # what the model before it encoded is not to be added any more
             return True
         live = self._opened_live()  # the path leads elsewhere: another directory was linked there
         try:
-            encoder = self._opened_encoder(live.path, live.index)
+            company = self._opened(live.path, live.index)
             _warm_up(live.index)
         except BaseException:
             live.close()
             raise
-        self.live, self.encoder = live, encoder
+        self.live = live
+        self._take(company)
         old.close()  # its changes are saved where they were made
         return True
 
