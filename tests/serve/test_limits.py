@@ -314,3 +314,39 @@ def test_every_answer_carries_the_headers_that_keep_the_page_at_home(client):
 def test_settings_that_make_no_sense_are_refused(place, setting):
     with pytest.raises(ConfigError, match=next(iter(setting))):
         ServeSettings(index=place, **setting)
+
+
+@pytest.mark.parametrize("route", ["save", "reload"])
+def test_a_save_or_a_reload_that_has_begun_is_waited_for(place, monkeypatch, route):
+    with serving(index=place, deadline=0.2) as client:
+        service = client.app.state.service
+        begun, release = threading.Event(), threading.Event()
+
+        def slow(*arguments):
+            begun.set()
+            return release.wait(60)
+
+        target = (service.live, "fold") if route == "save" else (service, "reload")
+        monkeypatch.setattr(*target, slow)
+        threading.Timer(1.0, release.set).start()
+        answer = client.post(f"/v1/{route}")
+        assert (answer.status_code, answer.json()["done"]) == (200, True)
+
+        begun.clear()
+        release.clear()
+        service._slow_pool.submit(release.wait)  # it cannot begin: then it is never done
+        answer = client.post(f"/v1/{route}")
+        assert (answer.status_code, "nothing was done" in answer.text) == (504, True)
+        release.set()
+        service._slow_pool.submit(int).result(60)
+        assert not begun.is_set()
+        monkeypatch.undo()
+
+
+def test_an_explanation_looks_into_no_more_buckets_than_the_limit(place):
+    with serving(index=place, max_probe=3) as client:
+        ask = {"vector": [0.0] * DIM, "fill": "none"}
+        answer = client.post("/v1/explain", json={**ask, "bucket_ids": [0, 1, 2, 3]})
+        assert answer.status_code == 422
+        assert answer.json()["error"] == "the number of bucket_ids=4 must be <= max_probe=3"
+        assert client.post("/v1/explain", json={**ask, "bucket_ids": [0, 1, 2]}).status_code == 200

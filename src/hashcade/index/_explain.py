@@ -30,11 +30,14 @@ def explain(
     sources: dict[int, list[int]] = {i: [] for i in found}
     labels: dict[int, int] = {}
     buckets = []
-    for number in dict.fromkeys(visits[:, 4].tolist()):
+    parts_of: dict[int, list[tuple[int, int, int]]] = {}  # of each bucket, in order of the visits
+    for _, segment_number, start, stop, number in visits.tolist():
+        parts_of.setdefault(number, []).append((segment_number, start, stop))
+    asked_for = set(own)
+    for number, parts in parts_of.items():
         bucket = int(snapshot.directory.buckets[number])
-        parts = [v for v in visits.tolist() if v[4] == number]
         looked_at = 0
-        for _, segment_number, start, stop, _ in parts:
+        for segment_number, start, stop in parts:
             view = snapshot.views[segment_number]
             rows = np.arange(start, stop)
             if len(view.dead):
@@ -50,7 +53,7 @@ def explain(
             {
                 **_bucket(snapshot, number, scores),
                 "looked_at": looked_at,
-                "fill": bucket not in own,
+                "fill": bucket not in asked_for,
             }
         )
     return {

@@ -241,6 +241,9 @@ async def explain(request: Request, body: ExplainRequest) -> Response:
     service, deadline = service_of(request), deadline_of(request)
     index = service.index
     _limited(service, body, 1)
+    if body.bucket_ids is not None:
+        given = len(body.bucket_ids)
+        within("the number of bucket_ids", given, "max_probe", service.settings.max_probe)
     vector: Any = body.vector
     scores: Any = None
     if body.scores is not None:

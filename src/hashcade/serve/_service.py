@@ -160,9 +160,14 @@ class Service:
             index._snapshot.__dict__["mean_visited"] = mean
         return bool(n_visits * mean * index.dim < _SHORT)
 
-    async def slow_thread(self, deadline: float, work: Callable[[], T]) -> T:
-        """Run what decodes or encodes, one after the other."""
-        return await _before(deadline, self._slow_pool.submit(work))
+    async def slow_thread(
+        self, deadline: float, work: Callable[[], T], *, finish: bool = False
+    ) -> T:
+        """Run what decodes or encodes, one after the other.
+
+        With ``finish``, for what changes something, it is waited for once it has begun.
+        """
+        return await _before(deadline, self._slow_pool.submit(work), finish)
 
     def reload_soon(self) -> Future[bool]:
         """Reload in the thread in which that is done."""

@@ -44,7 +44,8 @@ class ServeSettings:
     max_batch
         Queries of a search, and items of one change.
     max_neighbors, max_probe
-        Largest ``n_neighbors`` and ``n_probe``.
+        Largest ``n_neighbors`` and ``n_probe``; ``max_probe`` also limits
+        the ``bucket_ids`` of an explanation.
     max_filter
         Ids of a filter.
     max_pixels
