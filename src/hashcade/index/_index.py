@@ -180,7 +180,7 @@ class HashIndex:
                 raise ValueError(f"labels must be given for all items or none: the index {has}")
             classes = None if labels is None else check.checked_labels(labels, n)
             if ids is None:
-                names = np.arange(old.next_id, old.next_id + n, dtype=np.int64)
+                names = check.following_ids(old.next_id, n)
             else:
                 names = check.checked_ids("ids", ids, n)
                 present = [name for name, here in zip(names, self._has(names), strict=True) if here]

@@ -245,8 +245,9 @@ class Service:
             scores = encoder.scores(item["vector"][None])
         elif encoder.images and self.pictures is not None:
             height, width = encoder.item_shape[:2]
-            pixels = self.pictures.pixels(item_id, (height, width))
-            scores = None if pixels is None else encoder.scores(pixels[None])
+            with contextlib.suppress(DataError):  # the picture is gone or damaged, the item is not
+                pixels = self.pictures.pixels(item_id, (height, width))
+                scores = None if pixels is None else encoder.scores(pixels[None])
         return index, item, scores, encoder.by_path
 
     # -- a new index -------------------------------------------------------------------------------
