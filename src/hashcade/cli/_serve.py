@@ -13,6 +13,8 @@ from hashcade.cli._directory import kind_of
 from hashcade.cli._model import model_of_index
 from hashcade.errors import ConfigError, StorageError
 
+_BY = "hashcade serve MODEL INDEX (or do without: --no-model)"
+
 
 def serve(
     paths: Annotated[
@@ -44,6 +46,10 @@ def serve(
             help="Pictures of the items: a folder, .npy, .npz or .json.",
         ),
     ] = None,
+    no_model: Annotated[
+        bool,
+        typer.Option("--no-model", help="Do without the model: queries bring buckets or scores."),
+    ] = False,
     names: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Names of the classes, one a line.")
     ] = None,
@@ -56,11 +62,14 @@ def serve(
     Examples:
       hashcade serve index/
       hashcade serve model/ index/ --port 9000
+      hashcade serve index/ --no-model           needs no torch
       HASHCADE_TOKEN=$(openssl rand -hex 16) hashcade serve index/ --host 0.0.0.0
     """
     if len(paths) > 2:
         raise ConfigError(f"{len(paths)} paths were given, must be INDEX or MODEL INDEX")
     *given, index = paths
+    if no_model and given:
+        raise ConfigError(f"--no-model and the model {given[0]} were given, must be one of them")
     if not index.exists():
         raise StorageError(f"{index} does not exist; check the path")
     if kind_of(index) != "index":
@@ -70,8 +79,8 @@ def serve(
 
     origin = read_origin(index)
     model = None
-    if given or (origin is not None and origin.model is not None):
-        model = model_of_index(index, origin, given[0] if given else None)
+    if given or (origin is not None and origin.model is not None and not no_model):
+        model = model_of_index(index, origin, given[0] if given else None, by=_BY)
     token = os.environ.get("HASHCADE_TOKEN")
     if token_file is not None:
         token = token_file.read_text("utf-8").strip()
