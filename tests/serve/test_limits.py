@@ -89,9 +89,19 @@ def test_tokens_are_compared_in_constant_time(place, monkeypatch):
 
 
 def test_without_a_token_only_local_names_are_answered(client):
-    assert client.get("/v1/stats", headers={"Host": "evil.example"}).status_code == 403
-    for host in ("localhost", "127.0.0.1:8000", "[::1]:8000"):
+    for host in ("evil.example", "127.0.0.2:8000"):
+        assert client.get("/v1/stats", headers={"Host": host}).status_code == 403
+    for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000"):
         assert client.get("/v1/stats", headers={"Host": host}).status_code == 200
+
+
+def test_the_name_that_it_listens_on_is_a_local_one(place):
+    with serving(index=place, host="127.0.0.2") as other:
+        for host in ("127.0.0.2:8000", "127.0.0.2", "localhost"):
+            assert other.get("/v1/stats", headers={"Host": host}).status_code == 200
+        assert other.get("/v1/stats", headers={"Host": "evil.example"}).status_code == 403
+        own = {"Host": "LocalHost:80", "Origin": "http://localhost:80"}
+        assert other.delete("/v1/items/1", headers=own).status_code == 200
 
 
 def test_pages_of_other_sites_can_change_nothing(client):
@@ -113,6 +123,18 @@ def test_neither_tokens_nor_vectors_are_logged(place, caplog):
     assert "POST /v1/search 200" in caplog.text
     assert TOKEN not in caplog.text
     assert "8172635" not in caplog.text
+
+
+def test_a_path_cannot_forge_lines_of_the_log(place, caplog):
+    caplog.set_level(logging.INFO, "hashcade.serve.access")
+    with serving(index=place, access_log=True) as client:
+        client.get("/x%0a2026-01-01%20INFO%20DELETE%20/v1/items/1%20200%1b[2J%e2%80%a8%c3%a9")
+        client.get("/v1/items/1")
+    paths = [r.getMessage() for r in caplog.records if r.name == "hashcade.serve.access"]
+    assert paths == [
+        "GET /x%0A2026-01-01%20INFO%20DELETE%20/v1/items/1%20200%1B%5B2J%E2%80%A8%C3%A9 404",
+        "GET /v1/items/1 200",
+    ]
 
 
 # -- how large -----------------------------------------------------------------------------------
