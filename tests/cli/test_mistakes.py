@@ -224,6 +224,22 @@ def serve_a_model(made):
     return ["serve", made.model]
 
 
+@mistake("built with ", "model, which is gone; say where: hashcade serve MODEL INDEX", "--no-model")
+def serve_without_the_model_that_is_gone(made):
+    return ["serve", *model_is_gone(made)[1:2], "--port", "0"]
+
+
+@mistake("was built with another model: ", "; give the right one with hashcade serve MODEL INDEX")
+def serve_with_another_model(made):
+    *_, other = index_of_another_model(made)
+    return ["serve", other, made.index, "--port", "0"]
+
+
+@mistake("--no-model and the model ", " were given, must be one of them")
+def serve_with_and_without_a_model(made):
+    return ["serve", made.model, made.index, "--no-model", "--port", "0"]
+
+
 # -- models and indexes ----------------------------------------------------------------------
 
 
@@ -231,6 +247,12 @@ def serve_a_model(made):
 def output_exists(made):
     shutil.copytree(made.model, "taken")
     return ["train", made.data, "-o", "taken"]
+
+
+@mistake("codes.npz exists; replace it with --force, or choose another place")
+def codes_exist(made):
+    Path("codes.npz").write_bytes(b"mine")
+    return ["encode", made.model, "no-such-data", "-o", "codes.npz"]  # refused before data are read
 
 
 @mistake("mine exists and is not a model; choose another place")

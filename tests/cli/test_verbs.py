@@ -249,3 +249,12 @@ def test_search_goes_by_the_code_book_if_there_is_one(command, made, here):
     for row, answer in enumerate(answers):
         assert [result["id"] for result in answer["results"]] == expected.ids[row].tolist()
         assert answer["candidates"] == expected.candidates[row]
+
+
+def test_serve_takes_the_model_of_the_index_unless_told_not_to(made, command, monkeypatch):
+    asked = []
+    monkeypatch.setattr("hashcade.serve._run.run", lambda *paths, **more: asked.append(paths))
+    monkeypatch.setattr("hashcade.serve._run.log_to_stderr", lambda: None)
+    assert command("serve", made.index).code == 0
+    assert command("serve", made.index, "--no-model").code == 0
+    assert asked == [(made.index, made.model), (made.index, None)]

@@ -320,3 +320,17 @@ def test_the_table(tmp_path):
     by_case = {row[0]: row[1] for row in rows}
     assert by_case["NaN in items"].endswith("in row 3")
     assert by_case["duplicate id"].startswith("ValueError: id 5 already in the index")
+
+
+@pytest.mark.parametrize("largest", [2**63 - 1, 2**63 - 2])
+def test_ids_that_nobody_chose_do_not_run_over(largest):
+    index = HashIndex.build([0], [[0.0]], [largest], shape=CodeShape(width=4, depth=1))
+    said = rf"the next free id is {largest + 1}, with 2 items ids would go beyond 2\*\*63-1"
+    with pytest.raises(ValueError, match=said):
+        index.add([0, 0], [[1.0], [2.0]])
+    assert len(index) == 1
+    if largest + 1 < 2**63:
+        index.add([0], [[1.0]])
+        assert largest + 1 in index
+    index.add([0, 0], [[1.0], [2.0]], [3, 4])
+    assert 4 in index

@@ -144,3 +144,24 @@ def test_explain_agrees_with_search_and_refuses_what_it_does_not_know():
         index.explain([3.0], [1], n_neighbours=4)
     with pytest.raises(ValueError, match="vector has 2 rows"):
         index.explain([[3.0], [2.0]], [[1], [1]])
+
+
+def test_an_explanation_goes_through_the_visits_once(monkeypatch):
+    from hashcade.index import _explain
+
+    index = HashIndex.build(np.arange(64), np.zeros((64, 1)), shape=CodeShape(width=8, depth=2))
+    index.add([3, 5], [[1.0], [1.0]])  # two buckets have parts in two segments
+    passes = []
+
+    class Visits(np.ndarray):
+        def tolist(self):
+            passes.append(self.ndim)
+            return super().tolist()
+
+    plan = _explain.make_plan
+    monkeypatch.setattr(_explain, "make_plan", lambda *a: (plan(*a)[0].view(Visits), *plan(*a)[1:]))
+    story = index.explain([0.0], bucket_ids=np.arange(64)[None], n_neighbors=66)
+    assert passes.count(2) == 1
+    looked_at = [bucket["looked_at"] for bucket in story["buckets"]]
+    assert looked_at == [2 if bucket in (3, 5) else 1 for bucket in range(64)]
+    assert len(story["results"]) == 66

@@ -124,6 +124,26 @@ def test_an_image_is_added_by_its_file(trained, images, tmp_path):
         assert client.post(path, content=b"x", headers=text).status_code == 415
 
 
+@pytest.mark.parametrize("damage", ["gone", "nonsense"])
+def test_an_item_is_explained_by_its_buckets_if_its_picture_cannot_be_read(
+    trained, images, tmp_path, damage
+):
+    for item in (3, 4):
+        (tmp_path / f"{item}.png").write_bytes(png(images[item]))
+    (tmp_path / "list.json").write_text(json.dumps({"3": "3.png", "4": "4.png"}))
+    settings = {"index": trained / "index", "model": trained / "model", "read_only": True}
+    with serving(**settings, pictures=tmp_path / "list.json") as client:
+        if damage == "gone":
+            (tmp_path / "3.png").unlink()
+        else:
+            (tmp_path / "3.png").write_bytes(b"nonsense")
+        told = client.get("/v1/explain/item/3").json()
+        assert told["levels"][0]["scores"] is None
+        own = client.get("/v1/items/3").json()["bucket_ids"]
+        assert [bucket["bucket"] for bucket in told["buckets"]][:1] == own
+        assert client.get("/v1/explain/item/4").json()["levels"][0]["scores"] is not None
+
+
 def test_pictures_are_handed_out(client, images):
     answer = client.get("/v1/pictures/7")
     assert answer.headers["content-type"] == "image/png"

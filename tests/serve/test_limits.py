@@ -89,9 +89,19 @@ def test_tokens_are_compared_in_constant_time(place, monkeypatch):
 
 
 def test_without_a_token_only_local_names_are_answered(client):
-    assert client.get("/v1/stats", headers={"Host": "evil.example"}).status_code == 403
-    for host in ("localhost", "127.0.0.1:8000", "[::1]:8000"):
+    for host in ("evil.example", "127.0.0.2:8000"):
+        assert client.get("/v1/stats", headers={"Host": host}).status_code == 403
+    for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000"):
         assert client.get("/v1/stats", headers={"Host": host}).status_code == 200
+
+
+def test_the_name_that_it_listens_on_is_a_local_one(place):
+    with serving(index=place, host="127.0.0.2") as other:
+        for host in ("127.0.0.2:8000", "127.0.0.2", "localhost"):
+            assert other.get("/v1/stats", headers={"Host": host}).status_code == 200
+        assert other.get("/v1/stats", headers={"Host": "evil.example"}).status_code == 403
+        own = {"Host": "LocalHost:80", "Origin": "http://localhost:80"}
+        assert other.delete("/v1/items/1", headers=own).status_code == 200
 
 
 def test_pages_of_other_sites_can_change_nothing(client):
@@ -113,6 +123,18 @@ def test_neither_tokens_nor_vectors_are_logged(place, caplog):
     assert "POST /v1/search 200" in caplog.text
     assert TOKEN not in caplog.text
     assert "8172635" not in caplog.text
+
+
+def test_a_path_cannot_forge_lines_of_the_log(place, caplog):
+    caplog.set_level(logging.INFO, "hashcade.serve.access")
+    with serving(index=place, access_log=True) as client:
+        client.get("/x%0a2026-01-01%20INFO%20DELETE%20/v1/items/1%20200%1b[2J%e2%80%a8%c3%a9")
+        client.get("/v1/items/1")
+    paths = [r.getMessage() for r in caplog.records if r.name == "hashcade.serve.access"]
+    assert paths == [
+        "GET /x%0A2026-01-01%20INFO%20DELETE%20/v1/items/1%20200%1B%5B2J%E2%80%A8%C3%A9 404",
+        "GET /v1/items/1 200",
+    ]
 
 
 # -- how large -----------------------------------------------------------------------------------
@@ -314,3 +336,39 @@ def test_every_answer_carries_the_headers_that_keep_the_page_at_home(client):
 def test_settings_that_make_no_sense_are_refused(place, setting):
     with pytest.raises(ConfigError, match=next(iter(setting))):
         ServeSettings(index=place, **setting)
+
+
+@pytest.mark.parametrize("route", ["save", "reload"])
+def test_a_save_or_a_reload_that_has_begun_is_waited_for(place, monkeypatch, route):
+    with serving(index=place, deadline=0.2) as client:
+        service = client.app.state.service
+        begun, release = threading.Event(), threading.Event()
+
+        def slow(*arguments):
+            begun.set()
+            return release.wait(60)
+
+        target = (service.live, "fold") if route == "save" else (service, "reload")
+        monkeypatch.setattr(*target, slow)
+        threading.Timer(1.0, release.set).start()
+        answer = client.post(f"/v1/{route}")
+        assert (answer.status_code, answer.json()["done"]) == (200, True)
+
+        begun.clear()
+        release.clear()
+        service._slow_pool.submit(release.wait)  # it cannot begin: then it is never done
+        answer = client.post(f"/v1/{route}")
+        assert (answer.status_code, "nothing was done" in answer.text) == (504, True)
+        release.set()
+        service._slow_pool.submit(int).result(60)
+        assert not begun.is_set()
+        monkeypatch.undo()
+
+
+def test_an_explanation_looks_into_no_more_buckets_than_the_limit(place):
+    with serving(index=place, max_probe=3) as client:
+        ask = {"vector": [0.0] * DIM, "fill": "none"}
+        answer = client.post("/v1/explain", json={**ask, "bucket_ids": [0, 1, 2, 3]})
+        assert answer.status_code == 422
+        assert answer.json()["error"] == "the number of bucket_ids=4 must be <= max_probe=3"
+        assert client.post("/v1/explain", json={**ask, "bucket_ids": [0, 1, 2]}).status_code == 200

@@ -1,5 +1,7 @@
 """Every route answers what the library says."""
 
+import json
+
 import numpy as np
 import pytest
 from services import DIM, N_ITEMS, SHAPE, make_index, serving
@@ -247,3 +249,43 @@ def test_names_of_classes_come_from_a_file(place, tmp_path):
     with serving(index=place, names=tmp_path / "names.txt") as client:
         names = client.get("/v1/stats").json()["label_names"]
     assert names == {"0": "ant", "1": "bee", "2": "cat", "3": "3", "4": "4"}
+
+
+def strictly(answer):
+    """Read JSON as others do, who know no Infinity."""
+
+    def refuse(word):
+        raise ValueError(f"{word} is no JSON")
+
+    assert answer.status_code == 200
+    return json.loads(answer.content, parse_constant=refuse)
+
+
+def test_numbers_beyond_float32_are_null(tmp_path):
+    HashIndex.build([1, 1], [[3e38] * 4, [0.0] * 4], shape=SHAPE).save(tmp_path / "index")
+    with serving(index=tmp_path / "index") as client:
+        far = [-3e38] * 4
+        told = strictly(client.post("/v1/search", json={"vectors": [far], "bucket_ids": [[1]]}))
+        assert told["ids"] == [[0, 1]]  # as far apart as float32 can say, so ordered by id
+        assert told["distances"] == [[None, None]]
+        scores = [[0.0, 1.0, -1e300, 0.0], [-1e300, -1e300, -1e300, -1e300]]
+        told = strictly(client.post("/v1/explain", json={"vector": far, "scores": scores}))
+        assert told["levels"][0]["scores"] == [0.0, 1.0, None, 0.0]
+        assert told["levels"][1]["nodes"][0]["score"] is None
+        assert {bucket["score"] for bucket in told["buckets"]} == {None}
+        assert told["results"][0]["distance"] is None
+
+
+def test_when_ids_are_used_up_this_is_said_and_free_ones_are_taken(client, place):
+    item = {"vectors": [[0.0] * DIM], "bucket_ids": [[1]], "labels": [0]}
+    last = 2**63 - 1
+    assert client.post("/v1/items", json={**item, "ids": [last]}).json()["ids"] == [last]
+    for _ in range(2):
+        answer = client.post("/v1/items", json=item)
+        assert answer.status_code == 422
+        assert "the next free id is 9223372036854775808" in answer.json()["error"]
+    assert client.post("/v1/items", json={**item, "ids": [5000]}).json()["ids"] == [5000]
+    assert client.post("/v1/save").json()["done"] is True
+    ask = {"vectors": item["vectors"], "bucket_ids": [[1]], "filter_ids": [last]}
+    assert client.post("/v1/search", json=ask).json()["ids"] == [[last]]
+    HashIndex.load(place).verify()

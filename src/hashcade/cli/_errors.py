@@ -32,7 +32,7 @@ _OPTIONS = [
 _WAYS_OUT = [
     (r"is no hashcade model", "make a model with: hashcade train DATA -o MODEL"),
     (r"holds no index", "make an index with: hashcade build MODEL DATA -o INDEX"),
-    (r"was built with another model", "give the right one with --model, or build again"),
+    (r"was built with another model: .* has \w{12}$", "restore the right one, or build again"),
     (r"^[^:;]* does not exist$", "check the path"),
     (r"not an image that can be read", "remove the file, or pass it over with --skip-bad"),
     (r"has \d+ pixels, max_pixels=", "make it smaller, or pass it over with --skip-bad"),

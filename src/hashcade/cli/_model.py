@@ -72,17 +72,25 @@ def encode_items(hasher: Hasher, items: Any, *, with_scores: bool, quiet: bool) 
     )
 
 
-def model_of_index(index: Path, origin: Origin | None, given: Path | None) -> Path:
-    """The directory of the model that an index was built with."""
+def model_of_index(
+    index: Path, origin: Origin | None, given: Path | None, *, by: str = "--model"
+) -> Path:
+    """The directory of the model that an index was built with; ``by`` is how another is given."""
     path = given or (origin.model if origin else None)
     if path is None:
-        raise ConfigError(f"{index} does not say which model it was built with; give --model")
+        raise ConfigError(f"{index} does not say which model it was built with; give {by}")
     if not path.exists():
         if given is not None:
             raise StorageError(f"{path} does not exist; check the path")
-        raise StorageError(f"{index} was built with {path}, which is gone; say where: --model")
+        raise StorageError(f"{index} was built with {path}, which is gone; say where: {by}")
     if origin is not None:
-        origin.check_model(path)
+        from hashcade.index import model_fingerprint
+
+        model_fingerprint(path)  # what is wrong with the model itself is said in its own words
+        try:
+            origin.check_model(path)
+        except StorageError as error:
+            raise StorageError(f"{error}; give the right one with {by}, or build again") from None
     return path
 
 

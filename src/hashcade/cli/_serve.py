@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,8 +13,7 @@ from hashcade.cli._directory import kind_of
 from hashcade.cli._model import model_of_index
 from hashcade.errors import ConfigError, StorageError
 
-if TYPE_CHECKING:
-    from hashcade.index import Origin
+_BY = "hashcade serve MODEL INDEX (or do without: --no-model)"
 
 
 def serve(
@@ -47,6 +46,10 @@ def serve(
             help="Pictures of the items: a folder, .npy, .npz or .json.",
         ),
     ] = None,
+    no_model: Annotated[
+        bool,
+        typer.Option("--no-model", help="Do without the model: queries bring buckets or scores."),
+    ] = False,
     names: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Names of the classes, one a line.")
     ] = None,
@@ -59,11 +62,14 @@ def serve(
     Examples:
       hashcade serve index/
       hashcade serve model/ index/ --port 9000
+      hashcade serve index/ --no-model           needs no torch
       HASHCADE_TOKEN=$(openssl rand -hex 16) hashcade serve index/ --host 0.0.0.0
     """
     if len(paths) > 2:
         raise ConfigError(f"{len(paths)} paths were given, must be INDEX or MODEL INDEX")
     *given, index = paths
+    if no_model and given:
+        raise ConfigError(f"--no-model and the model {given[0]} were given, must be one of them")
     if not index.exists():
         raise StorageError(f"{index} does not exist; check the path")
     if kind_of(index) != "index":
@@ -73,10 +79,8 @@ def serve(
 
     origin = read_origin(index)
     model = None
-    if given or (origin is not None and origin.model is not None):
-        model = model_of_index(index, origin, given[0] if given else None)
-    if pictures is None and origin is not None:
-        pictures = _pictures_of(origin)
+    if given or (origin is not None and origin.model is not None and not no_model):
+        model = model_of_index(index, origin, given[0] if given else None, by=_BY)
     token = os.environ.get("HASHCADE_TOKEN")
     if token_file is not None:
         token = token_file.read_text("utf-8").strip()
@@ -85,17 +89,5 @@ def serve(
     log_to_stderr()
     run(
         index, model, host=host, port=port, token=token, pictures=pictures, names=names,
-        read_only=read_only, access_log=access_log,
+        own_pictures=True, read_only=read_only, access_log=access_log,
     )  # fmt: skip
-
-
-def _pictures_of(origin: Origin) -> Path | None:
-    """The folder that an index was built from, if its images are still the items in their order."""
-    from hashcade.data._folder import class_folders, images_below
-
-    root = origin.data
-    if root is None or not origin.names or not root.is_dir():
-        return None
-    files = [file for folder in class_folders(root) for file in images_below(folder)]
-    names = tuple(file.relative_to(root).as_posix() for file in files)
-    return root if names == origin.names else None

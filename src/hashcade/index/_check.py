@@ -137,6 +137,16 @@ def checked_ids(name: str, value: object, n: int | None = None) -> Int64s:
     return ids
 
 
+def following_ids(next_id: int, n: int) -> Int64s:
+    """Return the next ``n`` ids for items that were given none."""
+    if next_id + n > 2**63:
+        raise ValueError(
+            f"the next free id is {next_id}, with {n} items ids would go beyond 2**63-1;"
+            " give ids that are free"
+        )
+    return np.arange(n, dtype=np.int64) + np.int64(next_id) if n else np.empty(0, dtype=np.int64)
+
+
 def checked_labels(value: object, n: int) -> Int64s:
     """Return labels as int64[n]."""
     labels = as_array("labels", value)

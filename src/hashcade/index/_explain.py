@@ -12,22 +12,32 @@ from hashcade.index._search import Request, check_blocks, make_plan, run
 from hashcade.index._snapshot import Snapshot
 
 
-def explain(snapshot: Snapshot, request: Request) -> dict[str, Any]:
-    """See ``HashIndex.explain``; the request has one query."""
+def explain(
+    snapshot: Snapshot, request: Request, shown: npt.NDArray[Any] | None = None
+) -> dict[str, Any]:
+    """See ``HashIndex.explain``; the request has one query.
+
+    ``shown`` are its slot scores, (1, depth, width), if it is the request that has none: what is
+    known of a query whose buckets are not simply those of its best slots.
+    """
     visits, candidates, truncated = make_plan(snapshot, request)
     check_blocks(snapshot, visits)
     result = run(snapshot, request)
-    scores = request.scores[0].astype(np.float64) if request.mode == BY_SCORES else None
+    known = request.scores if request.mode == BY_SCORES else shown
+    scores = None if known is None else known[0].astype(np.float64)
     own = _own_buckets(snapshot, request, visits)
     found = [int(i) for i in result.ids[0] if i >= 0]
     sources: dict[int, list[int]] = {i: [] for i in found}
     labels: dict[int, int] = {}
     buckets = []
-    for number in dict.fromkeys(visits[:, 4].tolist()):
+    parts_of: dict[int, list[tuple[int, int, int]]] = {}  # of each bucket, in order of the visits
+    for _, segment_number, start, stop, number in visits.tolist():
+        parts_of.setdefault(number, []).append((segment_number, start, stop))
+    asked_for = set(own)
+    for number, parts in parts_of.items():
         bucket = int(snapshot.directory.buckets[number])
-        parts = [v for v in visits.tolist() if v[4] == number]
         looked_at = 0
-        for _, segment_number, start, stop, _ in parts:
+        for segment_number, start, stop in parts:
             view = snapshot.views[segment_number]
             rows = np.arange(start, stop)
             if len(view.dead):
@@ -43,7 +53,7 @@ def explain(snapshot: Snapshot, request: Request) -> dict[str, Any]:
             {
                 **_bucket(snapshot, number, scores),
                 "looked_at": looked_at,
-                "fill": bucket not in own,
+                "fill": bucket not in asked_for,
             }
         )
     return {

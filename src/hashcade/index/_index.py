@@ -19,6 +19,7 @@ from hashcade.index import _browse as browse
 from hashcade.index import _check as check
 from hashcade.index import _store as store
 from hashcade.index._explain import explain
+from hashcade.index._origin import forget_origin
 from hashcade.index._search import SearchResult, checked_request, run
 from hashcade.index._snapshot import Snapshot, empty_snapshot
 from hashcade.index._stats import stats
@@ -179,7 +180,7 @@ class HashIndex:
                 raise ValueError(f"labels must be given for all items or none: the index {has}")
             classes = None if labels is None else check.checked_labels(labels, n)
             if ids is None:
-                names = np.arange(old.next_id, old.next_id + n, dtype=np.int64)
+                names = check.following_ids(old.next_id, n)
             else:
                 names = check.checked_ids("ids", ids, n)
                 present = [name for name, here in zip(names, self._has(names), strict=True) if here]
@@ -242,7 +243,9 @@ class HashIndex:
 
         At every moment, whatever happens, the directory holds the old state or the new one. What
         is there already and did not change is not written again. Other indexes that were loaded
-        from the directory go on with what they loaded.
+        from the directory go on with what they loaded. What the directory says of the origin of
+        an index (:func:`read_origin`) stays if this one was loaded from it or saved to it before;
+        else it is removed.
 
         Raises
         ------
@@ -272,6 +275,8 @@ class HashIndex:
                     self._home = (here, expected | {generation})
                 raise
             self._home = (here, frozenset({generation}))
+            if expected is None:
+                forget_origin(directory)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, mmap: bool = True) -> HashIndex:
@@ -344,6 +349,17 @@ class HashIndex:
             ``fill``. ``results``: id, distance, label, and the ``buckets`` it came from.
             ``candidates``, ``truncated``, ``n_items``.
         """
+        return self._explain(vector, None, bucket_ids, scores, **options)
+
+    def _explain(
+        self,
+        vector: npt.ArrayLike,
+        shown: npt.NDArray[Any] | None,
+        bucket_ids: npt.ArrayLike | None = None,
+        scores: npt.ArrayLike | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """Explain with scores to show even if it is ``bucket_ids`` that say where to look."""
         settings: dict[str, Any] = {
             "n_neighbors": 10, "n_probe": None, "max_candidates": None, "fill": "path",
             "filter_ids": None, "exclude_self": False, "metric": "euclidean", "threads": None,
@@ -357,7 +373,7 @@ class HashIndex:
         if len(query) != 1:
             raise ValueError(f"vector has {len(query)} rows, must be one vector")
         request = checked_request(snapshot, query, bucket_ids=bucket_ids, scores=scores, **settings)
-        return explain(snapshot, request)
+        return explain(snapshot, request, shown)
 
     def item(self, item_id: int) -> dict[str, Any]:
         """Return what is known of one item: ``id``, ``label``, ``bucket_ids``, ``vector``."""

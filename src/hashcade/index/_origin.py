@@ -6,6 +6,10 @@ therefore has two more files beside the manifest, which the index itself does no
     index/
         origin.json    the model with its fingerprint, the data, names of the classes
         names.json     what each item is called, by id; missing if items have no names
+
+They stay when an index that was loaded from the directory is saved back to it, for it is the same
+index with changes. When any other index is saved into the directory, they are removed: they spoke
+of what was there before.
 """
 
 from __future__ import annotations
@@ -156,6 +160,16 @@ def write_origin(
     }
     text = json.dumps(origin, indent=1, ensure_ascii=False) + "\n"
     _write(directory / ORIGIN_NAME, text.encode())
+
+
+def forget_origin(directory: Path) -> None:
+    """Remove the two files, if they are there: the directory has another index now."""
+    for name in (ORIGIN_NAME, NAMES_NAME):  # in this order: names alone mean nothing
+        try:
+            (directory / name).unlink(missing_ok=True)
+        except OSError as error:
+            where = directory / name
+            raise StorageError(f"cannot remove {where}: {error.strerror or error}") from error
 
 
 def _both_ways(home: Path, path: Path | None) -> dict[str, str] | None:

@@ -252,10 +252,7 @@ class Hasher(Settings, EstimatorHabits):
 
     def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Bucket ids, int64[n, sparsity], best first."""
-        scores = self.scores(X)
-        if self._plan.n_codes:
-            return assign_to_book(scores, self.codebook_, self.shape_)
-        return self.shape_.scores_to_bucket_ids(scores)
+        return self._assigned(self.scores(X))
 
     def embed(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Vectors for re-ranking, float32[n, size]: for embeddings the given ones by default."""
@@ -400,6 +397,12 @@ class Hasher(Settings, EstimatorHabits):
     def _apply(self, what: str, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         model, _ = self._fitted()
         return in_chunks(model, what, torch.from_numpy(self._checked_items(X)))
+
+    def _assigned(self, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+        """Bucket ids of items with these slot scores."""
+        if self._plan.n_codes:
+            return assign_to_book(scores, self.codebook_, self.shape_)
+        return self.shape_.scores_to_bucket_ids(scores)
 
     def _checked_items(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Items of the shape that was learned from."""

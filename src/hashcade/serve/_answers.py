@@ -40,8 +40,11 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def as_json(value: object) -> Response:
-    """Answer with a value that is known to be of the documented form."""
-    return Response(to_json(value), media_type="application/json")
+    """Answer with a value that is known to be of the documented form.
+
+    What is beyond the range of float32 becomes null: JSON has no infinity.
+    """
+    return Response(to_json(value, inf_nan_mode="null"), media_type="application/json")
 
 
 def service_of(request: Request) -> Service:

@@ -1,4 +1,4 @@
-"""From items to vectors and slot scores, with a learned hasher: the one place that needs torch."""
+"""From items to vectors, slot scores and buckets, with a hasher: the one place with torch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from hashcade._extras import require_extra
 from hashcade.errors import ConfigError
+from hashcade.index._origin import model_fingerprint
 
 if TYPE_CHECKING:
     from hashcade.index._index import HashIndex
@@ -22,6 +23,11 @@ class Encoder:
     ----------
     item_shape : tuple of int
         ``(size,)`` for embeddings, ``(height, width, 3)`` for images.
+    by_path : bool
+        Whether an item's buckets are those of its best slots, so that its scores alone say where
+        to look. With a code book they are not.
+    fingerprint : str
+        See ``model_fingerprint``.
     class_names : list of str, or None
         Names of the classes, if the hasher was trained with names.
     """
@@ -30,17 +36,19 @@ class Encoder:
         require_extra("torch", "train")
         from hashcade.learn._hasher import Hasher
 
+        self.fingerprint = model_fingerprint(path)
         self._hasher: Any = Hasher.load(path)
         _, plan = self._hasher._fitted()
         self.item_shape: tuple[int, ...] = tuple(plan.item_shape)
         # Whether a stored vector is what the hasher takes: then it can be hashed anew.
         self.vectors_are_items = plan.backbone is None and plan.embedding_size is None
         self.vectors_are_items &= not plan.unit_length
+        self.by_path = not hasattr(self._hasher, "codebook_")
         classes = self._hasher.classes_
         named = classes.dtype.kind == "U"
         self.class_names = [str(name) for name in classes] if named else None
         # A first call finds out what the vectors look like, and pays for what first calls pay.
-        vectors, _ = self.encode(
+        vectors, _, _ = self.encode(
             np.zeros((1, *self.item_shape), np.uint8 if self.images else float)
         )
         self.refuse_unfit(path, index, vectors.shape[1])
@@ -60,10 +68,14 @@ class Encoder:
 
     def encode(
         self, items: npt.ArrayLike
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Return vectors, float32[n, dim], and slot scores, float32[n, depth, width]."""
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """Return vectors, float32[n, dim], slot scores, float32[n, depth, width], and buckets.
+
+        The buckets, int64[n, sparsity], are those that ``Hasher.transform`` gives.
+        """
         own = np.array(items)  # bytes that came over the wire are read-only, which torch minds
-        return self._hasher.embed(own), self._hasher.scores(own)
+        scores = self._hasher.scores(own)
+        return self._hasher.embed(own), scores, self._hasher._assigned(scores)
 
     def scores(self, items: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Return slot scores alone."""

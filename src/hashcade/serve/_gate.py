@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+from urllib.parse import quote
 
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
@@ -55,6 +56,8 @@ class Gate:
         self._token = None if settings.token is None else _digest(settings.token.encode())
         # Without a token a page of another site could reach us through a name that it controls.
         self._any_host = settings.token is not None or not is_loopback(settings.host)
+        own = settings.host.lower().strip("[]")
+        self._local_names = _LOCAL_NAMES | {f"[{own}]" if ":" in own else own}
         self.under_way = 0
         metrics.gauge("hashcade_requests_under_way", "Requests under way", lambda: self.under_way)
 
@@ -89,16 +92,16 @@ class Gate:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.answered(route, status, time.perf_counter() - start)
             if self._settings.access_log:
-                log.info("%s %s %d", scope["method"], scope["path"], status)
+                log.info("%s %s %d", scope["method"], _on_one_line(scope["path"]), status)
 
     # -- who asks, and how many --------------------------------------------------------------------
 
     def _refusal(self, scope: Scope) -> tuple[int, str, list[tuple[bytes, bytes]]] | None:
         """Status, reason and headers of a request that goes no further."""
         headers = dict(scope["headers"])
-        host = headers.get(b"host", b"").decode("latin-1")
+        host = headers.get(b"host", b"").decode("latin-1").lower()
         name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
-        if not self._any_host and name not in _LOCAL_NAMES:
+        if not self._any_host and name not in self._local_names:
             return 403, "the Host header must be localhost: others need a token", []
         path = scope["path"]
         if self._token is not None and path != HEALTH:
@@ -106,7 +109,7 @@ class Gate:
             if sent is None or not hmac.compare_digest(_digest(sent), self._token):
                 ask = [(b"www-authenticate", b'Basic realm="hashcade", charset="UTF-8"')]
                 return 401, "a token is needed: Authorization: Bearer ...", ask
-        origin = headers.get(b"origin", b"").decode("latin-1")
+        origin = headers.get(b"origin", b"").decode("latin-1").lower()
         if origin and scope["method"] not in _READING and origin.partition("://")[2] != host:
             return 403, "changes and searches are not taken from pages of other sites", []
         length = headers.get(b"content-length", b"0")
@@ -147,6 +150,11 @@ class Gate:
             return message
 
         return limited
+
+
+def _on_one_line(path: str) -> str:
+    """A path as it can be sent: decoded, it may hold what ends a line or moves the cursor."""
+    return quote(path, safe="/:@!$&'()*+,;=", errors="replace")
 
 
 def _digest(token: bytes) -> bytes:

@@ -22,7 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade.errors import StorageError
-from hashcade.index._check import checked_buckets, checked_ids, checked_labels, checked_vectors
+from hashcade.index._check import (
+    checked_buckets,
+    checked_ids,
+    checked_labels,
+    checked_vectors,
+    following_ids,
+)
 from hashcade.index._index import HashIndex
 from hashcade.index._manifest import MANIFEST_NAME
 from hashcade.index._store import read_manifest
@@ -157,7 +163,7 @@ class LiveIndex:
                 raise ValueError(f"labels must be given for all items or none: the index {has}")
             classes = None if labels is None else checked_labels(labels, n)
             if ids is None:
-                return Add(np.arange(next_id, next_id + n), buckets, values, classes)
+                return Add(following_ids(next_id, n), buckets, values, classes)
             return Add(checked_ids("ids", ids, n), buckets, values, classes)
 
         return self._submit(prepare)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from hashcade._extras import require_extra
 from hashcade.data._folder import class_folders, images_below
 from hashcade.errors import DataError
+from hashcade.index._origin import Origin
 
 _SIDE = 192  # of what is handed out
 _KEPT = 4096  # small files in memory
@@ -187,6 +188,16 @@ def _listed(path: Path) -> Callable[[int], Path | None]:
             raise DataError(f"{path}: {name} of id {item} lies outside of {root}")
         files[item] = file
     return files.get
+
+
+def folder_of_origin(origin: Origin) -> Path | None:
+    """The folder that an index was built from, if its images are still the items in their order."""
+    root = origin.data
+    if root is None or not origin.names or not root.is_dir():
+        return None
+    files = [file for folder in class_folders(root) for file in images_below(folder)]
+    names = tuple(file.relative_to(root).as_posix() for file in files)
+    return root if names == origin.names else None
 
 
 def read_names(path: Path) -> list[str]:

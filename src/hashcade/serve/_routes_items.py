@@ -183,8 +183,9 @@ async def add_items(request: Request, body: schemas.AddRequest) -> Response:
 
 def _addition(encoded: Encoded, ids: Any, labels: Any) -> Any:
     """Add what was encoded to the index that the model belongs to, and to no other."""
-    buckets = encoded.table.shape.scores_to_bucket_ids(encoded.scores)
-    return partial(encoded.live.add, buckets, encoded.vectors, ids, labels, epoch=encoded.epoch)
+    return partial(
+        encoded.live.add, encoded.bucket_ids, encoded.vectors, ids, labels, epoch=encoded.epoch
+    )
 
 
 @router.post(

@@ -93,12 +93,14 @@ async def search(request: Request, body: SearchRequest) -> Response:
     _limited(service, body, len(body.vectors))
     vectors: Any = body.vectors
     scores: Any = None if body.scores is None else as_scores(body.scores)
+    where: dict[str, Any] = {"bucket_ids": body.bucket_ids, "scores": scores}
     if body.bucket_ids is None and scores is None:
         encode = partial(service.encode_items, body.vectors)
-        _, index, _, vectors, scores = await service.slow_thread(deadline, encode)
+        encoded = await service.slow_thread(deadline, encode)
+        index, vectors, where = encoded.table, encoded.vectors, encoded.where(body.n_probe)
     own: Any = False if body.exclude_ids is None else np.array(body.exclude_ids, dtype=np.int64)
     work = partial(
-        _search, index, vectors, bucket_ids=body.bucket_ids, scores=scores,
+        _search, index, vectors, **where,
         filter_ids=body.filter_ids, exclude_self=own, **_options(body),
     )  # fmt: skip
     return _listed(service, index, await service.search_thread(deadline, work))
@@ -143,10 +145,12 @@ async def search_arrays(
         vectors, buckets, scores = wire.read_query(
             body, options.n_queries, options.where, dim, index.shape
         )
+    where: dict[str, Any] = {"bucket_ids": buckets, "scores": scores}
     if by_model:
         encode = partial(service.encode_items, vectors)
-        _, index, _, vectors, scores = await service.slow_thread(deadline, encode)
-    work = partial(_search, index, vectors, bucket_ids=buckets, scores=scores, **_options(options))
+        encoded = await service.slow_thread(deadline, encode)
+        index, vectors, where = encoded.table, encoded.vectors, encoded.where(options.n_probe)
+    work = partial(_search, index, vectors, **where, **_options(options))
     per_query = options.n_probe or (index.shape.sparsity if buckets is None else buckets.shape[1])
     if service.is_short(index, options.n_queries * per_query):
         result = work()
@@ -168,9 +172,10 @@ async def search_image(request: Request, options: SearchOptions) -> Response:
     _limited(service, options, 1)
     body = await raw_body(request, *IMAGE_TYPES, wire.MEDIA_TYPE)
     encode = partial(service.encode_image, body)
-    _, index, _, vectors, scores = await service.slow_thread(deadline, encode)
-    work = partial(_search, index, vectors, scores=scores, **_options(options))
-    return _listed(service, index, await service.search_thread(deadline, work))
+    encoded = await service.slow_thread(deadline, encode)
+    where = encoded.where(options.n_probe)
+    work = partial(_search, encoded.table, encoded.vectors, **where, **_options(options))
+    return _listed(service, encoded.table, await service.search_thread(deadline, work))
 
 
 @router.get("/search/item/{item_id}", responses={200: {"model": SearchAnswer}, **problems(404)})
@@ -199,13 +204,13 @@ def _explained(
     service: Service,
     index: HashIndex,
     vector: Any,
-    bucket_ids: Any,
+    where: dict[str, Any],
     scores: npt.NDArray[Any] | None,
     **options: Any,
 ) -> Response:
-    """Explain a search, with some items of each bucket to look at."""
+    """Explain a search, with some items of each bucket to look at, and scores if there are any."""
     with errors_as_answers():
-        told = index.explain(vector, bucket_ids=bucket_ids, scores=scores, **options)
+        told = index._explain(vector, scores, **where, **options)
         for level, described in enumerate(told["levels"]):
             described["scores"] = None if scores is None else scores[0][level].tolist()
         for bucket in told["buckets"]:
@@ -236,14 +241,20 @@ async def explain(request: Request, body: ExplainRequest) -> Response:
     service, deadline = service_of(request), deadline_of(request)
     index = service.index
     _limited(service, body, 1)
+    if body.bucket_ids is not None:
+        given = len(body.bucket_ids)
+        within("the number of bucket_ids", given, "max_probe", service.settings.max_probe)
     vector: Any = body.vector
     scores: Any = None
     if body.scores is not None:
         scores = as_scores([body.scores])
+    where: dict[str, Any] = {"bucket_ids": body.bucket_ids, "scores": scores}
     if body.bucket_ids is None and scores is None:
         encode = partial(service.encode_items, [body.vector])
-        _, index, _, vector, scores = await service.slow_thread(deadline, encode)
-    work = partial(_explained, service, index, vector, body.bucket_ids, scores, **_options(body))
+        encoded = await service.slow_thread(deadline, encode)
+        index, vector, scores = encoded.table, encoded.vectors, encoded.scores
+        where = encoded.where(body.n_probe)
+    work = partial(_explained, service, index, vector, where, scores, **_options(body))
     return await service.search_thread(deadline, work)
 
 
@@ -259,8 +270,11 @@ async def explain_image(request: Request, options: SearchOptions) -> Response:
     _limited(service, options, 1)
     body = await raw_body(request, *IMAGE_TYPES, wire.MEDIA_TYPE)
     encode = partial(service.encode_image, body)
-    _, index, _, vectors, scores = await service.slow_thread(deadline, encode)
-    work = partial(_explained, service, index, vectors, None, scores, **_options(options))
+    encoded = await service.slow_thread(deadline, encode)
+    work = partial(
+        _explained, service, encoded.table, encoded.vectors, encoded.where(options.n_probe),
+        encoded.scores, **_options(options),
+    )  # fmt: skip
     return await service.search_thread(deadline, work)
 
 
@@ -273,10 +287,12 @@ async def explain_item(request: Request, item_id: ItemId, options: SearchOptions
     service, deadline = service_of(request), deadline_of(request)
     _limited(service, options, 1)
     encode = partial(service.encode_item, item_id)
-    index, item, scores = await service.slow_thread(deadline, encode)
-    buckets = item["bucket_ids"] if scores is None else None
+    index, item, scores, by_path = await service.slow_thread(deadline, encode)
+    where: dict[str, Any] = {"scores": scores}
+    if scores is None or not (by_path or options.n_probe is not None):
+        where = {"bucket_ids": item["bucket_ids"][None]}
     work = partial(
-        _explained, service, index, item["vector"], buckets, scores,
+        _explained, service, index, item["vector"], where, scores,
         exclude_self=[item_id], **_options(options),
     )  # fmt: skip
     return await service.search_thread(deadline, work)

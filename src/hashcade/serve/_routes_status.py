@@ -98,7 +98,8 @@ async def stats(request: Request) -> Response:
 async def save(request: Request) -> Response:
     """Save the index now. Changes are on disk without this too, in the journal."""
     service = service_of(request)
-    done = await service.slow_thread(deadline_of(request), partial(_folded, service))
+    work = partial(_folded, service)
+    done = await service.slow_thread(deadline_of(request), work, finish=True)
     return as_json({"done": done, "n_items": len(service.index)})
 
 
@@ -111,7 +112,8 @@ def _folded(service: Service) -> bool:
 async def reload(request: Request) -> Response:
     """Serve the index and the model that stand at their paths now. Searches go on meanwhile."""
     service = service_of(request)
-    done = await service.slow_thread(deadline_of(request), partial(_reloaded, service))
+    work = partial(_reloaded, service)
+    done = await service.slow_thread(deadline_of(request), work, finish=True)
     return as_json({"done": done, "n_items": len(service.index)})
 
 

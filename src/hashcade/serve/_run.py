@@ -115,7 +115,7 @@ def _listening(host: str, port: int) -> socket.socket:
 def _reload(service: Any) -> None:
     try:
         changed = service.reload_soon().result()
-        log.info("read again: %s", "a new index" if changed else "nothing new")
+        log.info("read again: %s", "a new index or model" if changed else "nothing new")
     except HashcadeError as error:
         log.error("the old index stays: %s", error)
 

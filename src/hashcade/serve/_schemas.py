@@ -11,6 +11,7 @@ Id = Annotated[int, Field(ge=0, le=_MAX)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=_MAX)]
 Label = Annotated[int, Field(ge=-(2**63), le=_MAX)]
+Told = float | None  # a number that may be infinite, which JSON has no word for
 Vector = Annotated[list[Number], Field(min_length=1)]
 
 
@@ -83,7 +84,7 @@ class SearchAnswer(BaseModel):
     """Neighbours of each query, best first: as many as there are."""
 
     ids: list[list[int]]
-    distances: list[list[float]]
+    distances: list[list[Told]] = Field(description="Null: beyond the range of float32.")
     candidates: list[int] = Field(description="Items that were looked at.")
     truncated: list[bool]
     n_items: int = Field(description="Items in the index.")
@@ -93,7 +94,7 @@ class Slot(BaseModel):
     """A slot that the query goes through."""
 
     slot: int
-    score: float | None
+    score: Told
     rank: int | None
     n_buckets: int
     n_entries: int
@@ -104,7 +105,9 @@ class Level(BaseModel):
 
     level: int
     nodes: list[Slot]
-    scores: list[float] | None = Field(description="Of all slots of the level.")
+    scores: list[Told] | None = Field(
+        description="Of all slots of the level; null: beyond the range of float32."
+    )
 
 
 class VisitedBucket(BaseModel):
@@ -114,7 +117,7 @@ class VisitedBucket(BaseModel):
     path: list[int]
     size: int
     classes: dict[str, int] | None = Field(description="Entries of each label, most first.")
-    score: float | None
+    score: Told
     looked_at: int
     fill: bool = Field(description="Whether it was visited for want of neighbours.")
     items: list[ItemBrief] = Field(description="The first of its items.")
@@ -131,7 +134,7 @@ class ItemBrief(BaseModel):
 class Neighbour(ItemBrief):
     """An item that was found."""
 
-    distance: float
+    distance: Told = Field(description="Null: beyond the range of float32.")
     buckets: list[int]
 
 

@@ -8,6 +8,7 @@ import io
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,10 +17,11 @@ from starlette.exceptions import HTTPException
 
 from hashcade.errors import CorruptIndexError, DataError, StorageError
 from hashcade.index._index import HashIndex
+from hashcade.index._origin import model_fingerprint, read_origin
 from hashcade.serve._encoder import Encoder
 from hashcade.serve._live import BusyError, LiveIndex, ReadOnlyError
 from hashcade.serve._metrics import Metrics
-from hashcade.serve._pictures import Pictures, decode_image, read_names
+from hashcade.serve._pictures import Pictures, decode_image, folder_of_origin, read_names
 from hashcade.serve._settings import ServeSettings
 
 log = logging.getLogger("hashcade.serve")
@@ -33,8 +35,24 @@ class Encoded(NamedTuple):
     live: LiveIndex
     table: HashIndex
     epoch: int
+    by_path: bool  # see Encoder
     vectors: npt.NDArray[np.float32]
     scores: npt.NDArray[np.float32]
+    bucket_ids: npt.NDArray[np.int64]
+
+    def where(self, n_probe: int | None) -> dict[str, Any]:
+        """Where to look: as a search says it, and the same buckets that the items lie in."""
+        if self.by_path or n_probe is not None:
+            return {"scores": self.scores}
+        return {"bucket_ids": self.bucket_ids}
+
+
+class _Company(NamedTuple):
+    """What is served along with an index."""
+
+    encoder: Encoder | None
+    pictures: Pictures | None
+    names: list[str] | None
 
 
 def found(index: HashIndex, item_id: int) -> dict[str, Any]:
@@ -56,11 +74,7 @@ class Service:
         self._slow_pool = ThreadPoolExecutor(1, "hashcade-encode")  # torch, Pillow: one at a time
         self.live = self._opened_live()
         try:
-            self.encoder = self._opened_encoder(self.live.index)
-            self.pictures = None
-            if settings.pictures is not None:
-                self.pictures = Pictures(settings.pictures, max_pixels=settings.max_pixels)
-            self._names = self._opened_names()
+            self._take(self._opened(self.live.path, self.live.index))
             _warm_up(self.live.index)
         except BaseException:
             self.live.close()
@@ -83,15 +97,37 @@ class Service:
         live.on_commit = self.metrics.committed
         return live
 
-    def _opened_encoder(self, index: HashIndex) -> Encoder | None:
-        return None if self.settings.model is None else Encoder(self.settings.model, index)
+    def _opened(self, directory: Path, index: HashIndex, known: Encoder | None = None) -> _Company:
+        """Open what goes with an index. ``known`` is served on if it is the model still."""
+        settings = self.settings
+        origin = read_origin(directory)
+        encoder = None
+        if settings.model is not None:
+            if origin is not None:
+                origin.check_model(settings.model)
+            if known is not None and known.fingerprint == model_fingerprint(settings.model):
+                encoder = known
+            else:
+                encoder = Encoder(settings.model, index)
+        place = settings.pictures
+        if place is None and settings.own_pictures and origin is not None:
+            place = folder_of_origin(origin)
+        pictures = None if place is None else Pictures(place, max_pixels=settings.max_pixels)
+        # Labels are numbers of the data that the index was built from, which may have had other
+        # classes than the model was trained on.
+        names = None
+        if settings.names is not None:
+            names = read_names(settings.names)
+        elif origin is not None and origin.class_names:
+            names = [str(name) for name in origin.class_names]
+        elif pictures is not None and pictures.class_names is not None:
+            names = pictures.class_names
+        elif encoder is not None:
+            names = encoder.class_names
+        return _Company(encoder, pictures, names)
 
-    def _opened_names(self) -> list[str] | None:
-        if self.settings.names is not None:
-            return read_names(self.settings.names)
-        if self.pictures is not None and self.pictures.class_names is not None:
-            return self.pictures.class_names
-        return None if self.encoder is None else self.encoder.class_names
+    def _take(self, company: _Company) -> None:
+        self.encoder, self.pictures, self._names = company
 
     @property
     def index(self) -> HashIndex:
@@ -124,9 +160,14 @@ class Service:
             index._snapshot.__dict__["mean_visited"] = mean
         return bool(n_visits * mean * index.dim < _SHORT)
 
-    async def slow_thread(self, deadline: float, work: Callable[[], T]) -> T:
-        """Run what decodes or encodes, one after the other."""
-        return await _before(deadline, self._slow_pool.submit(work))
+    async def slow_thread(
+        self, deadline: float, work: Callable[[], T], *, finish: bool = False
+    ) -> T:
+        """Run what decodes or encodes, one after the other.
+
+        With ``finish``, for what changes something, it is waited for once it has begun.
+        """
+        return await _before(deadline, self._slow_pool.submit(work), finish)
 
     def reload_soon(self) -> Future[bool]:
         """Reload in the thread in which that is done."""
@@ -176,7 +217,7 @@ class Service:
             )
         except DataError as error:
             raise HTTPException(422, str(error)) from None
-        return Encoded(self.live, self.index, self.live.epoch, *encoder.encode(pixels[None]))
+        return self._encoded(encoder, pixels[None])
 
     def encode_items(self, items: npt.ArrayLike) -> Encoded:
         """Encode embeddings."""
@@ -185,46 +226,60 @@ class Service:
         if self.encoder.images:
             raise HTTPException(422, "the model takes images: give bucket_ids or scores")
         with errors_as_answers():
-            return Encoded(self.live, self.index, self.live.epoch, *self.encoder.encode(items))
+            return self._encoded(self.encoder, items)
+
+    def _encoded(self, encoder: Encoder, items: npt.ArrayLike) -> Encoded:
+        live, by_path = self.live, encoder.by_path
+        return Encoded(live, live.index, live.epoch, by_path, *encoder.encode(items))
 
     def encode_item(
         self, item_id: int
-    ) -> tuple[HashIndex, dict[str, Any], npt.NDArray[np.float32] | None]:
-        """The index, an item of it, and its scores if what the model takes is here as well."""
+    ) -> tuple[HashIndex, dict[str, Any], npt.NDArray[np.float32] | None, bool]:
+        """The index, an item of it, its scores if what the model takes is here, and ``by_path``."""
         index, encoder = self.index, self.encoder
         item = found(index, item_id)
         if encoder is None:
-            return index, item, None
+            return index, item, None, True
+        scores = None
         if encoder.vectors_are_items:
-            return index, item, encoder.scores(item["vector"][None])
-        if encoder.images and self.pictures is not None:
+            scores = encoder.scores(item["vector"][None])
+        elif encoder.images and self.pictures is not None:
             height, width = encoder.item_shape[:2]
-            pixels = self.pictures.pixels(item_id, (height, width))
-            return index, item, None if pixels is None else encoder.scores(pixels[None])
-        return index, item, None
+            with contextlib.suppress(DataError):  # the picture is gone or damaged, the item is not
+                pixels = self.pictures.pixels(item_id, (height, width))
+                scores = None if pixels is None else encoder.scores(pixels[None])
+        return index, item, scores, encoder.by_path
 
     # -- a new index -------------------------------------------------------------------------------
 
     def reload(self) -> bool:
-        """Take over what stands at the paths of the settings now; False if it is what is served.
+        """Take over what stands at the paths of the settings now.
+
+        False if index and model are those that are served; pictures and names are read again.
 
         Runs in the slow thread: nothing is encoded meanwhile, everything else goes on.
         """
         old = self.live
         if self.settings.index.resolve() == old.path:
-            made: list[Encoder | None] = []
-            if not old.reload(lambda index: made.append(self._opened_encoder(index))):
+            made: list[_Company] = []
+            if old.reload(lambda index: made.append(self._opened(old.path, index))):
+                self._take(made[0])
+                return True
+            before = self.encoder
+            self._take(self._opened(old.path, old.index, before))
+            if self.encoder is before:
                 return False
-            self.encoder = made[0]
+            old.epoch += 1  # what the model before it encoded is not to be added any more
             return True
         live = self._opened_live()  # the path leads elsewhere: another directory was linked there
         try:
-            encoder = self._opened_encoder(live.index)
+            company = self._opened(live.path, live.index)
             _warm_up(live.index)
         except BaseException:
             live.close()
             raise
-        self.live, self.encoder = live, encoder
+        self.live = live
+        self._take(company)
         old.close()  # its changes are saved where they were made
         return True
 

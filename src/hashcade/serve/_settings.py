@@ -27,6 +27,9 @@ class ServeSettings:
         Where pictures of the items are: a folder with a folder of images per class (item ids count
         through them in the order of their names, as the loader does), an ``.npz`` or ``.npy`` of
         uint8[n, h, w, 3], or a ``.json`` file with a path for each id.
+    own_pictures
+        Without ``pictures``: show the folder of images that the index was built from, if its origin
+        names one that has not changed since.
     names
         File with the names of the classes, one a line or a JSON list, in the order of the labels.
     host, port
@@ -41,7 +44,8 @@ class ServeSettings:
     max_batch
         Queries of a search, and items of one change.
     max_neighbors, max_probe
-        Largest ``n_neighbors`` and ``n_probe``.
+        Largest ``n_neighbors`` and ``n_probe``; ``max_probe`` also limits
+        the ``bucket_ids`` of an explanation.
     max_filter
         Ids of a filter.
     max_pixels
@@ -63,6 +67,7 @@ class ServeSettings:
     index: Path
     model: Path | None = None
     pictures: Path | None = None
+    own_pictures: bool = False
     names: Path | None = None
     host: str = "127.0.0.1"
     port: int = 8000

@@ -137,7 +137,7 @@ function explained(told, picture, name) {
     el("ul", { class: "cards" }, told.buckets.slice(0, 12).map(bucketCard)),
     told.buckets.length > 12 ? el("p", { class: "note" }, `and ${number(told.buckets.length - 12)} more`) : null,
     el("h2", {}, `${plural(told.results.length, "neighbour")}`),
-    el("ol", { class: "grid neighbours" }, told.results.map((item) => el("li", {}, itemLink(item, item.distance.toPrecision(3))))),
+    el("ol", { class: "grid neighbours" }, told.results.map((item) => el("li", {}, itemLink(item, inDigits(item.distance))))),
   ].filter(Boolean);
 }
 
@@ -155,13 +155,20 @@ function path(told) {
       el("p", { class: "below" }, `${plural(below, "entry", "entries")} in ${plural(buckets, "bucket")} below`),
       narrowing(below / Math.max(told.n_items, 1)),
       level.scores ? el("figure", {}, scoreBars(level.scores, slots),
-        el("figcaption", {}, first && slots.length === 1 ? `score ${first.score.toPrecision(3)}${rank}` : "scores of all slots")) : null);
+        el("figcaption", {}, first && slots.length === 1 ? `score ${inDigits(first.score)}${rank}` : "scores of all slots")) : null);
   }));
 }
 
 const narrowing = (share) => el("div", { class: "meter", "aria-hidden": "true" }, el("span", { vars: { "--part": Math.min(1, share) } }));
 
-function scoreBars(scores, chosen) {
+// What is beyond the range of the numbers comes as null.
+function inDigits(value) {
+  return value === null ? "beyond range" : value.toPrecision(3);
+}
+
+function scoreBars(told, chosen) {
+  const finite = told.filter((score) => score !== null);
+  const scores = told.map((score) => score === null ? Math.min(0, ...finite) : score);
   const low = Math.min(0, ...scores), high = Math.max(0, ...scores);
   const span = high - low || 1;
   const gap = scores.length > 40 ? 0 : 0.15;
