@@ -53,10 +53,10 @@ def find_data() -> Path:
 
 
 def settings_of(network: str, loss: str) -> dict[str, Any]:
-    """The paper's batches: 64 classes of 2 images for npairs; 32 of 4 for triplet."""
+    """The paper's hash function and batches: 64 classes of 2 for npairs; 32 of 4 for triplet."""
     classes, items = (64, 2) if loss == "npairs" else (32, 4)
     return {
-        "backbone": network, "loss": loss, "width": 32, "rate": 1e-3,
+        "backbone": network, "loss": loss, "width": 32, "rate": 1e-3, "assignment": "path",
         "classes_per_batch": classes, "items_per_class": items,
     }  # fmt: skip
 

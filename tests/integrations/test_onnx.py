@@ -35,7 +35,8 @@ def test_embeddings(tmp_path, sparsity, depth, loss):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 6, 300)
     X = (rng.normal(size=(6, 10))[y] + 0.2 * rng.normal(size=(300, 10))).astype(np.float32)
-    hasher = Hasher(width=8, depth=depth, sparsity=sparsity, loss=loss, steps=30, verbose=False)
+    hasher = Hasher(width=8, depth=depth, sparsity=sparsity, loss=loss, steps=30,
+                    assignment="path", verbose=False)  # fmt: skip
     hasher.fit(X, y).to_onnx(tmp_path / "new" / "hasher.onnx")
     found = run(tmp_path / "new" / "hasher.onnx", X)
     assert_same(found, hasher, X)
@@ -47,17 +48,22 @@ def test_embeddings_with_a_network_below(tmp_path):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 6)).astype(np.float32), np.arange(60) % 3
     settings = {"width": 4, "steps": 5, "base_steps": 5, "embedding_size": 8, "verbose": False}
-    hasher = Hasher(backbone="mlp", **settings).fit(X, y)
+    hasher = Hasher(backbone="mlp", assignment="path", **settings).fit(X, y)
     hasher.to_onnx(tmp_path / "hasher.onnx")
     assert_same(run(tmp_path / "hasher.onnx", X), hasher, X)
 
 
-def test_a_code_book_leaves_the_choice_of_buckets_to_the_caller(tmp_path):
+@pytest.mark.parametrize("sparsity", [1, 2])
+def test_a_code_book_gives_the_same_buckets_elsewhere(tmp_path, sparsity):
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(60, 6)).astype(np.float32), np.arange(60) % 3
-    hasher = Hasher(width=4, steps=5, joint_steps=5, assignment="codebook", verbose=False)
-    hasher.fit(X, y).to_onnx(tmp_path / "hasher.onnx")
-    assert sorted(run(tmp_path / "hasher.onnx", X)) == ["scores", "vectors"]
+    y = np.arange(300) % 6
+    X = (rng.normal(size=(6, 10))[y] + 0.5 * rng.normal(size=(300, 10))).astype(np.float32)
+    hasher = Hasher(width=4, sparsity=sparsity, steps=30, verbose=False).fit(X, y)
+    hasher.to_onnx(tmp_path / "hasher.onnx")
+    found = run(tmp_path / "hasher.onnx", X)["bucket_ids"]
+    assert found.shape == (300, sparsity)
+    assert (found == hasher.transform(X)).all(axis=1).mean() > 0.98  # rounding may turn a few
+    assert len(np.unique(found[:, 0])) > 1
 
 
 @pytest.mark.parametrize("backbone", ["stride", "nin"])
@@ -66,7 +72,7 @@ def test_images(tmp_path, backbone):
     y = np.arange(60) % 3
     X = (60 * y[:, None, None, None] + rng.integers(0, 60, (60, 16, 16, 3))).astype(np.uint8)
     settings = {"width": 4, "steps": 5, "base_steps": 5, "embedding_size": 8, "verbose": False}
-    hasher = Hasher(backbone=backbone, **settings).fit(X, y)
+    hasher = Hasher(backbone=backbone, assignment="path", **settings).fit(X, y)
     hasher.to_onnx(tmp_path / "hasher.onnx")
     assert_same(run(tmp_path / "hasher.onnx", X), hasher, X)
 

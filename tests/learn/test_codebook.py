@@ -187,7 +187,7 @@ def test_joint_training_helps_where_classes_overlap(loss):
 def test_no_joint_steps_leave_the_head_of_the_path(tmp_path):
     X, y = blobs()
     settings = {**QUICK, "joint_steps": 0, "run_dir": tmp_path}
-    path = Hasher(**{**settings, "run_dir": None}).fit(X, y)
+    path = Hasher(**{**settings, "run_dir": None}, assignment="path").fit(X, y)
     book = Hasher(**settings, assignment="codebook").fit(X, y)
     np.testing.assert_array_equal(path.scores(X), book.scores(X))
     assert not hasattr(path, "codebook_")
@@ -230,7 +230,7 @@ def test_the_book_is_stored_with_the_model(fitted, tmp_path):
 
 def test_a_model_of_the_first_format_is_still_read(tmp_path):
     X, y = blobs()
-    hasher = Hasher(**{**QUICK, "joint_steps": None}).fit(X, y)
+    hasher = Hasher(**{**QUICK, "joint_steps": None}, assignment="path").fit(X, y)
     hasher.save(tmp_path / "model")
     # What the first format did not have: settings, fields of stages, the size of the book.
     file = tmp_path / "model" / "config.json"

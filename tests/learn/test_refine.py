@@ -86,7 +86,7 @@ def test_large_classes_get_more_parts(fitted):
 
 def test_what_cannot_be_refined_is_refused(fitted, refined):
     with pytest.raises(ValueError, match="refine needs assignment='codebook' and sparsity=1"):
-        Hasher(width=4, steps=2, verbose=False).fit(X, Y).refine(X, Y, n_codes=8)
+        Hasher(width=4, steps=2, assignment="path").fit(X, Y).refine(X, Y, n_codes=8)
     with pytest.raises(ValueError, match="adapted or refined already"):
         refined.refine(X, Y, n_codes=20)
     with pytest.raises(ValueError, match="y has 5 classes, must be those of classes_"):

@@ -90,11 +90,11 @@ def test_settings_that_were_given_are_left_alone():
 
 def test_a_trial_is_a_quarter_of_the_training():
     plan = make_plan(Hasher(steps=4000, embedding_size=4).get_params(), 6, 100, (8,))
-    assert [stage.steps for stage in shortened(plan).stages] == [250, 1000]
-    plan = make_plan(Hasher(steps=300).get_params(), 6, 100, (8,))
+    assert [stage.steps for stage in shortened(plan).stages] == [250, 1000, 1000]
+    plan = make_plan(Hasher(steps=300, assignment="path").get_params(), 6, 100, (8,))
     assert [stage.steps for stage in shortened(plan).stages] == [200]
-    plan = make_plan(Hasher(steps=50).get_params(), 6, 100, (8,))
-    assert [stage.steps for stage in shortened(plan).stages] == [50]
+    plan = make_plan(Hasher(steps=50, joint_steps=70).get_params(), 6, 100, (8,))
+    assert [stage.steps for stage in shortened(plan).stages] == [50, 70]
 
 
 # ------------------------------------------------------------------------------ the estimator

@@ -21,7 +21,7 @@ def flat(*, width: int | None = None, sparsity: int = 1, **settings: Any) -> Has
 
     The other settings are those of ``Hasher``.
     """
-    return Hasher(width=width, depth=1, sparsity=sparsity, **settings)
+    return Hasher(width=width, depth=1, sparsity=sparsity, assignment="path", **settings)
 
 
 def ours(*, width: int | None = None, depth: int = 2, sparsity: int = 1, **settings: Any) -> Hasher:

@@ -49,18 +49,15 @@ class EstimatorHabits:
         """Write the hasher as an ONNX file, to be run without Python or torch.
 
         Input ``items``: float32[n, size] embeddings or uint8[n, height, width, 3] images, any n.
-        Outputs ``bucket_ids`` int64[n, sparsity] (not with a code book), ``scores``
-        float32[n, depth, width] and ``vectors`` float32[n, size]. Another runtime rounds in
-        another way, so an item whose two best slots are equal to within rounding may get the
-        other one.
+        Outputs ``bucket_ids`` int64[n, sparsity], ``scores`` float32[n, depth, width] and
+        ``vectors`` float32[n, size]. Another runtime rounds in another way, so an item whose two
+        best slots or codes are equal to within rounding may get the other one.
 
         Needs the extra ``onnx``.
         """
         from hashcade.learn._onnx import export_onnx
 
-        model, plan = self._fitted()  # type: ignore[attr-defined]
-        by_path = not hasattr(self, "codebook_")
-        export_onnx(Path(path), model, plan, with_buckets=by_path)
+        export_onnx(Path(path), *self._fitted())  # type: ignore[attr-defined]
 
     @property
     def n_features_in_(self) -> int:

@@ -62,9 +62,10 @@ class Hasher(Settings, EstimatorHabits):
         ``"nin"`` (the paper's). Or a ``torch.nn.Module`` to float[n, features], from
         float[n, 3, height, width] or float[n, size].
     assignment
-        How an item finds its bucket. ``"path"``: by its best slot at each level, as in the
-        paper. ``"codebook"``: of the codes that were given to classes, the one with the largest
-        sum of slot scores over the levels; training goes on for ``joint_steps`` with this in view.
+        How an item finds its bucket. ``"codebook"``: of the codes that were given to classes, the
+        one with the largest sum of slot scores over the levels; training goes on for
+        ``joint_steps`` with this in view. ``"path"``: by its best slot at each level, as in the
+        paper.
     embedding_size
         Size of the vectors for re-ranking. None: without a backbone the vectors that were given,
         else 64 (npairs) or 256 (triplet). With a number, embeddings get a learned projection.
@@ -73,7 +74,8 @@ class Hasher(Settings, EstimatorHabits):
         network, on which the head is linear. None: 512; with other backbones none.
     steps, base_steps, joint_steps
         Batches of the hash stage, the base stage and the joint stage. None: from the size of the
-        data. ``joint_steps=0`` makes the code book and trains no more.
+        data; the joint stage has as many as the hash stage. ``joint_steps=0`` makes the code book
+        and trains no more.
     schedule
         ``"one-cycle"`` for short runs, ``"paper"`` (falls to 0.3 of what it was, three times), a
         number (does so after every so many steps), or ``"constant"``.
@@ -143,7 +145,7 @@ class Hasher(Settings, EstimatorHabits):
         sparsity: int = 1,
         loss: str = "npairs",
         backbone: str | nn.Module | None = None,
-        assignment: str = "path",
+        assignment: str = "codebook",
         embedding_size: int | None = None,
         hidden_size: int | None = None,
         steps: int | None = None,

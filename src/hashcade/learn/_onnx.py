@@ -48,12 +48,12 @@ class _Graph:
         return self.add(kind, *inputs, **attributes)[0]
 
 
-def export_onnx(path: Path, model: HashModel, plan: Plan, *, with_buckets: bool) -> None:
+def export_onnx(path: Path, model: HashModel, plan: Plan) -> None:
     """Write the file; see ``Hasher.to_onnx``."""
     onnx: Any = require_extra("onnx", "onnx")
     graph = _Graph(onnx)
     prepared = _prepare(graph, model, "items")
-    outputs = _outputs(graph, model, plan, prepared, with_buckets)
+    outputs = _outputs(graph, model, plan, prepared)
     types = onnx.TensorProto
     kinds = {"bucket_ids": types.INT64, "scores": types.FLOAT, "vectors": types.FLOAT}
     shapes = {
@@ -92,9 +92,7 @@ def _prepare(graph: _Graph, model: HashModel, items: str) -> str:
     return graph.one("Sub", scaled, graph.constant(prepare.mean))
 
 
-def _outputs(
-    graph: _Graph, model: HashModel, plan: Plan, prepared: str, with_buckets: bool
-) -> dict[str, str]:
+def _outputs(graph: _Graph, model: HashModel, plan: Plan, prepared: str) -> dict[str, str]:
     shape = plan.shape
     raw = _layers(graph, model.head, _layers(graph, model.hash_base, prepared))
     sides = graph.constant(np.array([-1, shape.depth, shape.width]))
@@ -106,11 +104,36 @@ def _outputs(
         vectors = _layers(graph, model.embedding, _layers(graph, model.base, prepared))
         if plan.unit_length:
             vectors = _unit_length(graph, vectors, axis=1)
-    results = {"scores": scores, "vectors": vectors}
-    return {"bucket_ids": _buckets(graph, plan, scores), **results} if with_buckets else results
+    if plan.n_codes:
+        buckets = _buckets_of_book(graph, model.codebook.numpy(), plan, scores)
+    else:
+        buckets = _buckets_of_path(graph, plan, scores)
+    return {"bucket_ids": buckets, "scores": scores, "vectors": vectors}
 
 
-def _buckets(graph: _Graph, plan: Plan, scores: str) -> str:
+def _buckets_of_book(graph: _Graph, codebook: Any, plan: Plan, scores: str) -> str:
+    """The buckets of the best code, as ``assign_to_book`` finds them."""
+    shape, book = plan.shape, np.unique(codebook, axis=0)
+    n_codes, sparsity = book.shape
+    levels = np.arange(shape.depth) * shape.width
+    places = (shape.paths(book.ravel()) + levels).T  # (depth, n_codes · sparsity)
+    flat = graph.one("Reshape", scores, graph.constant(np.array([-1, shape.depth * shape.width])))
+    exact = graph.one("Cast", flat, to=int(graph.onnx.TensorProto.DOUBLE))
+    of_levels = graph.one("Gather", exact, graph.constant(places), axis=1)
+    sums = graph.one("ReduceSum", of_levels, graph.constant(np.array([1])), keepdims=0)
+    of_codes = graph.one("Reshape", sums, graph.constant(np.array([-1, n_codes, sparsity])))
+    fit = graph.one("ReduceMean", of_codes, graph.constant(np.array([2])), keepdims=0)
+    best = graph.one("ArgMax", fit, axis=1, keepdims=0)  # (n,)
+    buckets = graph.one("Gather", graph.constant(book), best, axis=0)  # (n, sparsity)
+    if sparsity == 1:
+        return buckets
+    row = graph.one("Unsqueeze", best, graph.constant(np.array([1])))  # (n, 1)
+    own = graph.one("GatherND", of_codes, row, batch_dims=1)  # (n, sparsity)
+    _, order = graph.add("TopK", own, graph.constant(np.array([sparsity])), n_outputs=2, axis=1)
+    return graph.one("GatherElements", buckets, order, axis=1)
+
+
+def _buckets_of_path(graph: _Graph, plan: Plan, scores: str) -> str:
     """Slots to ids. Of equal slots ONNX takes the first, as the library does."""
     width = graph.constant(np.int64(plan.shape.width))
     parent = graph.constant(np.int64(0))

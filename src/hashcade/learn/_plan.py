@@ -139,6 +139,8 @@ def make_plan(
 
     def stage(name: str) -> Stage:
         steps = settings[_STEPS[name]]
+        if steps is None and name == "joint":  # as many as those that come before
+            steps = settings["steps"]
         if steps is None:
             steps = default_steps(n_items, per_batch * per_class, images=images, schedule=schedule)
         if not (name == "joint" and steps == 0):  # the book alone, and no training with it

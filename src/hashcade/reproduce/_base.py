@@ -72,7 +72,7 @@ def make_base(
     train = views[:, 0] if views.ndim == 3 else views
 
     def fit(run_dir: Path) -> Hasher:
-        settings = identity["base"]
+        settings = {**identity["base"], "assignment": "path"}  # its own table is a by-product
         return Hasher(**settings, run_dir=run_dir, verbose=verbose).fit(views, world.train.labels)
 
     hasher = work.hasher("base", identity, fit)
