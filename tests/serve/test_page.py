@@ -210,7 +210,7 @@ def test_everything_by_keyboard(open_page):
     page.focus("#item-id")
     page.keyboard.type("7")
     page.keyboard.press("Enter")
-    page.wait_for_selector("h1:has-text('Neighbours of item 7')")
+    page.wait_for_selector("h1:focus:has-text('Neighbours of item 7')")
     # The tree: arrows move, Enter opens, Backspace goes up.
     page.focus("nav a[data-page=tree]")
     page.keyboard.press("Enter")
