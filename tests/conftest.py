@@ -1,7 +1,9 @@
 """Settings that all tests share."""
 
 import os
+from importlib.util import find_spec
 
+import pytest
 from hypothesis import settings
 
 # No deadline: the first example of a test may compile a kernel. The quick examples are the same in
@@ -9,3 +11,12 @@ from hypothesis import settings
 settings.register_profile("quick", deadline=None, max_examples=50, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_torch_thread():
+    """Data are small: two threads would wait for each other longer than they work."""
+    if find_spec("torch") is not None:
+        import torch
+
+        torch.set_num_threads(1)

@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -61,14 +60,6 @@ def run_console(block, folder):
 
 
 @pytest.fixture
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
 def service(tmp_path):
     """A way to start a service on an index; it is stopped at the end."""
     with contextlib.ExitStack() as stack:
@@ -89,7 +80,6 @@ def test_documents_have_code():
         assert runnable(ROOT / "docs" / f"{name}.md")
 
 
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     "path", [path for path in DOCUMENTS if runnable(path)], ids=lambda path: path.stem
 )

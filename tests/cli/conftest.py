@@ -5,20 +5,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from installed_command import COMMAND, clean_environment
 from worlds_of_cli import make_embeddings
 
 from hashcade.cli._app import make_app
 from hashcade.cli._errors import run
-
-
-@pytest.fixture(scope="package", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

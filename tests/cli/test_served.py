@@ -54,8 +54,8 @@ def test_a_service_that_began_while_the_index_was_built_is_seen(command, made, i
         add_one(served[0], 9000)
         return real(*arguments, **more)
 
-    real = _build.encode_items
-    monkeypatch.setattr(_build, "encode_items", begin)
+    real = _build.encode_data
+    monkeypatch.setattr(_build, "encode_data", begin)
     told = command("build", made.model, made.data, "-o", index, "--force", "--quiet")
     assert told.code == 2
     assert "by a service" in told.err

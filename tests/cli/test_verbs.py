@@ -96,7 +96,7 @@ def test_encode_and_build_are_the_same_as_build(command, made, here, monkeypatch
     def never(*arguments, **options):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("hashcade.cli._build.load_model", never)
+    monkeypatch.setattr("hashcade.cli._model.load_model", never)
     assert command("build", "codes.npz", "-o", "index").code == 0
     origins = [read_origin(place) for place in (here / "index", made.index)]
     assert origins[0].model_fingerprint == origins[1].model_fingerprint

@@ -1,16 +1,7 @@
-"""Small data, and one thread: two would wait for each other longer than they work."""
+"""Small data for all of these."""
 
 import numpy as np
 import pytest
-import torch
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "ann_benchmarks"
@@ -39,14 +38,11 @@ def configuration():
 
 @pytest.mark.parametrize("metric", ["euclidean", "angular"])
 def test_more_probes_find_more_and_all_find_everything(algorithm, metric, monkeypatch):
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(10, 8))[rng.integers(0, 10, 400)] + 0.3 * rng.normal(size=(400, 8))
     found = getattr(algorithm, configuration()["constructor"])(metric, 4, 2, 10, 1)
     found._settings["steps"] = 30  # the real number takes longer than a test may
     found.fit(X)
-    torch.set_num_threads(before)
     points = X / np.linalg.norm(X, axis=1, keepdims=True) if metric == "angular" else X
     gaps = np.linalg.norm(points[:20, None] - points[None], axis=2)
     exact = np.argsort(gaps, axis=1)[:, :10]

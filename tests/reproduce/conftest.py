@@ -1,19 +1,10 @@
-"""One small run that several tests look at; one thread, as small data wants it."""
+"""One small run that several tests look at."""
 
 import pytest
-import torch
 
 from hashcade.reproduce import reproduce
 
 ONLY = ["metric", "th", "vq", "ours", "ours+", "npairs", "k0", "k1"]
-
-
-@pytest.fixture(scope="package", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="package")

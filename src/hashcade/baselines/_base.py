@@ -7,7 +7,6 @@ query that needs more goes on in the order of the scores.
 
 from __future__ import annotations
 
-import operator
 import os
 from pathlib import Path
 from typing import Self
@@ -141,14 +140,3 @@ class Baseline(Settings):
             raise CorruptIndexError(f"{path} is damaged: its parts do not fit: {error}") from None
         made._state = {name: value.numpy() for name, value in tensors.items()}
         return made
-
-
-def checked_seed(value: object) -> int:
-    """Return a seed as an int that is not negative."""
-    try:
-        seed = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ValueError(f"random_state={value!r} must be an integer") from None
-    if seed < 0:
-        raise ValueError(f"random_state={seed} must be >= 0")
-    return seed

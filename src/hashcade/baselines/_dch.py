@@ -7,10 +7,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hashcade.baselines._base import Baseline, Floats, State, checked_seed
+from hashcade.baselines._base import Baseline, Floats, State
 from hashcade.baselines._bits import bit_shape, code_scores
 from hashcade.baselines._cauchy import cauchy_cross_entropy, cauchy_quantization
-from hashcade.codes._check import checked_count, checked_penalty
+from hashcade.codes._check import checked_count, checked_penalty, checked_seed
 from hashcade.codes._shape import CodeShape
 from hashcade.learn._sampler import ClassSampler
 from hashcade.learn._schedules import rate_factor

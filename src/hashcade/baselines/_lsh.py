@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.baselines._base import Baseline, Floats, State, checked_seed
+from hashcade.baselines._base import Baseline, Floats, State
 from hashcade.baselines._bits import bit_shape, code_scores
+from hashcade.codes._check import checked_seed
 from hashcade.codes._shape import CodeShape
 
 

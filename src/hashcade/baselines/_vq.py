@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade._extras import require_extra
-from hashcade.baselines._base import Baseline, Floats, State, checked_seed
-from hashcade.codes._check import checked_count
+from hashcade.baselines._base import Baseline, Floats, State
+from hashcade.codes._check import checked_count, checked_seed
 from hashcade.codes._shape import CodeShape
 
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hashcade.cli._directory import new_directory, refuse_existing
-from hashcade.cli._input import read_input
-from hashcade.cli._model import check_kind, encode_items, image_size_of, load_model
+from hashcade.cli._model import encode_data
 from hashcade.cli._options import Force, Items, Json, Labels, Quiet, SkipBad, Split
 from hashcade.cli._output import percent, print_fields, print_json
 from hashcade.errors import ConfigError, DataError
@@ -75,13 +74,10 @@ def build(
     if data is None:
         codes = _from_file(model)
     else:
-        hasher = load_model(model)
-        found = read_input(
-            data, need_labels=False, split=split, items=items, labels=labels,
-            size=image_size_of(hasher), skip_bad=skip_bad, quiet=quiet,
+        hasher, found, encoded = encode_data(
+            model, data, with_scores=False, skip_bad=skip_bad, quiet=quiet,
+            split=split, items=items, labels=labels,
         )  # fmt: skip
-        check_kind(hasher, found.items, found.source, model)
-        encoded = encode_items(hasher, found.items, with_scores=False, quiet=quiet)
         from hashcade.index import model_fingerprint
 
         codes = _Codes(

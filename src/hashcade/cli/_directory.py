@@ -79,13 +79,18 @@ def new_directory(path: Path, kind: str, *, force: bool) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-@contextmanager
-def new_file(path: Path, *, force: bool) -> Iterator[Path]:
-    """Give a name beside ``path`` to write to; the file takes its place at the end."""
+def refuse_existing_file(path: Path, *, force: bool) -> None:
+    """Raise if a file cannot be written here; asked before the work begins, and again after."""
     if path.is_dir():
         raise StorageError(f"{path} is a directory; give the name of a file")
     if path.exists() and not force:
         raise StorageError(f"{path} exists; replace it with --force, or choose another place")
+
+
+@contextmanager
+def new_file(path: Path, *, force: bool) -> Iterator[Path]:
+    """Give a name beside ``path`` to write to; the file takes its place at the end."""
+    refuse_existing_file(path, force=force)
     path = path.absolute()
     made = path.with_name(f".{path.stem}.new-{os.getpid()}{path.suffix}")
     try:

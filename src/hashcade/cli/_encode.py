@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hashcade.cli._directory import new_file
-from hashcade.cli._input import read_input
-from hashcade.cli._model import check_kind, encode_items, image_size_of, load_model
+from hashcade.cli._directory import new_file, refuse_existing_file
+from hashcade.cli._model import encode_data
 from hashcade.cli._options import Data, Force, Items, Json, Labels, Model, Quiet, SkipBad, Split
 from hashcade.cli._output import print_fields, print_json
 from hashcade.errors import ConfigError
@@ -46,34 +45,32 @@ def encode(
     """
     if output.suffix != ".npz":
         raise ConfigError(f"--output={output} must end in .npz")
-    with new_file(output, force=force) as made:  # says at once if it cannot be written
-        hasher = load_model(model)
-        found = read_input(
-            data, need_labels=False, split=split, items=items, labels=labels,
-            size=image_size_of(hasher), skip_bad=skip_bad, quiet=quiet,
-        )  # fmt: skip
-        check_kind(hasher, found.items, found.source, model)
-        encoded = encode_items(hasher, found.items, with_scores=scores, quiet=quiet)
+    refuse_existing_file(output, force=force)
+    hasher, found, encoded = encode_data(
+        model, data, with_scores=scores, skip_bad=skip_bad, quiet=quiet,
+        split=split, items=items, labels=labels,
+    )  # fmt: skip
 
-        import numpy as np
+    import numpy as np
 
-        from hashcade.index import model_fingerprint
+    from hashcade.index import model_fingerprint
 
-        shape = hasher.shape_
-        arrays: dict[str, Any] = {
-            "bucket_ids": encoded.bucket_ids,
-            "vectors": encoded.vectors,
-            "shape": np.array([shape.width, shape.depth, shape.sparsity]),
-            "model": np.array(str(model.absolute())),
-            "model_fingerprint": np.array(model_fingerprint(model)),
-            "data": np.array(str(found.path.absolute())),
-        }
-        if found.labels is not None:
-            arrays |= {"labels": found.labels, "class_names": np.array(found.class_names)}
-        if found.names:
-            arrays["names"] = np.array(found.names)
-        if encoded.scores is not None:
-            arrays["scores"] = encoded.scores
+    shape = hasher.shape_
+    arrays: dict[str, Any] = {
+        "bucket_ids": encoded.bucket_ids,
+        "vectors": encoded.vectors,
+        "shape": np.array([shape.width, shape.depth, shape.sparsity]),
+        "model": np.array(str(model.absolute())),
+        "model_fingerprint": np.array(model_fingerprint(model)),
+        "data": np.array(str(found.path.absolute())),
+    }
+    if found.labels is not None:
+        arrays |= {"labels": found.labels, "class_names": np.array(found.class_names)}
+    if found.names:
+        arrays["names"] = np.array(found.names)
+    if encoded.scores is not None:
+        arrays["scores"] = encoded.scores
+    with new_file(output, force=force) as made:
         np.savez(made, **arrays)
     occupied = len(np.unique(encoded.bucket_ids))
     if as_json:

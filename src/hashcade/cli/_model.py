@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hashcade.cli._input import Input, read_input
 from hashcade.cli._progress import progress
 from hashcade.errors import ConfigError, StorageError
 
@@ -70,6 +71,22 @@ def encode_items(hasher: Hasher, items: Any, *, with_scores: bool, quiet: bool) 
         np.concatenate(vectors),
         np.concatenate(scores) if with_scores else None,
     )
+
+
+def encode_data(
+    model: Path, data: Path, *, with_scores: bool, skip_bad: bool, quiet: bool, **options: Any
+) -> tuple[Hasher, Input, Encoded]:
+    """The model, the data as it takes them, and what it says about them.
+
+    ``options`` are ``split``, ``items`` and ``labels`` of :func:`read_input`.
+    """
+    hasher = load_model(model)
+    found = read_input(
+        data, need_labels=False, size=image_size_of(hasher), skip_bad=skip_bad, quiet=quiet,
+        **options,
+    )  # fmt: skip
+    check_kind(hasher, found.items, found.source, model)
+    return hasher, found, encode_items(hasher, found.items, with_scores=with_scores, quiet=quiet)
 
 
 def model_of_index(

@@ -132,3 +132,26 @@ def checked_sparsity(sparsity: object, width: int) -> int:
     if count > width:
         raise ValueError(f"sparsity={count} must be <= width={width}")
     return count
+
+
+def checked_seed(value: object) -> int:
+    """Return a seed as an int that is not negative."""
+    try:
+        seed = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"random_state={value!r} must be an integer") from None
+    if seed < 0:
+        raise ValueError(f"random_state={seed} must be >= 0")
+    return seed
+
+
+def plain_labels(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return labels as strings or integers if they are such in the form that tables have them in.
+
+    That is strings as objects, and whole numbers as floats; all others are left as they are.
+    """
+    if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels):
+        return labels.astype(np.str_)
+    if labels.dtype.kind == "f" and (np.isfinite(labels) & (labels == np.round(labels))).all():
+        return labels.astype(np.int64)
+    return labels

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.codes._check import as_array, checked_count, name_rows
+from hashcade.codes._check import as_array, checked_count, name_rows, plain_labels
 
 Ints = npt.NDArray[np.int64]
 
@@ -22,10 +22,7 @@ def checked_labels(
         raise ValueError(f"{name} has shape {labels.shape}, must be (n,)")
     if n is not None and len(labels) != n:
         raise ValueError(f"{name} has {len(labels)} entries, {of} has {n} rows")
-    if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels):
-        labels = labels.astype(np.str_)
-    if labels.dtype.kind == "f" and (np.isfinite(labels) & (labels == np.round(labels))).all():
-        labels = labels.astype(np.int64)  # whole numbers, as tables often have them
+    labels = plain_labels(labels)
     if labels.dtype.kind not in "iubU" and len(labels) > 0:
         raise ValueError(f"{name} has dtype {labels.dtype}, must be integers or strings")
     return labels

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import operator
 import os
 from functools import partial
 from pathlib import Path
@@ -14,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from hashcade.codes._check import checked_count, checked_penalty
+from hashcade.codes._check import checked_count, checked_penalty, checked_seed
 from hashcade.errors import NotFittedError
 from hashcade.learn._adapt import adapt_model
 from hashcade.learn._base import base_weights
@@ -22,10 +20,12 @@ from hashcade.learn._codebook import assign_to_book
 from hashcade.learn._display import Display
 from hashcade.learn._estimator import EstimatorHabits
 from hashcade.learn._inputs import (
+    checked_device,
     checked_embeddings,
     checked_images,
     checked_labels,
     checked_views,
+    data_digest,
 )
 from hashcade.learn._model import HashModel
 from hashcade.learn._networks import takes_images
@@ -35,7 +35,7 @@ from hashcade.learn._settings import Settings
 from hashcade.learn._split import stratified_split
 from hashcade.learn._storage import load_hasher, save_hasher
 from hashcade.learn._trainer import TrainingData, in_chunks
-from hashcade.learn._tune import MOST_TRIALS
+from hashcade.learn._tune import checked_trials
 from hashcade.learn._workshop import Workshop
 
 
@@ -206,8 +206,8 @@ class Hasher(Settings, EstimatorHabits):
         names = checked_labels(y, len(items))
         classes, labels = np.unique(names, return_inverse=True)
         labels = labels.astype(np.int64)
-        seed = _checked_seed(settings["random_state"])
-        device = _checked_device(settings["device"])
+        seed = checked_seed(settings["random_state"])
+        device = checked_device(settings["device"])
         fraction = checked_penalty("validation_fraction", settings["validation_fraction"])
         if fraction >= 1.0:
             raise ValueError(f"validation_fraction={fraction!r} must be >= 0 and < 1")
@@ -217,7 +217,7 @@ class Hasher(Settings, EstimatorHabits):
             make_plan, n_classes=len(classes), n_items=len(training), item_shape=item_shape
         )
         plan = make(settings)
-        n_trials = _checked_trials(settings["tune"], len(validation))
+        n_trials = checked_trials(settings["tune"], len(validation))
         shared = None if base is None else base_weights(plan, *base._fitted())
 
         # ---- what all training here shares
@@ -231,7 +231,7 @@ class Hasher(Settings, EstimatorHabits):
             device=device,
             seed=seed,
             run_dir=None if settings["run_dir"] is None else Path(settings["run_dir"]),
-            digest=_fingerprint(items, labels),
+            digest=data_digest(items, labels),
             display=display,
             base=shared,
         )
@@ -289,7 +289,7 @@ class Hasher(Settings, EstimatorHabits):
         for name, limit in (("items in X", len(items)), ("n_buckets", plan.shape.n_buckets)):
             if n_codes > limit:
                 raise ValueError(f"n_codes={n_codes} must be <= {name} = {limit}")
-        seed = _checked_seed(self.get_params()["random_state"])
+        seed = checked_seed(self.get_params()["random_state"])
         adapted, new_plan = adapt_model(model, plan, torch.from_numpy(items), n_codes, seed=seed)
         hasher = type(self)(**{**self.get_params(), "assignment": "codebook"})
         hasher._become(new_plan, adapted.eval(), self.classes_, {}, None)
@@ -334,7 +334,7 @@ class Hasher(Settings, EstimatorHabits):
                 f"n_codes={n_codes} must be >= {len(found)}, the number of classes, and <= {most}: "
                 f"no class has more parts than items, or than slots of a level"
             )
-        seed = _checked_seed(self.get_params()["random_state"])
+        seed = checked_seed(self.get_params()["random_state"])
         tensor = torch.from_numpy(items)
         refined, new_plan = refine_model(model, plan, tensor, labels, n_codes, seed=seed)
         hasher = type(self)(**{**self.get_params(), "depth": new_plan.shape.depth})
@@ -417,41 +417,3 @@ class Hasher(Settings, EstimatorHabits):
 def base_features(hasher: Hasher, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """What the base network of a fitted hasher gives to its embedding layer, float32[n, units]."""
     return hasher._apply("features", X)
-
-
-def _checked_seed(value: object) -> int:
-    try:
-        seed = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ValueError(f"random_state={value!r} must be an integer") from None
-    if seed < 0:
-        raise ValueError(f"random_state={seed} must be >= 0")
-    return seed
-
-
-def _checked_trials(tune: object, n_validation: int) -> int:
-    """How many trials to make; 0 for no tuning."""
-    if tune is False:
-        return 0
-    n_trials = MOST_TRIALS if tune is True else checked_count("tune", tune)
-    if n_validation == 0:
-        raise ValueError(f"tune={tune!r} needs items set aside, there are none")
-    return n_trials
-
-
-def _checked_device(device: str) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device={device!r} cannot be used: {reason}") from None
-
-
-def _fingerprint(items: npt.NDArray[Any], labels: npt.NDArray[np.int64]) -> str:
-    """A digest that tells data apart."""
-    digest = hashlib.sha256(repr((items.shape, str(items.dtype))).encode())
-    digest.update(labels.tobytes())
-    digest.update(np.ascontiguousarray(items).data)
-    return digest.hexdigest()

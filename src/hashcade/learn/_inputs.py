@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from hashcade.codes._check import as_array, name_rows
+from hashcade.codes._check import as_array, name_rows, plain_labels
 
 
 def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np.float32]:
@@ -86,16 +88,32 @@ def checked_labels(labels: object, n_items: int, n_classes: int = 2) -> npt.NDAr
         raise ValueError(f"y has shape {values.shape}, must be ({n_items},)")
     if len(values) != n_items:
         raise ValueError(f"y has {len(values)} labels, X has {n_items} items")
-    if values.dtype.kind == "O" and all(isinstance(value, str) for value in values):
-        values = values.astype(np.str_)
-    if values.dtype.kind == "f" and (np.isfinite(values) & (values == np.round(values))).all():
-        values = values.astype(np.int64)  # whole numbers, as tables often have them
+    values = plain_labels(values)
     if values.dtype.kind not in "iubU":
         raise ValueError(f"y has dtype {values.dtype}, must be integers or strings")
     first = values[0]
     if n_classes > 1 and (values == first).all():
         raise ValueError(f"y has one class only ({first.item()!r}), must have at least 2")
     return values
+
+
+def checked_device(device: str) -> torch.device:
+    """Return the device of a name, which must be one that is here."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device={device!r} cannot be used: {reason}") from None
+
+
+def data_digest(items: npt.NDArray[Any], labels: npt.NDArray[np.int64]) -> str:
+    """A digest that tells data apart."""
+    digest = hashlib.sha256(repr((items.shape, str(items.dtype))).encode())
+    digest.update(labels.tobytes())
+    digest.update(np.ascontiguousarray(items).data)
+    return digest.hexdigest()
 
 
 def _refuse_sparse(items: object) -> None:

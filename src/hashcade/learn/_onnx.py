@@ -178,7 +178,7 @@ def _refusal(layer: nn.Module, why: str) -> ConfigError:
     )
 
 
-def _plain(layer: nn.Module, **expected: object) -> None:
+def _expect(layer: nn.Module, **expected: object) -> None:
     """Refuse a layer with a setting that would be lost."""
     for name, value in expected.items():
         if getattr(layer, name) != value:
@@ -195,7 +195,7 @@ def _linear(graph: _Graph, layer: Any, values: str) -> str:
 
 
 def _conv(graph: _Graph, layer: Any, values: str) -> str:
-    _plain(layer, padding_mode="zeros")
+    _expect(layer, padding_mode="zeros")
     if isinstance(layer.padding, str):
         raise _refusal(layer, f" with padding={layer.padding!r}")
     return graph.one(
@@ -205,19 +205,19 @@ def _conv(graph: _Graph, layer: Any, values: str) -> str:
 
 
 def _norm(graph: _Graph, layer: Any, values: str) -> str:
-    _plain(layer, affine=True, track_running_stats=True)
+    _expect(layer, affine=True, track_running_stats=True)
     numbers = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
     constants = [graph.constant(number) for number in numbers]
     return graph.one("BatchNormalization", values, *constants, epsilon=layer.eps)
 
 
 def _max_pool(graph: _Graph, layer: Any, values: str) -> str:
-    _plain(layer, dilation=1, return_indices=False)
+    _expect(layer, dilation=1, return_indices=False)
     return _pooled(graph, "MaxPool", layer, values)
 
 
 def _mean_pool(graph: _Graph, layer: Any, values: str) -> str:
-    _plain(layer, divisor_override=None, padding=0)
+    _expect(layer, divisor_override=None, padding=0)
     return _pooled(graph, "AveragePool", layer, values)
 
 
@@ -247,7 +247,7 @@ def _gelu(graph: _Graph, layer: Any, values: str) -> str:
 
 
 def _flatten(graph: _Graph, layer: Any, values: str) -> str:
-    _plain(layer, start_dim=1, end_dim=-1)
+    _expect(layer, start_dim=1, end_dim=-1)
     return graph.one("Flatten", values)
 
 

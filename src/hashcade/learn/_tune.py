@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from hashcade.codes._check import checked_count
 from hashcade.learn._defaults import default_width
 from hashcade.learn._display import Display
 from hashcade.learn._plan import Plan
@@ -19,9 +20,19 @@ from hashcade.learn._plan import Plan
 Figures = dict[str, float]
 Changes = dict[str, Any]
 
-MOST_TRIALS = 9
+_MOST_TRIALS = 9
 _KEPT_SPEEDUP = 0.9
 _SHARE_OF_STEPS, _FEWEST_STEPS = 4, 200
+
+
+def checked_trials(tune: object, n_validation: int) -> int:
+    """How many trials to make; 0 for no tuning."""
+    if tune is False:
+        return 0
+    n_trials = _MOST_TRIALS if tune is True else checked_count("tune", tune)
+    if n_validation == 0:
+        raise ValueError(f"tune={tune!r} needs items set aside, there are none")
+    return n_trials
 
 
 def shortened(plan: Plan) -> Plan:

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +32,7 @@ from hashcade.index._index import HashIndex
 from hashcade.index._manifest import MANIFEST_NAME
 from hashcade.index._store import read_manifest
 from hashcade.index._table import new_uid
+from hashcade.serve._changes import Prepare, Waiting, apply_again, apply_group
 from hashcade.serve._journal import FOLDER, Journal, changes_for, read_files
 from hashcade.serve._records import Add, Change, Remove
 
@@ -51,15 +51,6 @@ class ReadOnlyError(Exception):
 
 class BusyError(Exception):
     """Too many changes are waiting."""
-
-
-Prepare = Callable[[HashIndex, int], Change]  # checks a change; the int is the first free id
-
-
-@dataclass(eq=False)
-class _Waiting:
-    prepare: Prepare
-    future: Future[npt.NDArray[np.int64]]
 
 
 class LiveIndex:
@@ -92,7 +83,7 @@ class LiveIndex:
         self.n_folds = 0
         self.epoch = 0  # how often another index was taken over
         self.on_commit: Callable[[float, int], None] = lambda seconds, n_changes: None
-        self._queue: queue.Queue[_Waiting | None] = queue.Queue(max_waiting)
+        self._queue: queue.Queue[Waiting | None] = queue.Queue(max_waiting)
         self._commit = threading.Lock()  # held to change the index or to begin a journal file
         self._folding = threading.Lock()
         self._first_change: float | None = None
@@ -181,7 +172,7 @@ class LiveIndex:
         if not self._threads[0].is_alive():
             raise StorageError(f"no changes are taken: {self.failure}")
         try:
-            self._queue.put_nowait(_Waiting(prepare, future))
+            self._queue.put_nowait(Waiting(prepare, future))
         except queue.Full:
             raise BusyError(f"{self._queue.maxsize} changes are waiting already") from None
         return future
@@ -213,10 +204,10 @@ class LiveIndex:
             if stop:
                 return
 
-    def _commit_group(self, group: list[_Waiting]) -> None:
+    def _commit_group(self, group: list[Waiting]) -> None:
         with self._commit:
             trial = self.index.copy()
-            done = _tried(trial, group)
+            done = apply_group(trial, group)
             if not done:
                 return
             try:
@@ -383,82 +374,6 @@ def _log_unsaved(error: Exception) -> None:
     log.error("the index could not be saved: %s", error, exc_info=None if expected else error)
 
 
-def _tried(trial: HashIndex, group: list[_Waiting]) -> list[tuple[_Waiting, Change]]:
-    """Apply changes to a copy of the index, and return those that fit; the others are told."""
-    done: list[tuple[_Waiting, Change]] = []
-    additions: list[tuple[_Waiting, Add]] = []
-    next_id = trial._snapshot.next_id
-    for waiting in group:
-        try:
-            change = waiting.prepare(trial, next_id)
-            if isinstance(change, Add):
-                additions.append((waiting, change))
-                next_id = max(next_id, int(change.ids.max(initial=-1)) + 1)
-                continue
-            done += _added(trial, additions)
-            additions = []
-            trial.remove(change.ids)
-            done.append((waiting, change))
-        except Exception as error:  # of this change alone: the copy is as before
-            waiting.future.set_exception(error)
-    return done + _added(trial, additions)
-
-
-def _added(
-    trial: HashIndex, additions: list[tuple[_Waiting, Add]]
-) -> list[tuple[_Waiting, Change]]:
-    """Add items of several changes at once, which costs little more than adding those of one."""
-    if len(additions) > 1:
-        parts = [change for _, change in additions]
-        labels = [part.labels for part in parts if part.labels is not None]
-        try:
-            trial.add(
-                np.concatenate([part.bucket_ids for part in parts]),
-                np.concatenate([part.vectors for part in parts]),
-                np.concatenate([part.ids for part in parts]),
-                np.concatenate(labels) if labels else None,
-            )
-            return list(additions)
-        except Exception:  # an id is there already, or there is no memory for all: find out whose
-            pass
-    done: list[tuple[_Waiting, Change]] = []
-    for waiting, change in additions:
-        try:
-            trial.add(change.bucket_ids, change.vectors, change.ids, change.labels)
-            done.append((waiting, change))
-        except Exception as error:
-            waiting.future.set_exception(error)
-    return done
-
-
 def _generation(index: HashIndex) -> str:
     assert index._home is not None
     return max(index._home[1])  # one, but for a save whose last flush failed
-
-
-def apply_again(index: HashIndex, changes: list[Change]) -> None:
-    """Bring an index to the state after changes, of which it may have a part already.
-
-    The last change that names an item decides.
-    """
-    final: dict[int, tuple[Add, int] | None] = {}
-    for change in changes:
-        for row, item in enumerate(change.ids.tolist()):
-            final.pop(item, None)  # so that items come in the order of their last addition
-            final[item] = (change, row) if isinstance(change, Add) else None
-    named = np.fromiter(final, dtype=np.int64, count=len(final))
-    index.remove(named[index._has(named)] if len(named) else named)
-    rows = [(change, row) for change, row in filter(None, final.values())]
-    # Also those that are gone again have used their ids up.
-    highest = max(
-        (int(c.ids.max()) for c in changes if isinstance(c, Add) and len(c.ids)), default=-1
-    )
-    if rows:
-        labels = [int(c.labels[r]) for c, r in rows if c.labels is not None]
-        index.add(
-            np.stack([c.bucket_ids[r] for c, r in rows]),
-            np.stack([c.vectors[r] for c, r in rows]),
-            [int(c.ids[r]) for c, r in rows],
-            labels or None,
-        )
-    index._reserve_ids(highest + 1)

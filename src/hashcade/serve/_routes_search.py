@@ -32,7 +32,7 @@ from hashcade.serve._schemas import (
     SearchAnswer,
     SearchRequest,
 )
-from hashcade.serve._service import Service, errors_as_answers, found
+from hashcade.serve._service import Service, errors_as_answers, found, where_to_look
 
 router = APIRouter(prefix="/v1", tags=["search"])
 ItemId = Annotated[int, Path(ge=0, le=2**63 - 1)]
@@ -288,9 +288,7 @@ async def explain_item(request: Request, item_id: ItemId, options: SearchOptions
     _limited(service, options, 1)
     encode = partial(service.encode_item, item_id)
     index, item, scores, by_path = await service.slow_thread(deadline, encode)
-    where: dict[str, Any] = {"scores": scores}
-    if scores is None or not (by_path or options.n_probe is not None):
-        where = {"bucket_ids": item["bucket_ids"][None]}
+    where = where_to_look(by_path, options.n_probe, scores, item["bucket_ids"][None])
     work = partial(
         _explained, service, index, item["vector"], where, scores,
         exclude_self=[item_id], **_options(options),

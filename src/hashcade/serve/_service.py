@@ -41,13 +41,26 @@ class Encoded(NamedTuple):
     bucket_ids: npt.NDArray[np.int64]
 
     def where(self, n_probe: int | None) -> dict[str, Any]:
-        """Where to look: as a search says it, and the same buckets that the items lie in."""
-        if self.by_path or n_probe is not None:
-            return {"scores": self.scores}
-        return {"bucket_ids": self.bucket_ids}
+        """Where to search for the items."""
+        return where_to_look(self.by_path, n_probe, self.scores, self.bucket_ids)
 
 
-class _Company(NamedTuple):
+def where_to_look(
+    by_path: bool,
+    n_probe: int | None,
+    scores: npt.NDArray[np.float32] | None,
+    bucket_ids: npt.NDArray[np.int64],
+) -> dict[str, Any]:
+    """Where a search looks: in the buckets that an item has, or in the ``n_probe`` best.
+
+    The buckets of a code book are not those of the best slots, so scores alone do not name them.
+    """
+    if scores is not None and (by_path or n_probe is not None):
+        return {"scores": scores}
+    return {"bucket_ids": bucket_ids}
+
+
+class _ServedWith(NamedTuple):
     """What is served along with an index."""
 
     encoder: Encoder | None
@@ -97,7 +110,9 @@ class Service:
         live.on_commit = self.metrics.committed
         return live
 
-    def _opened(self, directory: Path, index: HashIndex, known: Encoder | None = None) -> _Company:
+    def _opened(
+        self, directory: Path, index: HashIndex, known: Encoder | None = None
+    ) -> _ServedWith:
         """Open what goes with an index. ``known`` is served on if it is the model still."""
         settings = self.settings
         origin = read_origin(directory)
@@ -124,10 +139,10 @@ class Service:
             names = pictures.class_names
         elif encoder is not None:
             names = encoder.class_names
-        return _Company(encoder, pictures, names)
+        return _ServedWith(encoder, pictures, names)
 
-    def _take(self, company: _Company) -> None:
-        self.encoder, self.pictures, self._names = company
+    def _take(self, opened: _ServedWith) -> None:
+        self.encoder, self.pictures, self._names = opened
 
     @property
     def index(self) -> HashIndex:
@@ -261,7 +276,7 @@ class Service:
         """
         old = self.live
         if self.settings.index.resolve() == old.path:
-            made: list[_Company] = []
+            made: list[_ServedWith] = []
             if old.reload(lambda index: made.append(self._opened(old.path, index))):
                 self._take(made[0])
                 return True
@@ -273,13 +288,13 @@ class Service:
             return True
         live = self._opened_live()  # the path leads elsewhere: another directory was linked there
         try:
-            company = self._opened(live.path, live.index)
+            opened = self._opened(live.path, live.index)
             _warm_up(live.index)
         except BaseException:
             live.close()
             raise
         self.live = live
-        self._take(company)
+        self._take(opened)
         old.close()  # its changes are saved where they were made
         return True
 
