@@ -171,6 +171,23 @@ def test_of_several_views_training_takes_any_and_all_else_the_first():
     np.testing.assert_array_equal(drawn, data.varied(chosen, "none", seed=7).numpy())
 
 
+def test_dropout_hides_values_from_the_hash_network_while_it_is_trained_and_from_nothing_else():
+    X, y = blobs()
+    settings = {**QUICK, "hidden_size": 8, "backbone": "mlp", "embedding_size": 3, "base_steps": 20}
+    plain, dropped, again = (
+        Hasher(**settings, dropout=dropout).fit(X, y) for dropout in (0.0, 0.4, 0.4)
+    )
+    np.testing.assert_array_equal(dropped.embed(X), plain.embed(X))
+    assert (dropped.scores(X) != plain.scores(X)).any()
+    np.testing.assert_array_equal(dropped.scores(X), again.scores(X))
+    model, items = dropped._model, torch.from_numpy(X)
+    model.hash_base, model.head = nn.Identity(), nn.Sequential(nn.Identity())  # to see what it sees
+    whole = model.hidden(items)
+    parts = torch.stack([model.hidden(items, dropout=0.4) for _ in range(400)])
+    assert ((parts == 0) | torch.isclose(parts, whole / 0.6)).all()
+    torch.testing.assert_close((parts == 0).float().mean(), torch.tensor(0.4), atol=0.01, rtol=0)
+
+
 @pytest.mark.parametrize("backbone", ["stride", "nin", "own"])
 def test_images_are_trained_in_two_stages(backbone):
     rng = np.random.default_rng(0)
@@ -236,6 +253,8 @@ IMAGES = np.zeros((120, 8, 8, 3), np.uint8)
         ({"backbone": "stride"}, IMAGES[:, :6, :5], Y0, "backbone does not take items of shape"),
         ({"random_state": -1}, X0, Y0, "random_state=-1 must be >= 0"),
         ({"random_state": None}, X0, Y0, "random_state=None must be an integer"),
+        ({"dropout": 1.0}, X0, Y0, "dropout=1.0 must be >= 0 and < 1"),
+        ({"dropout": 0.1, "backbone": "nin"}, IMAGES, Y0, "dropout=0.1 must be 0 for images"),
         ({"device": "abacus"}, X0, Y0, "device='abacus' cannot be used"),
         ({"backbone": "vgg"}, IMAGES, Y0, "backbone='vgg' must be"),
     ],

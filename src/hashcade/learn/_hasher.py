@@ -96,6 +96,9 @@ class Hasher(Settings, EstimatorHabits):
     augment
         What is done to images at random while training: ``"crop-mirror"``, ``"crop"`` (for
         letters, digits and whatever is not its mirror image) or ``"none"``.
+    dropout
+        Part of the values of an embedding, drawn anew at each step, that the hash network does
+        not see while it is trained: a remedy if it knows the training items too well.
     validation_fraction
         Part of each class that is set aside to choose the weights, by precision at 1.
     tune
@@ -162,6 +165,7 @@ class Hasher(Settings, EstimatorHabits):
         classes_per_batch: int = 64,
         items_per_class: int | None = None,
         augment: str = "crop-mirror",
+        dropout: float = 0.0,
         validation_fraction: float = 0.1,
         tune: bool | int = False,
         device: str = "auto",

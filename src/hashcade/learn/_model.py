@@ -88,13 +88,17 @@ class HashModel(nn.Module):
         features: Tensor = self.base(self.prepare(items))
         return features
 
-    def scores(self, items: Tensor) -> Tensor:
+    def scores(self, items: Tensor, *, dropout: float = 0.0) -> Tensor:
         """Slot scores, float[n, depth, width]."""
-        return self.slot_scores(self.head[-1](self.hidden(items)))
+        return self.slot_scores(self.head[-1](self.hidden(items, dropout=dropout)))
 
-    def hidden(self, items: Tensor) -> Tensor:
-        """What the last layer of the hash network sees, float[n, units]."""
-        features: Tensor = self.head[:-1](self.hash_base(self.prepare(items)))
+    def hidden(self, items: Tensor, *, dropout: float = 0.0) -> Tensor:
+        """What the last layer of the hash network sees, float[n, units].
+
+        For training a part of the prepared values may be left out at random.
+        """
+        seen = F.dropout(self.prepare(items), dropout)
+        features: Tensor = self.head[:-1](self.hash_base(seen))
         return features
 
     def slot_scores(self, outputs: Tensor) -> Tensor:

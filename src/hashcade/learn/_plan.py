@@ -133,6 +133,11 @@ def make_plan(
     decay_of = IMAGE_NETWORKS.get(backbone, MLP) if isinstance(backbone, str) else backbone
 
     # ---- stages
+    dropout = checked_penalty("dropout", settings["dropout"])
+    if dropout >= 1.0:
+        raise ValueError(f"dropout={dropout!r} must be >= 0 and < 1")
+    if dropout and images:
+        raise ValueError(f"dropout={dropout!r} must be 0 for images: they have augment")
     remap = settings["remap"]
     if not isinstance(remap, bool):
         raise ValueError(f"remap={remap!r} must be True or False")
@@ -172,6 +177,7 @@ def make_plan(
             augment=settings["augment"] if images else "none",
             remap=remap,
             sharpness=default_sharpness(loss),
+            dropout=0.0 if name == "base" else dropout,
         )
 
     by_book = settings["assignment"] == "codebook"

@@ -48,6 +48,8 @@ class Stage:
         Composition of a batch.
     augment
         ``"crop-mirror"``, ``"crop"`` or ``"none"``: what is done to images at random.
+    dropout
+        Part of the values of embeddings that is left out at random; in the base stage none.
     """
 
     name: str
@@ -66,8 +68,9 @@ class Stage:
     classes_per_batch: int
     items_per_class: int
     augment: str
-    remap: bool = True  # files of the first format have neither this nor the next
+    remap: bool = True  # files of the first format have nothing from here on
     sharpness: float = 1.0
+    dropout: float = 0.0
 
     def base_loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Loss of plain vectors, float[n, size], of a batch made by the sampler."""

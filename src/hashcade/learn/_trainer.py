@@ -149,7 +149,11 @@ def _train_stage(
         # ---- the loss; for the hash stage first the codes, outside autograd
         _train_mode(model, stage)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
-            outputs = model.vectors(items) if stage.name == "base" else model.scores(items)
+            outputs = (
+                model.vectors(items)
+                if stage.name == "base"
+                else model.scores(items, dropout=stage.dropout)
+            )
         outputs = outputs.float()
         labels_here = torch.from_numpy(data.labels[chosen]).to(device)
         if stage.name == "hash":
