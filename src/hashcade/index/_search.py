@@ -30,7 +30,9 @@ METRICS = {"euclidean": EUCLIDEAN, "inner_product": INNER_PRODUCT}
 FILLS = ("path", "none")
 # Less work than this (numbers read) is done sooner than another thread has begun.
 _WORTH_A_THREAD = 1 << 18
-_SHARES_EACH = 8  # per thread, so that one that comes late takes fewer
+# Shares per thread. Of several, one that comes late takes fewer. But a bucket is read once for all
+# who look at it in a share: where a query has several buckets, more shares read them more often.
+_SHARES_EACH, _SHARES_EACH_OF_SEVERAL = 8, 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,8 +231,11 @@ def _scan(
         order = visits[:, 2].argsort(kind="stable")
         cuts = np.array([[0, len(visits)]])
     else:
-        n_shares = 1 if helpers is None else _SHARES_EACH * (helpers.n_helpers + 1)
-        order, cuts = arrange(visits, len(request.queries), n_segments, n_shares)
+        n_queries = len(request.queries)
+        several = len(visits) > n_queries * n_segments
+        each = _SHARES_EACH_OF_SEVERAL if several else _SHARES_EACH
+        n_shares = 1 if helpers is None else each * (helpers.n_helpers + 1)
+        order, cuts = arrange(visits, n_queries, n_segments, n_shares)
     slack = _slack(snapshot, request)
     for view, ends in zip(snapshot.views, cuts, strict=True):
         if ends[0] == ends[-1]:
