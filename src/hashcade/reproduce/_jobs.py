@@ -39,7 +39,7 @@ _CURVE_CHANGES: dict[str, list[dict[str, Any]]] = {
     "vq-train": [{"n_centroids": n} for n in (32, 64, 96, 192, 256)],
     "vq-test": [{"n_centroids": n} for n in (32, 64, 96, 192, 256)],
     "flat": [{"width": n, "depth": 1} for n in (128, 256)],
-    "ours+": [{"n_codes": n} for n in (150, 200, 300, 400, 600, 800, 1200)],
+    "ours+": [{"n_codes": n} for n in (150, 200, 300, 400, 600, 800, 1200, 1600)],
     "ours+adapt": [{"n_codes": n} for n in (32, 64, 96, 192, 256)],
 }
 _CURVE_PROBES = {"ours": (2, 3, 4, 6), "ours+": (2, 3, 4, 6), "ours+adapt": (2, 3)}
