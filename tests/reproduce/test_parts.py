@@ -1,5 +1,8 @@
 """The store, the folder of intermediate results, the estimate of time, and where we stand."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -86,6 +89,29 @@ def test_a_broken_training_goes_on_and_its_checkpoints_go_away(tmp_path):
     assert attempts[0] == attempts[1]
     assert not attempts[1].exists()
     np.testing.assert_array_equal(first.scores(X), again.scores(X))
+
+
+def test_of_two_who_want_the_same_model_one_trains_and_the_other_waits(tmp_path):
+    X, y = np.eye(8, dtype=np.float32).repeat(5, axis=0), np.arange(8).repeat(5)
+    begun, attempts, found = threading.Event(), [], []
+
+    def fit(run_dir):
+        attempts.append(run_dir)
+        begun.set()
+        time.sleep(0.3)  # long enough for the other to come
+        return Hasher(width=4, steps=5, run_dir=run_dir).fit(X, y)
+
+    def want():
+        found.append(WorkFolder(tmp_path).hasher("ours", {"steps": 5}, fit))
+
+    both = [threading.Thread(target=want) for _ in range(2)]
+    both[0].start()
+    assert begun.wait(10)
+    both[1].start()
+    for one in both:
+        one.join(60)
+    assert len(attempts) == 1
+    np.testing.assert_array_equal(found[0].scores(X), found[1].scores(X))
 
 
 def test_the_time_of_a_broken_training_is_counted_too(tmp_path, monkeypatch):

@@ -6,15 +6,18 @@
         models/base-1f0c.../       a trained model
         models/base-1f0c....time   seconds of processor time that its training took
         runs/base-1f0c.../         checkpoints of one that is being trained
+        runs/base-1f0c....lock     held by the process that trains it
         arrays/vectors-77ab....npy
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,8 @@ class WorkFolder:
     ) -> Hasher:
         """A trained hasher: read if it is there, else trained and kept.
 
+        If another process is training it, this one waits, and takes what the other has made.
+
         Parameters
         ----------
         name
@@ -50,15 +55,18 @@ class WorkFolder:
         place, run_dir = self.path / "models" / label, self.path / "runs" / label
         if place.is_dir():
             return Hasher.load(place)
-        before, start = self.training_seconds(name, settings), time.process_time()
-        try:
-            hasher = fit(run_dir)
-        finally:  # what a run that was broken off has spent is counted too
-            place.parent.mkdir(parents=True, exist_ok=True)
-            spent = before + time.process_time() - start
-            place.with_name(f"{label}.time").write_text(f"{spent:.1f}\n", encoding="utf-8")
-        hasher.save(place)
-        shutil.rmtree(run_dir, ignore_errors=True)
+        with _alone(run_dir.with_name(f"{label}.lock")):
+            if place.is_dir():  # made by the one we waited for
+                return Hasher.load(place)
+            before, start = self.training_seconds(name, settings), time.process_time()
+            try:
+                hasher = fit(run_dir)
+            finally:  # what a run that was broken off has spent is counted too
+                place.parent.mkdir(parents=True, exist_ok=True)
+                spent = before + time.process_time() - start
+                place.with_name(f"{label}.time").write_text(f"{spent:.1f}\n", encoding="utf-8")
+            hasher.save(place)
+            shutil.rmtree(run_dir, ignore_errors=True)
         return hasher
 
     def training_seconds(self, name: str, settings: Mapping[str, Any]) -> float:
@@ -87,3 +95,12 @@ class WorkFolder:
         finally:
             made.unlink(missing_ok=True)
         return values
+
+
+@contextmanager
+def _alone(file: Path) -> Iterator[None]:
+    """Wait until nobody else holds this file, and hold it. A lock ends with its process."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
