@@ -44,7 +44,7 @@ RESULTS = ROOT / "docs" / "results"
 GRAPHS = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hashcade" / "bench-index"
 N_NEIGHBORS = 10
 REST = 0.05  # seconds before a measurement
-ROUNDS = 7
+ROUNDS = 15
 
 
 def say(*words):
@@ -135,6 +135,12 @@ def timed_in_peace(function, repeat):
     return timed(function, repeat)
 
 
+def spread_of(ratios):
+    """The median of paired ratios, and their quartiles."""
+    low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+    return {"ratio": float(middle), "ratio_low": float(low), "ratio_high": float(high)}
+
+
 def compare_lists(name, vectors, labels, tests, test_labels, rounds):
     """Yield a row per batch size and number of threads."""
     n_lists = int(labels.max()) + 1
@@ -176,7 +182,7 @@ def compare_lists(name, vectors, labels, tests, test_labels, rounds):
                 ours_s.append(timed_in_peace(our_search, repeat))
                 theirs_s.append(timed_in_peace(their_search, repeat))
                 sum_s.append(timed(lambda: streaming_sum(flat)))
-            ratio = statistics.median(b / a for a, b in zip(ours_s, theirs_s, strict=True))
+            ratios = np.divide(theirs_s, ours_s)
             share = statistics.median(
                 (read / a) / (flat.nbytes / s) for a, s in zip(ours_s, sum_s, strict=True)
             )
@@ -185,7 +191,7 @@ def compare_lists(name, vectors, labels, tests, test_labels, rounds):
                 "threads": threads, "candidates": float(result.candidates.mean()),
                 "ours_us": statistics.median(ours_s) / len(rows) * 1e6,
                 "faiss_us": statistics.median(theirs_s) / len(rows) * 1e6,
-                "ratio": ratio, "bandwidth_share": share,
+                **spread_of(ratios), "bandwidth_share": share,
                 "sum_gb_s": flat.nbytes / statistics.median(sum_s) / 1e9, "same_ids": same,
             }  # fmt: skip
             say(json.dumps(row))
@@ -217,7 +223,7 @@ def single_queries(name, vectors, labels, tests, test_labels, rounds):
         "data": name, "dim": vectors.shape[1],
         "ours_us": statistics.median(a for a, _ in pairs) / len(rows) * 1e6,
         "faiss_us": statistics.median(b for _, b in pairs) / len(rows) * 1e6,
-        "ratio": statistics.median(b / a for a, b in pairs),
+        **spread_of([b / a for a, b in pairs]),
     }  # fmt: skip
     say("single", json.dumps(row))
     return row

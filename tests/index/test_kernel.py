@@ -21,8 +21,11 @@ def data(dim, n=200, n_queries=4):
 @pytest.mark.parametrize("dim", DIMS)
 def test_exact_keys_are_those_of_the_twin_bit_for_bit(dim, metric):
     vectors, queries = data(dim)
-    for query in queries:
-        ours = [kernel.exact_key(vector, query, METRICS[metric]) for vector in vectors]
+    for q, query in enumerate(queries):
+        ours = [
+            kernel.exact_key(vectors, row, queries, q, METRICS[metric])
+            for row in range(len(vectors))
+        ]
         np.testing.assert_array_equal(
             np.array(ours, np.float32), reference_keys(vectors, query, metric)
         )
@@ -41,9 +44,9 @@ def test_fast_distances_are_off_by_half_of_what_is_allowed_at_most(dim, metric):
     squared = metric == "euclidean"
     of_four = kernel._squared_4 if squared else kernel._negative_dot_4
     of_one = kernel._squared_1 if squared else kernel._negative_dot_1
-    of_four(vectors, start, stop, *queries, four, near_four)
-    for k, query in enumerate(queries):
-        of_one(vectors, start, stop, query, one[k], near_one[k])
+    of_four(vectors, start, stop, queries, 0, 1, 2, 3, four, near_four)
+    for k in range(4):
+        of_one(vectors, start, stop, queries, k, k, one, near_one)
     x, q = vectors[start:stop].astype(np.float64), queries.astype(np.float64)
     for k in range(4):
         if squared:

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hashcade import CodeShape, HashIndex
 from hashcade.index import _kernel as kernel
 from hashcade.index import _search
-from hashcade.index._team import Team, team
+from hashcade.index._team import Team, _keep_off, team
 
 
 @pytest.fixture(autouse=True)
 def every_search_is_worth_a_thread(monkeypatch):
-    monkeypatch.setattr(_search, "_WORTH_A_THREAD", 1)
+    monkeypatch.setattr(_search, "WORTH_A_THREAD", 1)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +102,54 @@ def test_helpers_go_to_sleep_and_wake_again():
     wait_until_attending(0)
     here.call()
     wait_until_attending(1)
+
+
+HAS_CORES = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1
+
+
+def cores_after(keep_off):
+    """The cores of a new thread that calls a function first."""
+    found = []
+
+    def run():
+        keep_off()
+        found.append(os.sched_getaffinity(threading.get_native_id()))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@pytest.mark.skipif(not HAS_CORES, reason="there is one core, or no way to choose")
+def test_helpers_keep_off_the_core_of_whoever_calls(world):
+    index, queries, buckets = world
+    helpers = team(1)
+    deadline = time.monotonic() + 60
+    all_cores = os.sched_getaffinity(os.getpid())
+    while True:
+        index.search(queries, bucket_ids=buckets, threads=2)
+        name = "hashcade-helper-0"
+        threads = [t for t in threading.enumerate() if t.name == name]
+        cores = [os.sched_getaffinity(t.native_id) for t in threads]
+        if all_cores - {helpers._core_of_caller} in cores:
+            break
+        assert time.monotonic() < deadline, cores
+    assert os.sched_getaffinity(0) == all_cores  # of the caller nothing is changed
+
+
+@pytest.mark.skipif(not HAS_CORES, reason="there is one core, or no way to choose")
+def test_a_core_is_kept_off_only_if_there_is_another_and_it_is_allowed(monkeypatch):
+    cores = os.sched_getaffinity(os.getpid())
+    first = min(cores)
+    assert cores_after(lambda: _keep_off(first)) == cores - {first}
+    assert cores_after(lambda: _keep_off(-1)) == cores  # not known
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: (_ for _ in ()).throw(OSError()))
+    assert cores_after(lambda: _keep_off(first)) == cores
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {first})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: pytest.fail("nowhere to go"))
+    _keep_off(first)
 
 
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 9), st.integers(0, 2**32 - 1))

@@ -60,7 +60,7 @@ class StoredCheck(BlockCheck):
         self._raw = raw
         self._mapped = mapped
         self._blocks = blocks
-        self._checked = np.zeros(len(blocks), dtype=np.bool_)
+        self.checked = np.zeros(len(blocks), dtype=np.bool_)
         self._sections: set[str] = set()
         self.done = False
 
@@ -68,7 +68,7 @@ class StoredCheck(BlockCheck):
         """Check blocks that were not checked before."""
         if self.done:
             return
-        todo = which[~self._checked[which]]
+        todo = which[~self.checked[which]]
         if len(todo) > 0:
             self._refuse_shrunk()
         for number in todo.tolist():
@@ -77,8 +77,8 @@ class StoredCheck(BlockCheck):
                     f"{self.path}: bucket {segment.buckets[number]} is damaged:"
                     " its checksum is wrong"
                 )
-        self._checked[todo] = True
-        self.done = bool(self._checked.all())
+        self.checked[todo] = True
+        self.done = bool(self.checked.all())
 
     def section(self, segment: Segment, name: str) -> None:
         """Check a whole array that was not checked before."""

@@ -18,6 +18,7 @@ from hashcade.errors import CorruptIndexError, StorageError
 from hashcade.index import _browse as browse
 from hashcade.index import _check as check
 from hashcade.index import _store as store
+from hashcade.index._direct import search_directly
 from hashcade.index._explain import explain
 from hashcade.index._origin import forget_origin
 from hashcade.index._search import SearchResult, checked_request, run
@@ -147,6 +148,18 @@ class HashIndex:
             At most this many. Default: all cores this process may use.
         """
         snapshot = self._snapshot
+        if (
+            scores is None
+            and n_probe is None
+            and max_candidates is None
+            and filter_ids is None
+            and exclude_self is False
+        ):
+            result = search_directly(
+                snapshot, vectors, bucket_ids, n_neighbors, fill, metric, threads
+            )
+            if result is not None:
+                return result
         request = checked_request(
             snapshot, vectors, bucket_ids=bucket_ids, scores=scores, n_neighbors=n_neighbors,
             n_probe=n_probe, max_candidates=max_candidates, fill=fill, filter_ids=filter_ids,

@@ -12,6 +12,9 @@ come by: the best by (distance as returned, id).
 Layout. Entries lie row after row in memory, so one query on a cold bucket runs at the speed of the
 memory bus. Visits come sorted by where they start: queries that look at the same bucket are
 next to each other, and a tile is fetched from memory once for all of them.
+
+Functions that are called for each visit take an array and the number of a row, not the row: a slice
+would count references, with an atomic operation each time, which cost a tenth of a scan.
 """
 
 from __future__ import annotations
@@ -43,22 +46,24 @@ _TILE = 4096  # entries whose fast distances are kept at a time: they stay in th
 
 
 @njit(cache=True, nogil=True, fastmath=_SUMS)
-def _squared_1(vectors, start, stop, query, out, nearest):  # type: ignore[no-untyped-def]
+def _squared_1(vectors, start, stop, queries, q, k, out, nearest):  # type: ignore[no-untyped-def]
     dim = vectors.shape[1]
     for low in range(start, stop, CHUNK):
         least = np.float32(np.inf)
         for row in range(low, min(low + CHUNK, stop)):
             total = np.float32(0.0)
             for j in range(dim):
-                diff = vectors[row, j] - query[j]
+                diff = vectors[row, j] - queries[q, j]
                 total += diff * diff
-            out[row - start] = total
+            out[k, row - start] = total
             least = min(least, total)
-        nearest[(low - start) // CHUNK] = least
+        nearest[k, (low - start) // CHUNK] = least
 
 
 @njit(cache=True, nogil=True, fastmath=_SUMS)
-def _squared_4(vectors, start, stop, qa, qb, qc, qd, out, nearest):  # type: ignore[no-untyped-def]
+def _squared_4(  # type: ignore[no-untyped-def]
+    vectors, start, stop, queries, qa, qb, qc, qd, out, nearest
+):
     dim = vectors.shape[1]
     for low in range(start, stop, CHUNK):
         chunk = (low - start) // CHUNK
@@ -70,13 +75,13 @@ def _squared_4(vectors, start, stop, qa, qb, qc, qd, out, nearest):  # type: ign
             d = np.float32(0.0)
             for j in range(dim):
                 value = vectors[row, j]
-                diff = value - qa[j]
+                diff = value - queries[qa, j]
                 a += diff * diff
-                diff = value - qb[j]
+                diff = value - queries[qb, j]
                 b += diff * diff
-                diff = value - qc[j]
+                diff = value - queries[qc, j]
                 c += diff * diff
-                diff = value - qd[j]
+                diff = value - queries[qd, j]
                 d += diff * diff
             out[0, row - start] = a
             out[1, row - start] = b
@@ -93,22 +98,24 @@ def _squared_4(vectors, start, stop, qa, qb, qc, qd, out, nearest):  # type: ign
 
 
 @njit(cache=True, nogil=True, fastmath=_SUMS)
-def _negative_dot_1(vectors, start, stop, query, out, nearest):  # type: ignore[no-untyped-def]
+def _negative_dot_1(vectors, start, stop, queries, q, k, out, nearest):  # type: ignore[no-untyped-def]
     dim = vectors.shape[1]
     for low in range(start, stop, CHUNK):
         least = np.float32(np.inf)
         for row in range(low, min(low + CHUNK, stop)):
             total = np.float32(0.0)
             for j in range(dim):
-                total += vectors[row, j] * query[j]
+                total += vectors[row, j] * queries[q, j]
             total = -total
-            out[row - start] = total
+            out[k, row - start] = total
             least = min(least, total)
-        nearest[(low - start) // CHUNK] = least
+        nearest[k, (low - start) // CHUNK] = least
 
 
 @njit(cache=True, nogil=True, fastmath=_SUMS)
-def _negative_dot_4(vectors, start, stop, qa, qb, qc, qd, out, nearest):  # type: ignore[no-untyped-def]
+def _negative_dot_4(  # type: ignore[no-untyped-def]
+    vectors, start, stop, queries, qa, qb, qc, qd, out, nearest
+):
     dim = vectors.shape[1]
     for low in range(start, stop, CHUNK):
         chunk = (low - start) // CHUNK
@@ -120,10 +127,10 @@ def _negative_dot_4(vectors, start, stop, qa, qb, qc, qd, out, nearest):  # type
             d = np.float32(0.0)
             for j in range(dim):
                 value = vectors[row, j]
-                a += value * qa[j]
-                b += value * qb[j]
-                c += value * qc[j]
-                d += value * qd[j]
+                a += value * queries[qa, j]
+                b += value * queries[qb, j]
+                c += value * queries[qc, j]
+                d += value * queries[qd, j]
             a = -a
             b = -b
             c = -c
@@ -145,7 +152,7 @@ def _negative_dot_4(vectors, start, stop, qa, qb, qc, qd, out, nearest):  # type
 # -- exact distances: float64, eight sums in a fixed order -------------------------------------
 
 
-def _emit_eight_sums(typing_context, vector, query, metric):  # type: ignore[no-untyped-def]
+def _emit_eight_sums(typing_context, vectors, row, queries, q, metric):  # type: ignore[no-untyped-def]
     """Sum the terms of whole groups of eight: term j goes to sum number j % 8.
 
     Written out as vector operations, because the order is part of the result and so must not be
@@ -153,16 +160,17 @@ def _emit_eight_sums(typing_context, vector, query, metric):  # type: ignore[no-
     """
 
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        vector_type, query_type, _ = signature.args
-        left = context.make_array(vector_type)(context, builder, args[0])
-        right = context.make_array(query_type)(context, builder, args[1])
-        n = builder.extract_value(left.shape, 0)
+        left = context.make_array(signature.args[0])(context, builder, args[0])
+        right = context.make_array(signature.args[2])(context, builder, args[2])
+        n = builder.extract_value(left.shape, 1)
         size = n.type
+        vector = builder.gep(left.data, [builder.mul(args[1], n)])
+        query = builder.gep(right.data, [builder.mul(args[3], n)])
         singles = ir.VectorType(ir.FloatType(), 8)
         doubles = ir.VectorType(ir.DoubleType(), 8)
         zero = ir.Constant(doubles, [0.0] * 8)
         sums = cgutils.alloca_once_value(builder, zero)  # type: ignore[no-untyped-call]
-        euclidean = builder.icmp_signed("==", args[2], ir.Constant(args[2].type, EUCLIDEAN))
+        euclidean = builder.icmp_signed("==", args[4], ir.Constant(args[4].type, EUCLIDEAN))
         groups = builder.lshr(n, ir.Constant(size, 3))
         with cgutils.for_range(builder, groups) as loop:
             at = builder.shl(loop.index, ir.Constant(size, 3))
@@ -171,8 +179,8 @@ def _emit_eight_sums(typing_context, vector, query, metric):  # type: ignore[no-
                 pointer = builder.bitcast(builder.gep(data, [at]), singles.as_pointer())
                 return builder.fpext(builder.load(pointer, align=4), doubles)
 
-            x: Any = loaded(left.data)  # type: ignore[no-untyped-call]
-            q: Any = loaded(right.data)  # type: ignore[no-untyped-call]
+            x: Any = loaded(vector)  # type: ignore[no-untyped-call]
+            q: Any = loaded(query)  # type: ignore[no-untyped-call]
             difference = builder.fsub(x, q)
             a = builder.select(euclidean, difference, x)
             b = builder.select(euclidean, difference, q)
@@ -182,28 +190,28 @@ def _emit_eight_sums(typing_context, vector, query, metric):  # type: ignore[no-
         return context.make_tuple(builder, signature.return_type, lanes)
 
     eight: Any = types.UniTuple(types.float64, 8)  # type: ignore[no-untyped-call]
-    return eight(vector, query, metric), generate
+    return eight(vectors, types.int64, queries, types.int64, metric), generate
 
 
 _eight_sums: Any = intrinsic(_emit_eight_sums)
 
 
 @njit(cache=True, nogil=True)
-def exact_key(vector, query, metric):  # type: ignore[no-untyped-def]
-    """Return what results are ordered by: the distance, or minus the inner product.
+def exact_key(vectors, row, queries, q, metric):  # type: ignore[no-untyped-def]
+    """Return what results are ordered by: the distance, or minus the inner product, of two rows.
 
     Term j goes to sum number j % 8 and the eight sums are added up in order, so that the same
     bits come out on every machine. The result is rounded to float32 as the very last step.
     """
-    s0, s1, s2, s3, s4, s5, s6, s7 = _eight_sums(vector, query, metric)
-    dim = vector.shape[0]
+    s0, s1, s2, s3, s4, s5, s6, s7 = _eight_sums(vectors, row, queries, q, metric)
+    dim = vectors.shape[1]
     whole = dim - dim % 8
     for j in range(whole, dim):  # fewer than eight are left, so sum 7 gets none of them
         if metric == EUCLIDEAN:
-            diff = np.float64(vector[j]) - np.float64(query[j])
+            diff = np.float64(vectors[row, j]) - np.float64(queries[q, j])
             term = diff * diff
         else:
-            term = np.float64(vector[j]) * np.float64(query[j])
+            term = np.float64(vectors[row, j]) * np.float64(queries[q, j])
         lane = j - whole
         if lane == 0:
             s0 += term
@@ -234,33 +242,35 @@ def _worse(key_a, id_a, key_b, id_b):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _sift_down(keys, ids, hole, size, key, new_id):  # type: ignore[no-untyped-def]
+def _sift_down(keys, kept, q, hole, size, key, item_id):  # type: ignore[no-untyped-def]
     while True:
         child = 2 * hole + 1
         if child >= size:
             break
-        if child + 1 < size and _worse(keys[child + 1], ids[child + 1], keys[child], ids[child]):
+        if child + 1 < size and _worse(
+            keys[q, child + 1], kept[q, child + 1], keys[q, child], kept[q, child]
+        ):
             child += 1
-        if not _worse(keys[child], ids[child], key, new_id):
+        if not _worse(keys[q, child], kept[q, child], key, item_id):
             break
-        keys[hole] = keys[child]
-        ids[hole] = ids[child]
+        keys[q, hole] = keys[q, child]
+        kept[q, hole] = kept[q, child]
         hole = child
-    keys[hole] = key
-    ids[hole] = new_id
+    keys[q, hole] = key
+    kept[q, hole] = item_id
 
 
 @njit(cache=True, nogil=True)
-def _sift_up(keys, ids, hole, key, new_id):  # type: ignore[no-untyped-def]
+def _sift_up(keys, kept, q, hole, key, item_id):  # type: ignore[no-untyped-def]
     while hole > 0:
         parent = (hole - 1) // 2
-        if not _worse(key, new_id, keys[parent], ids[parent]):
+        if not _worse(key, item_id, keys[q, parent], kept[q, parent]):
             break
-        keys[hole] = keys[parent]
-        ids[hole] = ids[parent]
+        keys[q, hole] = keys[q, parent]
+        kept[q, hole] = kept[q, parent]
         hole = parent
-    keys[hole] = key
-    ids[hole] = new_id
+    keys[q, hole] = key
+    kept[q, hole] = item_id
 
 
 @njit(cache=True, nogil=True)
@@ -298,46 +308,78 @@ def is_chosen(item_id, filter_mode, mask, chosen):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
-def _replace_largest(heap, value, size):  # type: ignore[no-untyped-def]
+def _replace_largest(heaps, k, value, size):  # type: ignore[no-untyped-def]
     hole = 0
     while True:
         child = 2 * hole + 1
         if child >= size:
             break
-        if child + 1 < size and heap[child + 1] > heap[child]:
+        if child + 1 < size and heaps[k, child + 1] > heaps[k, child]:
             child += 1
-        if not heap[child] > value:
+        if not heaps[k, child] > value:
             break
-        heap[hole] = heap[child]
+        heaps[k, hole] = heaps[k, child]
         hole = child
-    heap[hole] = value
+    heaps[k, hole] = value
 
 
 @njit(cache=True, nogil=True)
-def _push_largest(heap, value, size):  # type: ignore[no-untyped-def]
+def _push_largest(heaps, k, value, size):  # type: ignore[no-untyped-def]
     hole = size
     while hole > 0:
         parent = (hole - 1) >> 1
-        if not value > heap[parent]:
+        if not value > heaps[k, parent]:
             break
-        heap[hole] = heap[parent]
+        heaps[k, hole] = heaps[k, parent]
         hole = parent
-    heap[hole] = value
+    heaps[k, hole] = value
 
 
 @njit(cache=True, nogil=True)
-def _nth_smallest(values, n_values, n, heap):  # type: ignore[no-untyped-def]
-    for k in range(n):
-        _push_largest(heap, values[k], k)
-    for k in range(n, n_values):
-        if values[k] < heap[0]:
-            _replace_largest(heap, values[k], n)
-    return heap[0]
+def _nth_smallest(values, k, n_values, n, heaps):  # type: ignore[no-untyped-def]
+    for j in range(n):
+        _push_largest(heaps, k, values[k, j], j)
+    for j in range(n, n_values):
+        if values[k, j] < heaps[k, 0]:
+            _replace_largest(heaps, k, values[k, j], n)
+    return heaps[k, 0]
+
+
+def _emit_not_beyond(typing_context, values, k, at, limit):  # type: ignore[no-untyped-def]
+    """Return a bit for each of a chunk of values: whether it is at most the limit, or NaN."""
+
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        chunk = ir.VectorType(ir.FloatType(), CHUNK)
+        lanes = ir.VectorType(ir.IntType(32), CHUNK)
+        place = builder.add(builder.mul(args[1], builder.extract_value(array.shape, 1)), args[2])
+        pointer = builder.bitcast(builder.gep(array.data, [place]), chunk.as_pointer())
+        loaded = builder.load(pointer, align=4)
+        first = ir.Constant(ir.IntType(32), 0)
+        one = builder.insert_element(ir.Constant(chunk, ir.Undefined), args[3], first)
+        limits = builder.shuffle_vector(one, one, ir.Constant(lanes, [0] * CHUNK))
+        bits = builder.bitcast(builder.fcmp_unordered("<=", loaded, limits), ir.IntType(CHUNK))
+        return builder.zext(bits, ir.IntType(64))
+
+    return types.int64(values, types.int64, types.int64, types.float32), generate
+
+
+def _emit_lowest_bit(typing_context, bits):  # type: ignore[no-untyped-def]
+    """Return the place of the lowest bit that is set; there must be one."""
+
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate
+
+
+_not_beyond: Any = intrinsic(_emit_not_beyond)
+_lowest_bit: Any = intrinsic(_emit_lowest_bit)
 
 
 @njit(cache=True, nogil=True)
 def _survivors(  # type: ignore[no-untyped-def]
-    fast, nearest, start, stop, own, ids, dead, filter_mode, mask, chosen,
+    fast, nearest, k, start, stop, own, ids, dead, filter_mode, mask, chosen,
     metric, relative, absolute, limit, local, spare, n_local, rows, values, n_rows,
 ):  # fmt: skip
     """Keep the entries start..stop that may be among the best, by their fast distances.
@@ -347,44 +389,47 @@ def _survivors(  # type: ignore[no-untyped-def]
     farther than its root, and nothing beyond the root, errors allowed for, is needed.
     Returns the new sizes and the new limit.
     """
-    room = local.shape[0]
-    # A first limit from the nearest of each chunk: as many different items as are wanted, one more
-    # if one may be left out. It spares most of the heap's work. (Not if others may be left out.)
+    room = local.shape[1]
+    # A limit from the nearest of each chunk: as many different items as are wanted, one more if
+    # one may be left out. It takes the place of the heap. (Not if others may be left out.)
     wanted = room + (own >= 0)
     n_chunks = (stop - start) // CHUNK
-    if n_local == 0 and dead.shape[0] == 0 and filter_mode == NO_FILTER and n_chunks >= wanted:
-        limit = min(
-            limit,
-            _loosened(_nth_smallest(nearest, n_chunks, wanted, spare), metric, relative, absolute),
-        )
-    row = start - 1
-    while row + 1 < stop:
-        row += 1
+    has_limit = (
+        n_local == 0 and dead.shape[0] == 0 and filter_mode == NO_FILTER and n_chunks >= wanted
+    )
+    if has_limit:
+        nth = _nth_smallest(nearest, k, n_chunks, wanted, spare)
+        limit = min(limit, _loosened(nth, metric, relative, absolute))
+    for low in range(start, stop, CHUNK):
         # Most entries are too far, and are passed over a chunk at a time.
-        if (row - start) % CHUNK == 0 and nearest[(row - start) // CHUNK] > limit:
-            row += CHUNK - 1
-            continue
-        value = fast[row - start]
-        # Written so that a NaN (an overflow in the fast pass) is kept, not dropped.
-        if value > limit:
-            continue
-        if dead.shape[0] > 0 and dead[row] != 0:
-            continue
-        # Ids lie elsewhere in memory, and one is read only if it may decide something.
-        if own >= 0 and ids[row] == own:
-            continue
-        if filter_mode != NO_FILTER and not is_chosen(ids[row], filter_mode, mask, chosen):
-            continue
-        rows[n_rows] = row
-        values[n_rows] = value
-        n_rows += 1
-        if n_local < room:
-            _push_largest(local, value, n_local)
-            n_local += 1
-        elif value < local[0]:
-            _replace_largest(local, value, room)
-        if n_local == room:
-            limit = min(limit, _loosened(local[0], metric, relative, absolute))
+        near = _not_beyond(fast, k, low - start, limit)
+        if stop - low < CHUNK:
+            near &= (1 << (stop - low)) - 1
+        while near != 0:
+            row = low + _lowest_bit(near)
+            near &= near - 1
+            value = fast[k, row - start]
+            if value > limit:  # which came down since
+                continue
+            if dead.shape[0] > 0 and dead[row] != 0:
+                continue
+            # Ids lie elsewhere in memory, and one is read only if it may decide something.
+            if own >= 0 and ids[row] == own:
+                continue
+            if filter_mode != NO_FILTER and not is_chosen(ids[row], filter_mode, mask, chosen):
+                continue
+            rows[k, n_rows] = row
+            values[k, n_rows] = value
+            n_rows += 1
+            if has_limit:  # and a heap would not bring it down by much
+                continue
+            if n_local < room:
+                _push_largest(local, k, value, n_local)
+                n_local += 1
+            elif value < local[k, 0]:
+                _replace_largest(local, k, value, room)
+            if n_local == room:
+                limit = min(limit, _loosened(local[k, 0], metric, relative, absolute))
     return n_local, n_rows, limit
 
 
@@ -406,37 +451,37 @@ def _loosened(worst, metric, relative, absolute):  # type: ignore[no-untyped-def
 
 @njit(cache=True, nogil=True)
 def _measure(  # type: ignore[no-untyped-def]
-    rows, values, names, n_rows, limit, query, metric, vectors, ids, several, keys, kept, size
-):
+    rows, values, names, k, n_rows, limit, queries, q, metric,
+    vectors, ids, several, keys, kept, size,
+):  # fmt: skip
     """Measure the survivors exactly and put the best into the heap; return its size."""
-    room = keys.shape[0]
+    room = keys.shape[1]
     n_near = 0
-    for k in range(n_rows):
-        if not values[k] > limit:
-            rows[n_near] = rows[k]
+    for j in range(n_rows):
+        if not values[k, j] > limit:
+            rows[k, n_near] = rows[k, j]
             n_near += 1
     # All ids first: reads that do not wait for each other.
-    for k in range(n_near):
-        names[k] = ids[rows[k]]
-    for k in range(n_near):
-        row = rows[k]
-        item_id = names[k]
-        key = exact_key(vectors[row], query, metric)
-        if size == room and not _worse(keys[0], kept[0], key, item_id):
+    for j in range(n_near):
+        names[j] = ids[rows[k, j]]
+    for j in range(n_near):
+        item_id = names[j]
+        key = exact_key(vectors, rows[k, j], queries, q, metric)
+        if size == room and not _worse(keys[q, 0], kept[q, 0], key, item_id):
             continue
         if several:  # an item lies in several buckets, and must not be kept twice
             seen = False
             for other in range(size):
-                if kept[other] == item_id:
+                if kept[q, other] == item_id:
                     seen = True
                     break
             if seen:
                 continue
         if size < room:
-            _sift_up(keys, kept, size, key, item_id)
+            _sift_up(keys, kept, q, size, key, item_id)
             size += 1
         else:
-            _sift_down(keys, kept, 0, size, key, item_id)
+            _sift_down(keys, kept, q, 0, size, key, item_id)
     return size
 
 
@@ -475,14 +520,14 @@ def scan(  # type: ignore[no-untyped-def]
     longest = 0
     for row in order:
         longest = max(longest, visits[row, 3] - visits[row, 2])
-    tile = min(longest, _TILE)
+    tile = min(-(-longest // CHUNK) * CHUNK, _TILE)  # whole chunks
     fast = np.empty((4, tile), dtype=np.float32)
-    nearest = np.empty((4, tile // CHUNK + 1), dtype=np.float32)
+    nearest = np.empty((4, tile // CHUNK), dtype=np.float32)
     rows = np.empty((4, longest), dtype=np.int64)
     values = np.empty((4, longest), dtype=np.float32)
     names = np.empty(longest, dtype=np.int64)
     local = np.empty((4, keys.shape[1]), dtype=np.float32)
-    spare = np.empty(keys.shape[1] + 1, dtype=np.float32)
+    spare = np.empty((4, keys.shape[1] + 1), dtype=np.float32)
     n_local = np.zeros(4, dtype=np.int64)
     n_rows = np.zeros(4, dtype=np.int64)
     limits = np.empty(4, dtype=np.float32)
@@ -510,37 +555,33 @@ def scan(  # type: ignore[no-untyped-def]
             limits[k] = np.inf
             if sizes[q] == keys.shape[1]:
                 limits[k] = _limit(keys[q, 0], metric, relative, absolute)
-        qa = queries[who[0]]
-        qb = queries[who[min(1, together - 1)]]
-        qc = queries[who[min(2, together - 1)]]
-        qd = queries[who[together - 1]]
         for low in range(start, farthest, tile):
             high = min(low + tile, farthest)
             if together >= 3:
+                qa, qb, qc, qd = who[0], who[1], who[2], who[together - 1]
                 if metric == EUCLIDEAN:
-                    _squared_4(vectors, low, high, qa, qb, qc, qd, fast, nearest)
+                    _squared_4(vectors, low, high, queries, qa, qb, qc, qd, fast, nearest)
                 else:
-                    _negative_dot_4(vectors, low, high, qa, qb, qc, qd, fast, nearest)
+                    _negative_dot_4(vectors, low, high, queries, qa, qb, qc, qd, fast, nearest)
             else:
                 for k in range(together):
-                    query = queries[who[k]]
                     if metric == EUCLIDEAN:
-                        _squared_1(vectors, low, high, query, fast[k], nearest[k])
+                        _squared_1(vectors, low, high, queries, who[k], k, fast, nearest)
                     else:
-                        _negative_dot_1(vectors, low, high, query, fast[k], nearest[k])
+                        _negative_dot_1(vectors, low, high, queries, who[k], k, fast, nearest)
             for k in range(together):
                 q = who[k]
                 absolute = 1e-36 if metric == EUCLIDEAN else slack[q]
                 n_local[k], n_rows[k], limits[k] = _survivors(
-                    fast[k], nearest[k], low, min(high, stops[k]), own[q], ids, dead,
+                    fast, nearest, k, low, min(high, stops[k]), own[q], ids, dead,
                     filter_mode, mask, chosen, metric, relative, absolute,
-                    limits[k], local[k], spare, n_local[k], rows[k], values[k], n_rows[k],
+                    limits[k], local, spare, n_local[k], rows, values, n_rows[k],
                 )  # fmt: skip
         for k in range(together):
             q = who[k]
             sizes[q] = _measure(
-                rows[k], values[k], names, n_rows[k], limits[k], queries[q], metric,
-                vectors, ids, several, keys[q], kept[q], sizes[q],
+                rows, values, names, k, n_rows[k], limits[k], queries, q, metric,
+                vectors, ids, several, keys, kept, sizes[q],
             )  # fmt: skip
         visit += together
 
@@ -553,7 +594,7 @@ def finish(keys, kept, sizes, metric):  # type: ignore[no-untyped-def]
         for end in range(size - 1, 0, -1):
             key, item_id = keys[q, end], kept[q, end]
             worst_key, worst_id = keys[q, 0], kept[q, 0]
-            _sift_down(keys[q], kept[q], 0, end, key, item_id)
+            _sift_down(keys, kept, q, 0, end, key, item_id)
             keys[q, end] = worst_key
             kept[q, end] = worst_id
         for k in range(size, keys.shape[1]):
@@ -748,3 +789,158 @@ def _take_shares(board, job):  # type: ignore[no-untyped-def]
         )  # fmt: skip
         _add(board, HELPED, 1)
         share = _add(board, _NEXT, 1)
+
+
+# -- segments by address ---------------------------------------------------------------------------
+#
+# Arrays of a segment may be read-only, which is another type to the compiler, and each array costs
+# time in a call. So kernels are told where they lie: numbers and addresses, in this order.
+
+N_ENTRIES, VECTORS, IDS, N_DEAD, DEAD = 0, 1, 2, 3, 4
+# Of an index that has this segment alone; MAX_BUCKET_ID is that of the last bucket there could be.
+MAX_BUCKET_ID, N_BUCKETS, BUCKETS, OFFSETS, LIVE, N_CHECKED, CHECKED = 5, 6, 7, 8, 9, 10, 11
+TABLE_LENGTH = 12
+
+
+@njit(cache=True, nogil=True)
+def scan_segment(  # type: ignore[no-untyped-def]
+    table, board, cuts, queries, own, metric, slack, visits, order,
+    several, filter_mode, mask, chosen, keys, kept, sizes,
+):  # fmt: skip
+    """Scan a segment: alone, or if there are several shares together with helpers.
+
+    Parameters
+    ----------
+    table : int64[TABLE_LENGTH]
+        Where the entries are; ``N_DEAD`` is 0 if nothing was removed.
+    board, cuts, ...
+        As in :func:`scan_together`; the board is not used for one share.
+    """
+    n_entries = table[N_ENTRIES]
+    vectors = carray(_at(table[VECTORS]), (n_entries, queries.shape[1]), np.float32)
+    ids = carray(_at(table[IDS]), (n_entries,), np.int64)
+    dead = carray(_at(table[DEAD]), (table[N_DEAD],), np.uint8)
+    if cuts.shape[0] == 2:
+        scan(
+            queries, own, metric, slack, visits, order[cuts[0] : cuts[1]],
+            vectors, ids, dead, several, filter_mode, mask, chosen, keys, kept, sizes,
+        )  # fmt: skip
+    else:
+        scan_together(
+            board, cuts, queries, own, metric, slack, visits, order,
+            vectors, ids, dead, several, filter_mode, mask, chosen, keys, kept, sizes,
+        )  # fmt: skip
+
+
+# -- a plain search in one call -------------------------------------------------------------------
+#
+# A call into compiled code costs a tenth of a microsecond per argument, and a check in Python as
+# much as some hundred distances. So the search that is asked most often has a way of its own.
+
+
+_MOST_BUCKETS = 32  # per query: to see which are named twice, each is compared with all
+
+
+@njit(cache=True, nogil=True, fastmath=_SUMS)
+def _sum_of_squares(queries, q):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for j in range(queries.shape[1]):
+        total += np.float64(queries[q, j]) * np.float64(queries[q, j])
+    return total
+
+
+@njit(cache=True, nogil=True)
+def answer(  # type: ignore[no-untyped-def]
+    table, max_norm, queries, bucket_ids, metric, fill, most, board, n_shares,
+    keys, kept, candidates,
+):  # fmt: skip
+    """Check, plan, scan and finish a search by bucket ids, or say that it takes more than this.
+
+    Parameters
+    ----------
+    table : int64[TABLE_LENGTH]
+        Where things are; ``N_CHECKED`` is 0 if nothing needs to be checked.
+    max_norm
+        The largest norm of an entry.
+    queries, bucket_ids : float32[q, dim], int64[q, p]
+    metric, fill
+        As in a request; with ``fill`` a query that finds too little takes more than this.
+    most
+        A search that reads this many numbers, for more than one visit, takes more than this.
+    board, n_shares
+        Helpers, and how many shares to make for them; the board is not used if there is one.
+    keys, kept, candidates : float32[q, n], int64[q, n], int64[q]
+        The result.
+
+    Returns
+    -------
+    done : bool
+        If not, nothing is known: the search has to be made in the other way, which also knows how
+        to say what is wrong with the input.
+    """
+    n_queries, dim = queries.shape
+    n_named = bucket_ids.shape[1]
+    n_buckets, n_checked = table[N_BUCKETS], table[N_CHECKED]
+    if n_named > _MOST_BUCKETS:
+        return False
+    buckets = carray(_at(table[BUCKETS]), (n_buckets,), np.int64)
+    offsets = carray(_at(table[OFFSETS]), (n_buckets + 1,), np.int64)
+    live = carray(_at(table[LIVE]), (n_buckets,), np.int64)
+    checked = carray(_at(table[CHECKED]), (n_checked,), np.bool_)
+    slack = np.zeros(n_queries)
+    visits = np.empty((n_queries * n_named, 5), dtype=np.int64)
+    n_visits = 0
+    read = 0
+    for q in range(n_queries):
+        square = _sum_of_squares(queries, q)
+        if not square < np.inf:
+            return False
+        if metric == INNER_PRODUCT:
+            size = math.sqrt(square) * max_norm
+            if size > 1e37:  # float32 may overflow
+                return False
+            slack[q] = (dim + 8) * 2.0**-23 * size + 1e-36
+        found = 0
+        for named in range(n_named):
+            wanted = bucket_ids[q, named]
+            if wanted < 0 or wanted > table[MAX_BUCKET_ID]:
+                return False
+            again = False
+            for other in range(named):
+                again = again or bucket_ids[q, other] == wanted
+            if again:
+                continue
+            number = np.searchsorted(buckets, wanted)
+            if number == n_buckets or buckets[number] != wanted or live[number] == 0:
+                continue
+            if n_checked > 0 and not checked[number]:
+                return False
+            visits[n_visits, 0] = q
+            visits[n_visits, 1] = 0
+            visits[n_visits, 2] = offsets[number]
+            visits[n_visits, 3] = offsets[number + 1]
+            visits[n_visits, 4] = number
+            n_visits += 1
+            found += live[number]
+            read += (offsets[number + 1] - offsets[number]) * dim
+        if (fill and found < keys.shape[1]) or (read >= most and n_visits > 1):
+            return False
+        candidates[q] = found
+    visits = visits[:n_visits]
+    if n_shares > 1 and n_visits > 1:
+        order, shares = arrange(visits, n_queries, 1, n_shares)
+        cuts = shares[0]
+    else:
+        order = np.argsort(visits[:, 2], kind="mergesort")
+        cuts = np.array([0, n_visits])
+    own = np.full(n_queries, -1)
+    sizes = np.zeros(n_queries, dtype=np.int64)
+    # Typed: plain constants would have all of the scan compiled once more, for these values alone.
+    several, no_filter = np.bool_(False), np.int64(NO_FILTER)
+    scan_segment(
+        table, board, cuts, queries, own, metric, slack, visits, order,
+        several, no_filter, np.empty(0, dtype=np.bool_), np.empty(0, dtype=np.int64),
+        keys, kept, sizes,
+    )  # fmt: skip
+    finish(keys, kept, sizes, metric)
+    return True

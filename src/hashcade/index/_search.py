@@ -18,21 +18,20 @@ from hashcade.index._kernel import (
     INNER_PRODUCT,
     arrange,
     finish,
-    scan,
-    scan_together,
+    scan_segment,
 )
 from hashcade.index._probe import BY_BUCKETS, BY_SCORES, plan
 from hashcade.index._snapshot import Snapshot
 from hashcade.index._table import Float32s, Int64s
-from hashcade.index._team import Team, team
+from hashcade.index._team import NO_BOARD, Team, team
 
 METRICS = {"euclidean": EUCLIDEAN, "inner_product": INNER_PRODUCT}
 FILLS = ("path", "none")
 # Less work than this (numbers read) is done sooner than another thread has begun.
-_WORTH_A_THREAD = 1 << 18
+WORTH_A_THREAD = 1 << 18
 # Shares per thread. Of several, one that comes late takes fewer. But a bucket is read once for all
 # who look at it in a share: where a query has several buckets, more shares read them more often.
-_SHARES_EACH, _SHARES_EACH_OF_SEVERAL = 8, 1
+SHARES_EACH, SHARES_EACH_OF_SEVERAL = 8, 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,29 +232,28 @@ def _scan(
     else:
         n_queries = len(request.queries)
         several = len(visits) > n_queries * n_segments
-        each = _SHARES_EACH_OF_SEVERAL if several else _SHARES_EACH
+        each = SHARES_EACH_OF_SEVERAL if several else SHARES_EACH
         n_shares = 1 if helpers is None else each * (helpers.n_helpers + 1)
         order, cuts = arrange(visits, n_queries, n_segments, n_shares)
     slack = _slack(snapshot, request)
     for view, ends in zip(snapshot.views, cuts, strict=True):
         if ends[0] == ends[-1]:
             continue
-        segment = view.segment
-        entries = (segment.vectors, segment.ids, view.dead, segment.items is not None)
-        best = (*request.filter, keys, kept, sizes)
-        asked = (request.queries, request.own, request.metric, slack, visits)
-        if helpers is None:
-            scan(*asked, order[ends[0] : ends[-1]], *entries, *best)
-        else:
+        board = NO_BOARD
+        if helpers is not None:
             helpers.call()
-            scan_together(helpers.board, ends, *asked, order, *entries, *best)
+            board = helpers.board
+        scan_segment(
+            view.table, board, ends, request.queries, request.own, request.metric, slack,
+            visits, order, view.segment.items is not None, *request.filter, keys, kept, sizes,
+        )  # fmt: skip
 
 
 def _worthwhile_threads(visits: Int64s, dim: int, threads: int) -> int:
     if threads == 1 or len(visits) == 1:
         return 1
     numbers = int((visits[:, 3] - visits[:, 2]).sum()) * dim
-    return max(1, min(threads, numbers // _WORTH_A_THREAD))
+    return max(1, min(threads, numbers // WORTH_A_THREAD))
 
 
 def check_blocks(snapshot: Snapshot, visits: Int64s) -> None:
@@ -271,9 +269,8 @@ def _slack(snapshot: Snapshot, request: Request) -> npt.NDArray[np.float64]:
     """Return how far a fast inner product can be off, per query."""
     if request.metric == EUCLIDEAN:
         return np.zeros(len(request.queries))
-    largest = max((view.segment.max_norm for view in snapshot.views), default=0.0)
     norms = np.sqrt(np.einsum("ij,ij->i", request.queries, request.queries, dtype=np.float64))
-    size = norms * largest
+    size = norms * snapshot.max_norm
     with np.errstate(over="ignore"):
         slack = (snapshot.dim + 8) * 2.0**-23 * size + 1e-36
     slack[size > 1e37] = np.inf  # float32 may overflow: everything is measured exactly

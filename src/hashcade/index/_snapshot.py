@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from hashcade.codes._shape import CodeShape
+from hashcade.index import _kernel as kernel
 from hashcade.index._directory import Directory, build_directory
 from hashcade.index._table import Int64s, Segment, View, merge_segments
 
@@ -65,6 +66,28 @@ class Snapshot:
                     where[number, column] = array.ctypes.data
                     lengths[number, column] = len(array)
         return where, lengths
+
+    @cached_property
+    def max_norm(self) -> float:
+        """The largest norm of a vector."""
+        return max((view.segment.max_norm for view in self.views), default=0.0)
+
+    @cached_property
+    def table(self) -> Int64s | None:
+        """Where everything is that ``answer`` in ``_kernel.py`` needs; None if it cannot answer."""
+        if len(self.views) != 1 or self.any_several:
+            return None
+        view, live = self.views[0], self.directory.live
+        segment = view.segment
+        checked = segment.check.checked if segment.check is not None else np.empty(0, np.bool_)
+        table = view.table.copy()
+        table[kernel.MAX_BUCKET_ID] = self.shape.n_buckets - 1
+        table[kernel.N_BUCKETS] = len(segment.buckets)
+        table[kernel.BUCKETS] = segment.buckets.ctypes.data
+        table[kernel.OFFSETS] = segment.offsets.ctypes.data
+        table[kernel.LIVE] = live.ctypes.data
+        table[kernel.N_CHECKED], table[kernel.CHECKED] = len(checked), checked.ctypes.data
+        return table
 
     # -- change: each returns a new snapshot ------------------------------------------------------
 

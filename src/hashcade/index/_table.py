@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hashcade.index import _kernel as kernel
+
 Int64s = npt.NDArray[np.int64]
 Float32s = npt.NDArray[np.float32]
 
@@ -38,9 +40,18 @@ def new_uid() -> str:
 
 
 class BlockCheck:
-    """What a stored segment asks before its blocks are used; memory needs no such thing."""
+    """What a stored segment asks before its blocks are used; memory needs no such thing.
 
-    done = False  # nothing is left to be checked
+    Attributes
+    ----------
+    checked : bool[n_buckets]
+        Which blocks were found right. Always the same array.
+    done : bool
+        Whether all were.
+    """
+
+    checked: npt.NDArray[np.bool_]
+    done: bool
 
     def buckets(self, segment: Segment, which: Int64s) -> None:
         """Raise ``CorruptIndexError`` unless these blocks are what was written."""
@@ -248,6 +259,17 @@ class View:
             return sizes
         gone = np.add.reduceat(self.dead.astype(np.int64), self.segment.offsets[:-1])
         return np.asarray(sizes - gone)
+
+    @cached_property
+    def table(self) -> Int64s:
+        """Where the entries are, for ``scan_segment`` in ``_kernel.py``."""
+        segment, dead = self.segment, self.dead
+        table = np.zeros(kernel.TABLE_LENGTH, dtype=np.int64)
+        table[kernel.N_ENTRIES] = segment.n_entries
+        table[kernel.VECTORS] = segment.vectors.ctypes.data
+        table[kernel.IDS] = segment.ids.ctypes.data
+        table[kernel.N_DEAD], table[kernel.DEAD] = len(dead), dead.ctypes.data
+        return table
 
     def without(self, entries: Int64s, n_items: int) -> View:
         """Return the view with these entries, which belong to ``n_items`` items, removed."""

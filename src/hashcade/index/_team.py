@@ -6,6 +6,8 @@ search scans alone: then the cores are busy anyway.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import threading
 from functools import cache
@@ -17,6 +19,9 @@ from hashcade.index._kernel import ATTENDING, BOARD_LENGTH, attend
 # Looks at the board before a helper goes to sleep: some ten milliseconds, as long as GNU OpenMP's
 # threads wait. Waking up costs a search of a millisecond most of what help would bring.
 _PATIENCE = 30_000_000
+NO_BOARD = np.zeros(BOARD_LENGTH, dtype=np.int64)  # for kernels that want one and will not look
+_CAN_CHOOSE_CORES = hasattr(os, "sched_setaffinity")
+_sched_getcpu = getattr(ctypes.CDLL(None), "sched_getcpu", None) if _CAN_CHOOSE_CORES else None
 
 
 class Team:
@@ -33,6 +38,7 @@ class Team:
         self.taken = threading.Lock()
         self.n_helpers = n_helpers
         self._bells: list[threading.Event] = []
+        self._core_of_caller = -1
 
     def call(self) -> None:
         """Wake the helpers who sleep. Whoever calls holds the board, and does not wait."""
@@ -44,6 +50,7 @@ class Team:
                 self._bells.append(bell)
                 name = f"hashcade-helper-{number}"
                 threading.Thread(target=self._help, args=(bell,), name=name, daemon=True).start()
+        self._core_of_caller = _current_core()
         for bell in self._bells:
             bell.set()
 
@@ -51,7 +58,27 @@ class Team:
         while True:
             bell.wait()
             bell.clear()
+            _keep_off(self._core_of_caller)
             attend(self.board, _PATIENCE)
+
+
+def _current_core() -> int:
+    """Return the core that this thread runs on; -1 where that cannot be told."""
+    return int(_sched_getcpu()) if _sched_getcpu is not None else -1
+
+
+def _keep_off(core: int) -> None:
+    """Let this thread run on any core of the process but this one, if there is another.
+
+    A thread that is woken up often finds itself on the core of whoever woke it. There the two would
+    take turns of milliseconds, and two threads be slower than one.
+    """
+    if core < 0:
+        return
+    with contextlib.suppress(OSError):  # not allowed: slower, not wrong
+        others = os.sched_getaffinity(os.getpid()) - {core}
+        if others:
+            os.sched_setaffinity(threading.get_native_id(), others)
 
 
 @cache
