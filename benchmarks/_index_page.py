@@ -30,15 +30,15 @@ def write_page(results, folder):
         lines += [
             "## The same candidate lists, through faiss `search_preassigned`",
             "",
-            "Ratio is faiss's time over ours, the median of rounds, with the quartiles in brackets: "
-            f"at least {min(ratios):.2f}, {statistics.mean(ratios):.2f} on average. Bandwidth share is the bytes of all "
-            "candidates per second over those of a plain streaming sum in one thread: above 100 % "
-            "where a bucket is read once for several queries, or two threads read; at least "
-            f"{min(shares):.0%}. Calls follow each other; before each measurement everything rests "
-            "for 50 ms, because threads of both stay awake for a while after a search and would "
-            "disturb the other, and one call is not counted. With two threads both have rounds in "
-            "which the system put the two on one core for a while, faiss more often than ours, whose "
-            "helpers keep off the core of the caller.",
+            "Ratio is faiss's time over ours, the median of rounds with the quartiles in brackets: "
+            f"at least {min(ratios):.2f}, {statistics.mean(ratios):.2f} on average. "
+            "Bandwidth share is the bytes of all candidates per second over those of a plain "
+            "streaming sum in one thread: above 100 % where a bucket is read once for several "
+            f"queries, or two threads read; at least {min(shares):.0%}. Calls follow each other; "
+            "before each measurement everything rests for 50 ms, because threads of both stay "
+            "awake for a while after a search and would disturb the other, and one call is not "
+            "counted. With two threads both have rounds in which the system had the two take turns "
+            "on one core, faiss more often than ours, whose helpers keep off the caller's core.",
             "",
             "| data | dim | batch | threads | items | ours µs | faiss µs | ratio | bandwidth |",
             "|---|---|---|---|---|---|---|---|---|",
@@ -61,8 +61,7 @@ def write_page(results, folder):
             "|---|---|---|---|---|",
         ]
         lines += [
-            f"| {r['data']} | {r['dim']} | {r['ours_us']:.1f} | {r['faiss_us']:.1f} "
-            f"| {spread(r)} |"
+            f"| {r['data']} | {r['dim']} | {r['ours_us']:.1f} | {r['faiss_us']:.1f} | {spread(r)} |"
             for r in results["single"]
         ]
         lines.append("")
