@@ -45,8 +45,8 @@ def search_directly(
         or bucket_ids.ndim != 2
         or bucket_ids.shape[0] != n
         or bucket_ids.shape[1] == 0
-        or vectors.dtype is not _FLOAT32
-        or bucket_ids.dtype is not _INT64
+        or vectors.dtype != _FLOAT32
+        or bucket_ids.dtype != _INT64
         or not vectors.flags.carray
         or not bucket_ids.flags.carray
     ):

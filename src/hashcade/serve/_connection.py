@@ -6,19 +6,24 @@ instead of 0.16): it sends head and body apart, and reads the head of an answer 
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 _MAX_HEAD = 65536
+_HEADERS = re.compile(  # those that matter
+    rb"\r\n(content-length|transfer-encoding|connection|retry-after):[ \t]*([^\r\n]*)",
+    re.IGNORECASE,
+)
 
 
 class Answer(NamedTuple):
     """What came back."""
 
     status: int
-    headers: dict[str, str]  # names in lower case
+    headers: dict[str, str]  # those that matter, names in lower case
     body: bytes
 
 
@@ -53,7 +58,7 @@ class Connection:
             lines.append(f"Content-Length: {len(body)}")
         head = "\r\n".join([*lines, "", ""]).encode("ascii")
         try:
-            self._opened().sendall(head + body)
+            self._send(head, body)
             answer = self._answer(method)
         except BaseException:
             self.close()
@@ -77,6 +82,18 @@ class Connection:
                 made = context.wrap_socket(made, server_hostname=self._address[0])
             self._socket, self._rest = made, b""
         return self._socket
+
+    def _send(self, head: bytes, body: bytes) -> None:
+        opened = self._opened()
+        if self._secure:
+            opened.sendall(head + body)
+            return
+        sent = opened.sendmsg([head, body])  # in one piece, and not copied for that
+        if sent < len(head):
+            opened.sendall(head[sent:])
+            sent = len(head)
+        if sent < len(head) + len(body):
+            opened.sendall(memoryview(body)[sent - len(head) :])
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -105,13 +122,14 @@ class Connection:
         status = 100
         headers: dict[str, str] = {}
         while status < 200:  # 100 Continue and its like come before the answer
-            first, *lines = self._until(b"\r\n\r\n").decode("latin-1").split("\r\n")
-            version, _, rest = first.partition(" ")
-            if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
+            head = self._until(b"\r\n\r\n")
+            if not head.startswith(b"HTTP/1.") or not head[9:12].isdigit():
                 raise ConnectionLostError("the answer is not HTTP/1.1")
-            status = int(rest[:3])
-            pairs = (line.partition(":") for line in lines)
-            headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+            status = int(head[9:12])
+            headers = {
+                name.lower().decode("ascii"): value.rstrip().decode("latin-1")
+                for name, value in _HEADERS.findall(head)
+            }
         if method == "HEAD" or status in (204, 304):
             return Answer(status, headers, b"")
         if headers.get("transfer-encoding", "").lower() == "chunked":

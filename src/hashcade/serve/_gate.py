@@ -135,11 +135,14 @@ class Gate:
             nonlocal left, complete
             if complete:  # what is waited for now is the end of the connection
                 return await receive()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
-            except TimeoutError:
-                raise HTTPException(408, "the body did not come in time") from None
+            if _has_come(receive):
+                message = await receive()
+            else:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        message = await receive()
+                except TimeoutError:
+                    raise HTTPException(408, "the body did not come in time") from None
             if message["type"] == "http.request":
                 left -= len(message.get("body", b""))
                 complete = not message.get("more_body", False)
@@ -150,6 +153,11 @@ class Gate:
             return message
 
         return limited
+
+
+def _has_come(receive: Receive) -> bool:
+    """Whether uvicorn has all of the body, and nothing needs to be waited for."""
+    return getattr(getattr(receive, "__self__", None), "more_body", None) is False
 
 
 def _on_one_line(path: str) -> str:

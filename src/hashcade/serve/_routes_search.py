@@ -70,7 +70,7 @@ def _search(index: HashIndex, vectors: Any, **options: Any) -> SearchResult:
 
 def _listed(service: Service, index: HashIndex, result: SearchResult) -> Response:
     """Answer in JSON: without the padding, which JSON has no number for."""
-    service.metrics.searched(len(result.ids), int(result.candidates.sum()))
+    service.metrics.searched(len(result.ids), result.candidates)
     found = (result.ids >= 0).sum(axis=1).tolist()
     answer = {
         "ids": [row[:n] for row, n in zip(result.ids.tolist(), found, strict=True)],
@@ -156,7 +156,7 @@ async def search_arrays(
         result = work()
     else:
         result = await service.search_thread(deadline, work)
-    service.metrics.searched(len(result.ids), int(result.candidates.sum()))
+    service.metrics.searched(len(result.ids), result.candidates)
     return wire.write_result(result)
 
 

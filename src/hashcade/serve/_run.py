@@ -52,13 +52,15 @@ def run(
     import uvicorn
 
     from hashcade.serve._app import create_app
+    from hashcade.serve._gathered import GatheredHTTPProtocol
 
     listening = _listening(checked.host, checked.port)
     try:
         app = create_app(checked)
         service = app.state.service
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, server_header=False, proxy_headers=False,
+            app, http=GatheredHTTPProtocol,
+            log_config=None, access_log=False, server_header=False, proxy_headers=False,
             timeout_graceful_shutdown=int(max(1, checked.stop_seconds)), backlog=512,
         )  # fmt: skip
         host, port = listening.getsockname()[:2]

@@ -352,5 +352,6 @@ def _warm_up(served: HashIndex) -> None:
     vectors = np.zeros((2, 2), dtype=np.float32)
     scores = np.zeros((2, shape.depth, shape.width), dtype=np.float32)
     for metric in ("euclidean", "inner_product"):
-        index.search(vectors, bucket_ids=[[0], [0]], n_neighbors=1, metric=metric)
+        for buckets in (np.zeros((2, 1), dtype=np.int64), [[0], [0]]):  # two ways of searching
+            index.search(vectors, bucket_ids=buckets, n_neighbors=1, metric=metric)
         index.search(vectors, scores=scores, n_neighbors=1, n_probe=1, metric=metric)

@@ -8,6 +8,8 @@ little-endian, rows follow each other, nothing lies between.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -22,6 +24,9 @@ def read_query(
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64] | None, npt.NDArray[np.float32] | None]:
     """Return vectors, and bucket ids or scores if they follow. A ``ValueError`` gives both sides.
 
+    They are copies: what lies in the body may not be written to nor be aligned, and a search has a
+    short way for arrays that it can use as they are.
+
     Parameters
     ----------
     dim
@@ -29,24 +34,30 @@ def read_query(
     """
     n_bytes = n_queries * dim * 4
     rest = len(body) - n_bytes
-    per_query = {"model": 0, "scores": 4 * shape.depth * shape.width}.get(where)
-    if per_query is None and (rest <= 0 or rest % (8 * n_queries)):
+    if where == "bucket_ids":
+        fits = rest > 0 and rest % (8 * n_queries) == 0
+        more = f"a multiple of {8 * n_queries} for int64[{n_queries}, buckets per query]"
+    else:
+        of_scores = 4 * n_queries * shape.depth * shape.width if where == "scores" else 0
+        fits = rest == of_scores
+        more = f"{of_scores} for {where}"
+    if not fits:
         raise ValueError(
             f"the body has {len(body)} bytes, must have {n_bytes} for float32[{n_queries}, {dim}]"
-            f" and a multiple of {8 * n_queries} for int64[{n_queries}, buckets per query]"
+            f" and {more}"
         )
-    if per_query is not None and rest != per_query * n_queries:
-        raise ValueError(
-            f"the body has {len(body)} bytes, must have {n_bytes} for float32[{n_queries}, {dim}]"
-            f" and {per_query * n_queries} for {where}"
-        )
-    vectors = np.frombuffer(body, "<f4", n_queries * dim).reshape(n_queries, dim)
+    vectors = _copied(body, "<f4", n_queries * dim, 0).reshape(n_queries, dim)
     if where == "model":
         return vectors, None, None
     if where == "scores":
-        scores = np.frombuffer(body, "<f4", offset=n_bytes)
+        scores = _copied(body, "<f4", rest // 4, n_bytes)
         return vectors, None, scores.reshape(n_queries, shape.depth, shape.width)
-    return vectors, np.frombuffer(body, "<i8", offset=n_bytes).reshape(n_queries, -1), None
+    return vectors, _copied(body, "<i8", rest // 8, n_bytes).reshape(n_queries, -1), None
+
+
+def _copied(body: bytes, dtype: str, count: int, offset: int) -> npt.NDArray[Any]:
+    stored = np.frombuffer(body, dtype, count, offset)
+    return stored.astype(np.float32 if dtype == "<f4" else np.int64)
 
 
 def write_result(result: SearchResult) -> bytes:
@@ -68,11 +79,11 @@ def read_result(data: bytes, n_queries: int, n_neighbors: int) -> SearchResult:
         raise ValueError(
             f"the answer has {len(data)} bytes, must have {12 * cells + 9 * n_queries}"
         )
-    ids = np.frombuffer(data, "<i8", cells).reshape(n_queries, n_neighbors)
-    distances = np.frombuffer(data, "<f4", cells, 8 * cells).reshape(n_queries, n_neighbors)
-    candidates = np.frombuffer(data, "<i8", n_queries, 12 * cells)
-    truncated = np.frombuffer(data, np.uint8, n_queries, 12 * cells + 8 * n_queries)
-    return SearchResult(
-        distances.astype(np.float32), ids.astype(np.int64), candidates.astype(np.int64),
-        truncated.astype(np.bool_),
-    )  # fmt: skip
+    buffer = bytearray(data)  # so that the arrays can be written to
+    ids = np.frombuffer(buffer, "<i8", cells).reshape(n_queries, n_neighbors)
+    distances = np.frombuffer(buffer, "<f4", cells, 8 * cells).reshape(n_queries, n_neighbors)
+    candidates = np.frombuffer(buffer, "<i8", n_queries, 12 * cells)
+    if cells % 2:  # not aligned
+        candidates = candidates.copy()
+    truncated = np.frombuffer(buffer, np.bool_, n_queries, 12 * cells + 8 * n_queries)
+    return SearchResult(distances, ids, candidates, truncated)
