@@ -168,7 +168,7 @@ def told(pieces, body=b"question", *, slow_reader=False):
     thread.start()
     connection = Connection(f"http://127.0.0.1:{listening.getsockname()[1]}", 60)
     try:
-        return connection.request("POST", "/", {}, body), got
+        return connection.request("POST", "/", {}, [body[:3], body[3:]]), got
     finally:
         thread.join()
         connection.close()

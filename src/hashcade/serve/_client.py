@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade.index._search import SearchResult
-from hashcade.serve._connection import Connection, ConnectionLostError
+from hashcade.serve._connection import Buffer, Connection, ConnectionLostError
 from hashcade.serve._wire import MEDIA_TYPE, read_result
 
 
@@ -34,6 +35,12 @@ class ServiceError(RuntimeError):
 @lru_cache(maxsize=256)
 def _path(options: tuple[tuple[str, object], ...]) -> str:
     return f"/v1/search/binary?{urlencode(options)}"
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> Buffer:
+    """Return the bytes of an array, not copied if they lie in a row already."""
+    plain: Any = np.ascontiguousarray(array)
+    return memoryview(plain).cast("B") if array.size else b""
 
 
 class Client:
@@ -67,19 +74,19 @@ class Client:
         The options are ``n_probe``, ``max_candidates``, ``fill`` and ``metric``. With neither
         ``bucket_ids`` nor ``scores`` the vectors are items for the service's model.
         """
-        queries = np.atleast_2d(np.asarray(vectors, dtype="<f4"))
-        n = len(queries)
-        parts = [queries.tobytes()]
+        queries = np.asarray(vectors, dtype="<f4")
+        n = len(queries) if queries.ndim > 1 else 1
+        parts = [_bytes_of(queries)]
         where = "model"
         if bucket_ids is not None:
             where = "bucket_ids"
-            parts.append(np.asarray(bucket_ids, dtype="<i8").reshape(n, -1).tobytes())
+            parts.append(_bytes_of(np.asarray(bucket_ids, dtype="<i8").reshape(n, -1)))
         elif scores is not None:
             where = "scores"
-            parts.append(np.asarray(scores, dtype="<f4").tobytes())
+            parts.append(_bytes_of(np.asarray(scores, dtype="<f4")))
         settings = {"n_queries": n, "where": where, "n_neighbors": n_neighbors, **options}
         path = _path(tuple((k, v) for k, v in settings.items() if v is not None))
-        return read_result(self.request("POST", path, b"".join(parts), MEDIA_TYPE), n, n_neighbors)
+        return read_result(self.request("POST", path, parts, MEDIA_TYPE), n, n_neighbors)
 
     def add(
         self,
@@ -112,22 +119,23 @@ class Client:
     def json(self, method: str, path: str, body: object = None) -> Any:
         """Ask anything in JSON."""
         data = None if body is None else json.dumps(body, allow_nan=False).encode()
-        return json.loads(self.request(method, path, data, "application/json"))
+        parts = [] if data is None else [data]
+        return json.loads(self.request(method, path, parts, "application/json"))
 
-    def request(self, method: str, path: str, body: bytes | None, media_type: str) -> bytes:
-        """Ask anything, and return the bytes of the answer."""
+    def request(self, method: str, path: str, parts: Sequence[Buffer], media_type: str) -> bytes:
+        """Ask anything, with a body in parts, and return the bytes of the answer."""
         headers = self._headers
-        if body is not None:
+        if parts:
             headers = {**headers, "Content-Type": media_type}
         was_open = self._connection.is_open
         try:
-            answer = self._connection.request(method, path, headers, body or b"")
+            answer = self._connection.request(method, path, headers, parts)
         except (ConnectionLostError, BrokenPipeError, ConnectionResetError):
             # An idle connection that the service had closed: to ask again is safe for searches
             # alone, since a change may have been made.
             if not was_open or not path.startswith("/v1/search"):
                 raise
-            answer = self._connection.request(method, path, headers, body or b"")
+            answer = self._connection.request(method, path, headers, parts)
         if answer.status != 200:
             try:
                 message = json.loads(answer.body)["error"]

@@ -9,14 +9,26 @@ from __future__ import annotations
 import re
 import socket
 import ssl
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
+
+Buffer = bytes | memoryview  # of single bytes
 
 _MAX_HEAD = 65536
 _HEADERS = re.compile(  # those that matter
     rb"\r\n(content-length|transfer-encoding|connection|retry-after):[ \t]*([^\r\n]*)",
     re.IGNORECASE,
 )
+
+
+@lru_cache(maxsize=256)
+def _head(method: str, path: str, host: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+    """Return the head of a request but for the length: clients ask the same again and again."""
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
+    lines += [f"{name}: {value}" for name, value in headers]
+    return "\r\n".join([*lines, ""]).encode("ascii")
 
 
 class Answer(NamedTuple):
@@ -50,15 +62,15 @@ class Connection:
         """Whether there is a connection, as far as is known."""
         return self._socket is not None
 
-    def request(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
-        """Ask, and wait for the whole answer."""
-        lines = [f"{method} {path} HTTP/1.1", f"Host: {self._host}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        if body or method in ("POST", "PUT"):
-            lines.append(f"Content-Length: {len(body)}")
-        head = "\r\n".join([*lines, "", ""]).encode("ascii")
+    def request(
+        self, method: str, path: str, headers: dict[str, str], parts: Sequence[Buffer] = ()
+    ) -> Answer:
+        """Ask, and wait for the whole answer; the body is sent part after part."""
+        head = _head(method, path, self._host, tuple(headers.items()))
+        if parts or method in ("POST", "PUT"):
+            head += b"Content-Length: %d\r\n" % sum(len(part) for part in parts)
         try:
-            self._send(head, body)
+            self._send([head + b"\r\n", *parts])
             answer = self._answer(method)
         except BaseException:
             self.close()
@@ -83,17 +95,16 @@ class Connection:
             self._socket, self._rest = made, b""
         return self._socket
 
-    def _send(self, head: bytes, body: bytes) -> None:
+    def _send(self, parts: Sequence[Buffer]) -> None:
         opened = self._opened()
         if self._secure:
-            opened.sendall(head + body)
+            opened.sendall(b"".join(parts))
             return
-        sent = opened.sendmsg([head, body])  # in one piece, and not copied for that
-        if sent < len(head):
-            opened.sendall(head[sent:])
-            sent = len(head)
-        if sent < len(head) + len(body):
-            opened.sendall(memoryview(body)[sent - len(head) :])
+        sent = opened.sendmsg(parts)  # in one piece, and not copied for that
+        for part in parts:
+            if sent < len(part):
+                opened.sendall(memoryview(part)[sent:])
+            sent = max(0, sent - len(part))
 
     # -- reading -----------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ _SMALL = 1 << 16  # bytes; to copy more would cost more than another call
 
 
 class Gathered:
-    """A transport that sends what is written in one turn of the loop together."""
+    """A transport that sends what is written together: at the end of an answer, or of a turn."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
@@ -26,13 +26,14 @@ class Gathered:
     def write(self, data: bytes) -> None:
         """Send soon."""
         if not self._parts:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._parts.append(data)
         self._size += len(data)
         if self._size > _SMALL:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send now."""
         parts, self._parts, size, self._size = self._parts, [], self._size, 0
         if size > _SMALL:
             for part in parts:
@@ -42,7 +43,7 @@ class Gathered:
 
     def close(self) -> None:
         """Send what was written, and close."""
-        self._flush()
+        self.flush()
         self._transport.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -54,5 +55,10 @@ class GatheredHTTPProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
-        gathered = Gathered(cast(asyncio.Transport, transport), self.loop)
-        super().connection_made(gathered)
+        self._gathered = Gathered(cast(asyncio.Transport, transport), self.loop)
+        super().connection_made(self._gathered)
+
+    def on_response_complete(self) -> None:
+        """Send the answer before anything else."""
+        self._gathered.flush()
+        super().on_response_complete()

@@ -8,8 +8,6 @@ little-endian, rows follow each other, nothing lies between.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -17,6 +15,7 @@ from hashcade.codes._shape import CodeShape
 from hashcade.index._search import SearchResult
 
 MEDIA_TYPE = "application/octet-stream"
+_FLOATS, _INTS = np.dtype("<f4"), np.dtype("<i8")
 
 
 def read_query(
@@ -46,18 +45,14 @@ def read_query(
             f"the body has {len(body)} bytes, must have {n_bytes} for float32[{n_queries}, {dim}]"
             f" and {more}"
         )
-    vectors = _copied(body, "<f4", n_queries * dim, 0).reshape(n_queries, dim)
+    vectors = np.frombuffer(body, _FLOATS, n_queries * dim).reshape(n_queries, dim).copy()
     if where == "model":
         return vectors, None, None
     if where == "scores":
-        scores = _copied(body, "<f4", rest // 4, n_bytes)
-        return vectors, None, scores.reshape(n_queries, shape.depth, shape.width)
-    return vectors, _copied(body, "<i8", rest // 8, n_bytes).reshape(n_queries, -1), None
-
-
-def _copied(body: bytes, dtype: str, count: int, offset: int) -> npt.NDArray[Any]:
-    stored = np.frombuffer(body, dtype, count, offset)
-    return stored.astype(np.float32 if dtype == "<f4" else np.int64)
+        scores = np.frombuffer(body, _FLOATS, offset=n_bytes)
+        return vectors, None, scores.reshape(n_queries, shape.depth, shape.width).copy()
+    buckets = np.frombuffer(body, _INTS, offset=n_bytes).reshape(n_queries, -1).copy()
+    return vectors, buckets, None
 
 
 def write_result(result: SearchResult) -> bytes:
@@ -80,9 +75,9 @@ def read_result(data: bytes, n_queries: int, n_neighbors: int) -> SearchResult:
             f"the answer has {len(data)} bytes, must have {12 * cells + 9 * n_queries}"
         )
     buffer = bytearray(data)  # so that the arrays can be written to
-    ids = np.frombuffer(buffer, "<i8", cells).reshape(n_queries, n_neighbors)
-    distances = np.frombuffer(buffer, "<f4", cells, 8 * cells).reshape(n_queries, n_neighbors)
-    candidates = np.frombuffer(buffer, "<i8", n_queries, 12 * cells)
+    ids = np.frombuffer(buffer, _INTS, cells).reshape(n_queries, n_neighbors)
+    distances = np.frombuffer(buffer, _FLOATS, cells, 8 * cells).reshape(n_queries, n_neighbors)
+    candidates = np.frombuffer(buffer, _INTS, n_queries, 12 * cells)
     if cells % 2:  # not aligned
         candidates = candidates.copy()
     truncated = np.frombuffer(buffer, np.bool_, n_queries, 12 * cells + 8 * n_queries)
