@@ -33,6 +33,7 @@ HEALTH = "/health"
 DEADLINE = "hashcade.deadline"  # in the scope: when the loop's clock shows this, it is too late
 _UNCOUNTED = frozenset({HEALTH, "/ready", "/metrics"})
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_MOST_HOSTS = 64  # spellings of our names that are remembered
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HEADERS = [
     (
@@ -58,6 +59,7 @@ class Gate:
         self._any_host = settings.token is not None or not is_loopback(settings.host)
         own = settings.host.lower().strip("[]")
         self._local_names = _LOCAL_NAMES | {f"[{own}]" if ":" in own else own}
+        self._good_hosts: set[bytes] = set()
         self.under_way = 0
         metrics.gauge("hashcade_requests_under_way", "Requests under way", lambda: self.under_way)
 
@@ -99,9 +101,8 @@ class Gate:
     def _refusal(self, scope: Scope) -> tuple[int, str, list[tuple[bytes, bytes]]] | None:
         """Status, reason and headers of a request that goes no further."""
         headers = dict(scope["headers"])
-        host = headers.get(b"host", b"").decode("latin-1").lower()
-        name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
-        if not self._any_host and name not in self._local_names:
+        host = headers.get(b"host", b"")
+        if host not in self._good_hosts and not self._is_good_host(host):
             return 403, "the Host header must be localhost: others need a token", []
         path = scope["path"]
         if self._token is not None and path != HEALTH:
@@ -109,9 +110,11 @@ class Gate:
             if sent is None or not hmac.compare_digest(_digest(sent), self._token):
                 ask = [(b"www-authenticate", b'Basic realm="hashcade", charset="UTF-8"')]
                 return 401, "a token is needed: Authorization: Bearer ...", ask
-        origin = headers.get(b"origin", b"").decode("latin-1").lower()
-        if origin and scope["method"] not in _READING and origin.partition("://")[2] != host:
-            return 403, "changes and searches are not taken from pages of other sites", []
+        origin = headers.get(b"origin")
+        if origin and scope["method"] not in _READING:
+            site = origin.decode("latin-1").lower().partition("://")[2]
+            if site != host.decode("latin-1").lower():
+                return 403, "changes and searches are not taken from pages of other sites", []
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and (len(length) > 18 or int(length) > self._settings.max_body):
             told = length[:18].decode()
@@ -122,12 +125,24 @@ class Gate:
             return 429, busy, [(b"retry-after", b"1")]
         return None
 
+    def _is_good_host(self, host: bytes) -> bool:
+        """Whether this is a name that we go by; those that are will be known the next time."""
+        shown = host.decode("latin-1").lower()
+        name = shown.rpartition(":")[0] if ":" in shown and not shown.endswith("]") else shown
+        if not self._any_host and name not in self._local_names:
+            return False
+        if len(self._good_hosts) < _MOST_HOSTS:
+            self._good_hosts.add(host)
+        return True
+
     # -- how large, and how long -------------------------------------------------------------------
 
     def _limited(self, scope: Scope, receive: Receive) -> Receive:
         """Return a ``receive`` that counts the body and watches the clock."""
         clock = asyncio.get_running_loop().time
         scope[DEADLINE] = deadline = clock() + self._settings.deadline
+        if _has_come(receive, self._settings.max_body):
+            return receive
         left = self._settings.max_body
         complete = False
 
@@ -135,14 +150,11 @@ class Gate:
             nonlocal left, complete
             if complete:  # what is waited for now is the end of the connection
                 return await receive()
-            if _has_come(receive):
-                message = await receive()
-            else:
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        message = await receive()
-                except TimeoutError:
-                    raise HTTPException(408, "the body did not come in time") from None
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, "the body did not come in time") from None
             if message["type"] == "http.request":
                 left -= len(message.get("body", b""))
                 complete = not message.get("more_body", False)
@@ -155,9 +167,13 @@ class Gate:
         return limited
 
 
-def _has_come(receive: Receive) -> bool:
-    """Whether uvicorn has all of the body, and nothing needs to be waited for."""
-    return getattr(getattr(receive, "__self__", None), "more_body", None) is False
+def _has_come(receive: Receive, max_body: int) -> bool:
+    """Whether uvicorn has all of the body, and not too much: then there is nothing to watch."""
+    request = getattr(receive, "__self__", None)
+    return (
+        getattr(request, "more_body", None) is False
+        and len(getattr(request, "body", ())) <= max_body
+    )
 
 
 def _on_one_line(path: str) -> str:
