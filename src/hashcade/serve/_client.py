@@ -86,7 +86,7 @@ class Client:
             parts.append(_bytes_of(np.asarray(scores, dtype="<f4")))
         settings = {"n_queries": n, "where": where, "n_neighbors": n_neighbors, **options}
         path = _path(tuple((k, v) for k, v in settings.items() if v is not None))
-        return read_result(self.request("POST", path, parts, MEDIA_TYPE), n, n_neighbors)
+        return read_result(self._ask("POST", path, parts, MEDIA_TYPE), n, n_neighbors)
 
     def add(
         self,
@@ -119,11 +119,13 @@ class Client:
     def json(self, method: str, path: str, body: object = None) -> Any:
         """Ask anything in JSON."""
         data = None if body is None else json.dumps(body, allow_nan=False).encode()
-        parts = [] if data is None else [data]
-        return json.loads(self.request(method, path, parts, "application/json"))
+        return json.loads(self.request(method, path, data, "application/json"))
 
-    def request(self, method: str, path: str, parts: Sequence[Buffer], media_type: str) -> bytes:
-        """Ask anything, with a body in parts, and return the bytes of the answer."""
+    def request(self, method: str, path: str, body: bytes | None, media_type: str) -> bytes:
+        """Ask anything, and return the bytes of the answer."""
+        return self._ask(method, path, () if body is None else (body,), media_type)
+
+    def _ask(self, method: str, path: str, parts: Sequence[Buffer], media_type: str) -> bytes:
         headers = self._headers
         if parts:
             headers = {**headers, "Content-Type": media_type}
