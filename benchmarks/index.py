@@ -305,7 +305,9 @@ def life(vectors, labels):
     """Build, save, load, memory, add and remove, for one set of vectors."""
     n, dim = vectors.shape
     shape = CodeShape(width=int(labels.max()) + 1, depth=1)
-    HashIndex.build(labels[:10], vectors[:10], shape=shape)  # imports done
+    small = HashIndex.build(labels[:10], vectors[:10], shape=shape)  # imports done
+    for buckets in (labels[:1], labels[:1].tolist()):  # and both ways of a search compiled
+        small.search(vectors[:1], bucket_ids=buckets)
     start = time.perf_counter()
     index = HashIndex.build(labels, vectors, labels=labels, shape=shape)
     row = {"data": "million", "n": n, "dim": dim, "build_s": time.perf_counter() - start}

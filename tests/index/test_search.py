@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from worlds import KINDS, World, assert_same, vectors_of, worlds
 
 from hashcade import CodeShape, HashIndex
+from hashcade.index._reference import reference_keys
 
 OPTIONS = st.fixed_dictionaries(
     {
@@ -315,3 +316,21 @@ def test_no_queries_give_no_rows():
     result = line_index().search(np.empty((0, 1)), bucket_ids=np.empty((0, 1), int))
     assert result.ids.shape == (0, 10)
     assert result.candidates.shape == (0,)
+
+
+@pytest.mark.parametrize("scale", [1e-19, 1e-22, 1e-25, 1e-30])
+@pytest.mark.parametrize("options", [{}, {"exclude_self": np.array([-1])}])  # both ways
+def test_inner_products_of_tiny_vectors_with_long_queries(scale, options):
+    rng = np.random.default_rng(0)
+    shape = CodeShape(width=2, depth=1)
+    for _ in range(5):
+        query = rng.normal(size=64)
+        items = rng.normal(size=(2000, 64))
+        items -= np.outer(items @ query, query) / (query @ query)  # rounding is all there is
+        vectors = (items * scale).astype(np.float32)
+        queries = (query[None] / scale).astype(np.float32)
+        index = HashIndex.build(np.zeros(2000, int), vectors, shape=shape)
+        buckets = np.zeros((1, 1), int)
+        result = index.search(queries, bucket_ids=buckets, metric="inner_product", **options)
+        keys = reference_keys(vectors, queries[0], "inner_product")
+        np.testing.assert_array_equal(result.ids[0], np.lexsort((np.arange(2000), keys))[:10])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hashcade import CodeShape, HashIndex
 from hashcade.index import _kernel as kernel
 from hashcade.index import _search
-from hashcade.index._team import Team, _keep_off, team
+from hashcade.index._team import Team, _keep_to, _other_cores, team
 
 
 @pytest.fixture(autouse=True)
@@ -107,18 +107,17 @@ def test_helpers_go_to_sleep_and_wake_again():
 HAS_CORES = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1
 
 
-def cores_after(keep_off):
-    """The cores of a new thread that calls a function first."""
+def in_a_thread(function):
+    """What a function returns in a thread of its own, which it may bind to cores."""
     found = []
-
-    def run():
-        keep_off()
-        found.append(os.sched_getaffinity(threading.get_native_id()))
-
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=lambda: found.append(function()))
     thread.start()
     thread.join()
     return found[0]
+
+
+def own_cores():
+    return os.sched_getaffinity(threading.get_native_id())
 
 
 @pytest.mark.skipif(not HAS_CORES, reason="there is one core, or no way to choose")
@@ -126,30 +125,43 @@ def test_helpers_keep_off_the_core_of_whoever_calls(world):
     index, queries, buckets = world
     helpers = team(1)
     deadline = time.monotonic() + 60
-    all_cores = os.sched_getaffinity(os.getpid())
+    all_cores = own_cores()
     while True:
         index.search(queries, bucket_ids=buckets, threads=2)
-        name = "hashcade-helper-0"
-        threads = [t for t in threading.enumerate() if t.name == name]
+        threads = [t for t in threading.enumerate() if t.name == "hashcade-helper-0"]
         cores = [os.sched_getaffinity(t.native_id) for t in threads]
         if all_cores - {helpers._core_of_caller} in cores:
             break
         assert time.monotonic() < deadline, cores
-    assert os.sched_getaffinity(0) == all_cores  # of the caller nothing is changed
+    assert own_cores() == all_cores  # of the caller nothing is changed
 
 
 @pytest.mark.skipif(not HAS_CORES, reason="there is one core, or no way to choose")
-def test_a_core_is_kept_off_only_if_there_is_another_and_it_is_allowed(monkeypatch):
-    cores = os.sched_getaffinity(os.getpid())
-    first = min(cores)
-    assert cores_after(lambda: _keep_off(first)) == cores - {first}
-    assert cores_after(lambda: _keep_off(-1)) == cores  # not known
-    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: (_ for _ in ()).throw(OSError()))
-    assert cores_after(lambda: _keep_off(first)) == cores
-    monkeypatch.undo()
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {first})
-    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: pytest.fail("nowhere to go"))
-    _keep_off(first)
+def test_the_other_cores_are_those_of_the_caller():
+    cores = own_cores()
+    first, *others = sorted(cores)
+    assert _other_cores(first) == set(others)
+    assert _other_cores(-1) == set()  # not known
+
+    def bound_to_one():
+        _keep_to({first})
+        return _other_cores(first)
+
+    assert in_a_thread(bound_to_one) == set()
+
+
+@pytest.mark.skipif(not HAS_CORES, reason="there is one core, or no way to choose")
+def test_a_thread_keeps_to_other_cores_if_there_are_any_and_it_may(monkeypatch):
+    cores = own_cores()
+    others = cores - {min(cores)}
+    assert in_a_thread(lambda: (_keep_to(others), own_cores())[1]) == others
+    assert in_a_thread(lambda: (_keep_to(set()), own_cores())[1]) == cores
+
+    def refuse(*_):
+        raise OSError("not allowed")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    assert in_a_thread(lambda: (_keep_to(others), own_cores())[1]) == cores
 
 
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 9), st.integers(0, 2**32 - 1))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from services import DIM, N_ITEMS, Process, make_index
 
 from hashcade.index._search import SearchResult
+from hashcade.serve import Client, ServiceError
 from hashcade.serve._connection import Connection, ConnectionLostError
 from hashcade.serve._gathered import Gathered
 from hashcade.serve._metrics import Metrics
@@ -203,6 +204,28 @@ def test_a_question_that_does_not_fit_the_socket_is_sent_whole():
 def test_what_is_no_answer_is_not_taken_for_one(answer):
     with pytest.raises(ConnectionLostError):
         told([answer] if answer else [])
+
+
+def test_a_large_answer_is_read_whole():
+    body = np.random.default_rng(0).bytes(3 << 20)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+    result, _ = told([head + body[:10], body[10:]])
+    assert result.body == body
+
+
+def test_options_that_are_equal_but_not_the_same_are_not_mixed_up():
+    asked = []
+
+    def refuse(method, path, *_):
+        asked.append(path)
+        raise ServiceError(422, "no")
+
+    client = Client("http://127.0.0.1:1")
+    client._ask = refuse
+    for n in (True, 1, np.int64(1)):
+        with pytest.raises(ServiceError):
+            client.search(np.zeros(3), bucket_ids=[0], n_neighbors=n)
+    assert [path.rpartition("=")[2] for path in asked] == ["True", "1", "1"]
 
 
 # -- arrays on the wire ----------------------------------------------------------------------------

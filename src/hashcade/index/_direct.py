@@ -1,7 +1,8 @@
 """The short way of a search: in one compiled call, if it is a plain one.
 
-Plain are bucket ids, an index with one segment, and arrays that can be used as they are. Everything
-else, and every input that is wrong, is left to ``_search.py``; the results are the same.
+Plain are bucket ids, not many of them, an index with one segment and one bucket per item, and
+arrays that can be used as they are. Everything else, and every input that is wrong, is left to
+``_search.py``; the results are the same.
 """
 
 from __future__ import annotations

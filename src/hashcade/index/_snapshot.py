@@ -69,8 +69,12 @@ class Snapshot:
 
     @cached_property
     def max_norm(self) -> float:
-        """The largest norm of a vector."""
-        return max((view.segment.max_norm for view in self.views), default=0.0)
+        """A bound of the norms of all vectors.
+
+        Never below what underflow may have hidden when squares were summed in float32.
+        """
+        hidden = 1e-18 * float(np.sqrt(self.dim))
+        return max((view.segment.max_norm for view in self.views), default=0.0) + hidden
 
     @cached_property
     def table(self) -> Int64s | None:

@@ -39,6 +39,7 @@ class Team:
         self.n_helpers = n_helpers
         self._bells: list[threading.Event] = []
         self._core_of_caller = -1
+        self._other_cores: set[int] = set()
 
     def call(self) -> None:
         """Wake the helpers who sleep. Whoever calls holds the board, and does not wait."""
@@ -51,6 +52,7 @@ class Team:
                 name = f"hashcade-helper-{number}"
                 threading.Thread(target=self._help, args=(bell,), name=name, daemon=True).start()
         self._core_of_caller = _current_core()
+        self._other_cores = _other_cores(self._core_of_caller)
         for bell in self._bells:
             bell.set()
 
@@ -58,7 +60,7 @@ class Team:
         while True:
             bell.wait()
             bell.clear()
-            _keep_off(self._core_of_caller)
+            _keep_to(self._other_cores)
             attend(self.board, _PATIENCE)
 
 
@@ -67,18 +69,20 @@ def _current_core() -> int:
     return int(_sched_getcpu()) if _sched_getcpu is not None else -1
 
 
-def _keep_off(core: int) -> None:
-    """Let this thread run on any core of the process but this one, if there is another.
+def _other_cores(core: int) -> set[int]:
+    """Return the cores that the calling thread may use, but for this one."""
+    return os.sched_getaffinity(0) - {core} if core >= 0 else set()
+
+
+def _keep_to(cores: set[int]) -> None:
+    """Let this thread run on these cores alone, if there are any.
 
     A thread that is woken up often finds itself on the core of whoever woke it. There the two would
     take turns of milliseconds, and two threads be slower than one.
     """
-    if core < 0:
-        return
-    with contextlib.suppress(OSError):  # not allowed: slower, not wrong
-        others = os.sched_getaffinity(os.getpid()) - {core}
-        if others:
-            os.sched_setaffinity(threading.get_native_id(), others)
+    if cores:
+        with contextlib.suppress(OSError):  # not allowed: slower, not wrong
+            os.sched_setaffinity(threading.get_native_id(), cores)
 
 
 @cache

@@ -33,7 +33,7 @@ class ServiceError(RuntimeError):
 
 
 @lru_cache(maxsize=256)
-def _path(options: tuple[tuple[str, object], ...]) -> str:
+def _path(options: tuple[tuple[str, str], ...]) -> str:
     return f"/v1/search/binary?{urlencode(options)}"
 
 
@@ -85,7 +85,7 @@ class Client:
             where = "scores"
             parts.append(_bytes_of(np.asarray(scores, dtype="<f4")))
         settings = {"n_queries": n, "where": where, "n_neighbors": n_neighbors, **options}
-        path = _path(tuple((k, v) for k, v in settings.items() if v is not None))
+        path = _path(tuple((k, str(v)) for k, v in settings.items() if v is not None))
         return read_result(self._ask("POST", path, parts, MEDIA_TYPE), n, n_neighbors)
 
     def add(
@@ -123,9 +123,11 @@ class Client:
 
     def request(self, method: str, path: str, body: bytes | None, media_type: str) -> bytes:
         """Ask anything, and return the bytes of the answer."""
-        return self._ask(method, path, () if body is None else (body,), media_type)
+        return bytes(self._ask(method, path, () if body is None else (body,), media_type))
 
-    def _ask(self, method: str, path: str, parts: Sequence[Buffer], media_type: str) -> bytes:
+    def _ask(
+        self, method: str, path: str, parts: Sequence[Buffer], media_type: str
+    ) -> bytes | bytearray:
         headers = self._headers
         if parts:
             headers = {**headers, "Content-Type": media_type}

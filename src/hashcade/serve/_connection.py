@@ -36,7 +36,7 @@ class Answer(NamedTuple):
 
     status: int
     headers: dict[str, str]  # those that matter, names in lower case
-    body: bytes
+    body: bytes | bytearray
 
 
 class ConnectionLostError(ConnectionError):
@@ -123,10 +123,19 @@ class Connection:
         found, self._rest = self._rest[:at], self._rest[at + len(end) :]
         return found
 
-    def _exactly(self, n: int) -> bytes:
-        while len(self._rest) < n:
-            self._more()
-        found, self._rest = self._rest[:n], self._rest[n:]
+    def _exactly(self, n: int) -> bytearray:
+        found = bytearray(self._rest[:n])
+        self._rest = self._rest[n:]
+        at = len(found)
+        if at < n:
+            assert self._socket is not None
+            found.extend(bytes(n - at))
+            with memoryview(found) as view:
+                while at < n:
+                    got = self._socket.recv_into(view[at:])
+                    if got == 0:
+                        raise ConnectionLostError("the service closed the connection")
+                    at += got
         return found
 
     def _answer(self, method: str) -> Answer:

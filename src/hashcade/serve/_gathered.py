@@ -1,7 +1,7 @@
 """Answers that leave in one piece.
 
 The server writes the head of an answer and its body apart, and the event loop sends each at once:
-two system calls, and a client that is woken up twice, which took a fifth of the time of a batch.
+two system calls, and a client that is woken up twice, which took a tenth of the time of a batch.
 """
 
 from __future__ import annotations

@@ -67,14 +67,15 @@ def write_result(result: SearchResult) -> bytes:
     )
 
 
-def read_result(data: bytes, n_queries: int, n_neighbors: int) -> SearchResult:
+def read_result(data: bytes | bytearray, n_queries: int, n_neighbors: int) -> SearchResult:
     """Return an answer from its bytes."""
     cells = n_queries * n_neighbors
     if len(data) != 12 * cells + 9 * n_queries:
         raise ValueError(
             f"the answer has {len(data)} bytes, must have {12 * cells + 9 * n_queries}"
         )
-    buffer = bytearray(data)  # so that the arrays can be written to
+    # The arrays lie in it, and can be written to.
+    buffer = data if isinstance(data, bytearray) else bytearray(data)
     ids = np.frombuffer(buffer, _INTS, cells).reshape(n_queries, n_neighbors)
     distances = np.frombuffer(buffer, _FLOATS, cells, 8 * cells).reshape(n_queries, n_neighbors)
     candidates = np.frombuffer(buffer, _INTS, n_queries, 12 * cells)
