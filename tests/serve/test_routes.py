@@ -289,3 +289,13 @@ def test_when_ids_are_used_up_this_is_said_and_free_ones_are_taken(client, place
     ask = {"vectors": item["vectors"], "bucket_ids": [[1]], "filter_ids": [last]}
     assert client.post("/v1/search", json=ask).json()["ids"] == [[last]]
     HashIndex.load(place).verify()
+
+
+@pytest.mark.parametrize("number", ["%205", "5%20", "%2B5", "5.0", "1_0", "%D9%A5", "0x5", ""])
+def test_numbers_in_an_address_are_digits_alone(client, number):
+    assert client.get("/v1/items/5").status_code == 200
+    if number:
+        assert client.get(f"/v1/items/{number}").status_code == 422
+    assert client.get(f"/v1/search/item/5?n_neighbors={number}").status_code == 422
+    assert client.get(f"/v1/items?limit={number}").status_code == 422
+    assert client.get(f"/v1/buckets/1?start={number}").status_code == 422

@@ -24,14 +24,15 @@ from hashcade.serve._answers import (
     within,
 )
 from hashcade.serve._routes_search import ItemId, _labels, text_keys
+from hashcade.serve._schemas import InDigits
 from hashcade.serve._service import Encoded, Service, errors_as_answers, found
 from hashcade.serve._wire import MEDIA_TYPE
 
 router = APIRouter(prefix="/v1", tags=["items"])
 _SHOWN = 256  # items of a node's children together
-Start = Annotated[int, Query(ge=0, le=2**62)]
-Limit = Annotated[int, Query(ge=1, le=1000)]
-Seed = Annotated[int, Query(ge=0, le=2**63 - 1)]
+Start = Annotated[int, InDigits, Query(ge=0, le=2**62)]
+Limit = Annotated[int, InDigits, Query(ge=1, le=1000)]
+Seed = Annotated[int, InDigits, Query(ge=0, le=2**63 - 1)]
 Slots = Annotated[str, Query(pattern=r"^([0-9]{1,9}(\.[0-9]{1,9}){0,62})?$", max_length=640)]
 
 
@@ -195,8 +196,8 @@ def _addition(encoded: Encoded, ids: Any, labels: Any) -> Any:
 )
 async def add_image(
     request: Request,
-    id: Annotated[int, Query(ge=0, le=2**63 - 1)] | None = None,
-    label: Annotated[int, Query(ge=-(2**63), le=2**63 - 1)] | None = None,
+    id: Annotated[schemas.Id, InDigits] | None = None,
+    label: Annotated[schemas.Label, InDigits] | None = None,
 ) -> Response:
     """Add an item by its image: the body is the image file, of which only the vector is kept."""
     service, deadline = service_of(request), deadline_of(request)

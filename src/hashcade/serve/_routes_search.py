@@ -28,6 +28,7 @@ from hashcade.serve._schemas import (
     BinaryOptions,
     ExplainRequest,
     Explanation,
+    InDigits,
     Options,
     SearchAnswer,
     SearchRequest,
@@ -35,7 +36,7 @@ from hashcade.serve._schemas import (
 from hashcade.serve._service import Service, errors_as_answers, found, where_to_look
 
 router = APIRouter(prefix="/v1", tags=["search"])
-ItemId = Annotated[int, Path(ge=0, le=2**63 - 1)]
+ItemId = Annotated[int, InDigits, Path(ge=0, le=2**63 - 1)]
 SearchOptions = Annotated[Options, Query()]
 BINARY_PATH = "/v1/search/binary"
 _SHOWN = 12  # items of a bucket in an explanation

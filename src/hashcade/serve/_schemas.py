@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 _MAX = 2**63 - 1
+
+
+def _in_digits(value: object) -> object:
+    """Refuse what pydantic would take for a number in an address: " 5", "+5", "5.0", "1_000"."""
+    if isinstance(value, str) and not re.fullmatch("-?[0-9]+", value):
+        raise ValueError("must be a whole number, in digits")
+    return value
+
+
+InDigits = BeforeValidator(_in_digits)
 Id = Annotated[int, Field(ge=0, le=_MAX)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=_MAX)]
@@ -64,9 +75,9 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    n_neighbors: Count = 10
-    n_probe: Annotated[int, Field(ge=1, le=_MAX)] | None = None
-    max_candidates: Annotated[int, Field(ge=1, le=_MAX)] | None = None
+    n_neighbors: Annotated[Count, InDigits] = 10
+    n_probe: Annotated[Count, InDigits] | None = None
+    max_candidates: Annotated[Count, InDigits] | None = None
     fill: Literal["path", "none"] = "path"
     metric: Literal["euclidean", "inner_product"] = "euclidean"
 
@@ -74,7 +85,7 @@ class Options(BaseModel):
 class BinaryOptions(Options):
     """How to search, and what the body holds."""
 
-    n_queries: Annotated[int, Field(ge=1, le=_MAX)]
+    n_queries: Annotated[Count, InDigits]
     where: Literal["bucket_ids", "scores", "model"] = Field(
         "bucket_ids", description="What follows the vectors; with model nothing does."
     )
