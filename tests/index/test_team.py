@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hashcade import CodeShape, HashIndex
 from hashcade.index import _kernel as kernel
-from hashcade.index import _search
+from hashcade.index import _search, _team
 from hashcade.index._team import Team, _keep_to, _other_cores, team
 
 
@@ -130,24 +130,28 @@ def test_helpers_keep_off_the_core_of_whoever_calls(world):
         index.search(queries, bucket_ids=buckets, threads=2)
         threads = [t for t in threading.enumerate() if t.name == "hashcade-helper-0"]
         cores = [os.sched_getaffinity(t.native_id) for t in threads]
-        if all_cores - {helpers._core_of_caller} in cores:
+        if helpers._cores in cores:
             break
         assert time.monotonic() < deadline, cores
+    assert len(helpers._cores) == len(all_cores) - 1
+    assert helpers._cores < all_cores
     assert own_cores() == all_cores  # of the caller nothing is changed
 
 
 @pytest.mark.skipif(not HAS_CORES, reason="there is one core, or no way to choose")
-def test_the_other_cores_are_those_of_the_caller():
+def test_the_other_cores_are_those_of_the_caller(monkeypatch):
     cores = own_cores()
     first, *others = sorted(cores)
-    assert _other_cores(first) == set(others)
-    assert _other_cores(-1) == set()  # not known
 
     def bound_to_one():
         _keep_to({first})
-        return _other_cores(first)
+        return _other_cores()
 
     assert in_a_thread(bound_to_one) == set()
+    monkeypatch.setattr(_team, "_sched_getcpu", lambda: first)
+    assert _other_cores() == set(others)
+    monkeypatch.setattr(_team, "_sched_getcpu", None)  # it cannot be told
+    assert _other_cores() == set()
 
 
 @pytest.mark.skipif(not HAS_CORES, reason="there is one core, or no way to choose")

@@ -23,7 +23,7 @@ from hashcade.index._table import BlockCheck, Int64s, Segment
 def as_bytes(array: npt.NDArray[Any]) -> memoryview:
     """Return the bytes of an array without copying them; it must be contiguous."""
     view: Any = array.data
-    return memoryview(view).cast("B")
+    return memoryview(view).cast("B") if array.size else memoryview(b"")
 
 
 def block_crc(segment: Segment, number: int) -> int:

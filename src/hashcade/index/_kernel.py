@@ -233,6 +233,35 @@ def exact_key(vectors, row, queries, q, metric):  # type: ignore[no-untyped-def]
     return np.float32(-total)
 
 
+# -- how far a fast inner product may be off ------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, fastmath=_SUMS)
+def _sum_of_squares(queries, q):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for j in range(queries.shape[1]):
+        total += np.float64(queries[q, j]) * np.float64(queries[q, j])
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _slack(square, max_norm, dim):  # type: ignore[no-untyped-def]
+    size = math.sqrt(square) * max_norm
+    if size > 1e37:  # float32 may overflow: everything is measured exactly
+        return np.inf
+    return (dim + 8) * 2.0**-23 * size + 1e-36
+
+
+@njit(cache=True, nogil=True)
+def slacks(queries, max_norm):  # type: ignore[no-untyped-def]
+    """Return for each query how far its fast inner products with entries can be off."""
+    n, dim = queries.shape
+    slack = np.empty(n)
+    for q in range(n):
+        slack[q] = _slack(_sum_of_squares(queries, q), max_norm, dim)
+    return slack
+
+
 # -- the best n so far: a heap with the worst at its root ----------------------------------------
 
 
@@ -841,14 +870,6 @@ def scan_segment(  # type: ignore[no-untyped-def]
 _MOST_BUCKETS = 32  # per query: to see which are named twice, each is compared with all
 
 
-@njit(cache=True, nogil=True, fastmath=_SUMS)
-def _sum_of_squares(queries, q):  # type: ignore[no-untyped-def]
-    total = 0.0
-    for j in range(queries.shape[1]):
-        total += np.float64(queries[q, j]) * np.float64(queries[q, j])
-    return total
-
-
 @njit(cache=True, nogil=True)
 def answer(  # type: ignore[no-untyped-def]
     table, max_norm, queries, bucket_ids, metric, fill, most, board, n_shares,
@@ -887,7 +908,7 @@ def answer(  # type: ignore[no-untyped-def]
     offsets = carray(_at(table[OFFSETS]), (n_buckets + 1,), np.int64)
     live = carray(_at(table[LIVE]), (n_buckets,), np.int64)
     checked = carray(_at(table[CHECKED]), (n_checked,), np.bool_)
-    slack = np.zeros(n_queries)
+    slack = np.empty(n_queries)
     visits = np.empty((n_queries * n_named, 5), dtype=np.int64)
     n_visits = 0
     read = 0
@@ -895,11 +916,7 @@ def answer(  # type: ignore[no-untyped-def]
         square = _sum_of_squares(queries, q)
         if not square < np.inf:
             return False
-        if metric == INNER_PRODUCT:
-            size = math.sqrt(square) * max_norm
-            if size > 1e37:  # float32 may overflow
-                return False
-            slack[q] = (dim + 8) * 2.0**-23 * size + 1e-36
+        slack[q] = _slack(square, max_norm, dim)
         found = 0
         for named in range(n_named):
             wanted = bucket_ids[q, named]

@@ -19,6 +19,7 @@ from hashcade.index._kernel import (
     arrange,
     finish,
     scan_segment,
+    slacks,
 )
 from hashcade.index._probe import BY_BUCKETS, BY_SCORES, plan
 from hashcade.index._snapshot import Snapshot
@@ -225,17 +226,17 @@ def _scan(
     helpers: Team | None,
 ) -> None:
     """Make the visits, segment after segment: alone, or with helpers whose board is ours."""
-    n_segments = len(snapshot.views)
+    n_queries, n_segments = len(request.queries), len(snapshot.views)
     if helpers is None and n_segments == 1:
         order = visits[:, 2].argsort(kind="stable")
         cuts = np.array([[0, len(visits)]])
     else:
-        n_queries = len(request.queries)
         several = len(visits) > n_queries * n_segments
         each = SHARES_EACH_OF_SEVERAL if several else SHARES_EACH
         n_shares = 1 if helpers is None else each * (helpers.n_helpers + 1)
         order, cuts = arrange(visits, n_queries, n_segments, n_shares)
-    slack = _slack(snapshot, request)
+    euclidean = request.metric == EUCLIDEAN
+    slack = np.zeros(n_queries) if euclidean else slacks(request.queries, snapshot.max_norm)
     for view, ends in zip(snapshot.views, cuts, strict=True):
         if ends[0] == ends[-1]:
             continue
@@ -263,15 +264,3 @@ def check_blocks(snapshot: Snapshot, visits: Int64s) -> None:
         if segment.check is not None and not segment.check.done:
             starts = visits[visits[:, 1] == number, 2]
             segment.check.buckets(segment, segment.buckets_of(np.unique(starts)))
-
-
-def _slack(snapshot: Snapshot, request: Request) -> npt.NDArray[np.float64]:
-    """Return how far a fast inner product can be off, per query."""
-    if request.metric == EUCLIDEAN:
-        return np.zeros(len(request.queries))
-    norms = np.sqrt(np.einsum("ij,ij->i", request.queries, request.queries, dtype=np.float64))
-    size = norms * snapshot.max_norm
-    with np.errstate(over="ignore"):
-        slack = (snapshot.dim + 8) * 2.0**-23 * size + 1e-36
-    slack[size > 1e37] = np.inf  # float32 may overflow: everything is measured exactly
-    return np.asarray(slack)

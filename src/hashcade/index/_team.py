@@ -38,8 +38,7 @@ class Team:
         self.taken = threading.Lock()
         self.n_helpers = n_helpers
         self._bells: list[threading.Event] = []
-        self._core_of_caller = -1
-        self._other_cores: set[int] = set()
+        self._cores: set[int] = set()  # for helpers
 
     def call(self) -> None:
         """Wake the helpers who sleep. Whoever calls holds the board, and does not wait."""
@@ -51,8 +50,7 @@ class Team:
                 self._bells.append(bell)
                 name = f"hashcade-helper-{number}"
                 threading.Thread(target=self._help, args=(bell,), name=name, daemon=True).start()
-        self._core_of_caller = _current_core()
-        self._other_cores = _other_cores(self._core_of_caller)
+        self._cores = _other_cores()
         for bell in self._bells:
             bell.set()
 
@@ -60,18 +58,17 @@ class Team:
         while True:
             bell.wait()
             bell.clear()
-            _keep_to(self._other_cores)
+            _keep_to(self._cores)
             attend(self.board, _PATIENCE)
 
 
-def _current_core() -> int:
-    """Return the core that this thread runs on; -1 where that cannot be told."""
-    return int(_sched_getcpu()) if _sched_getcpu is not None else -1
+def _other_cores() -> set[int]:
+    """Return the cores that this thread may use, but for the one that it runs on.
 
-
-def _other_cores(core: int) -> set[int]:
-    """Return the cores that the calling thread may use, but for this one."""
-    return os.sched_getaffinity(0) - {core} if core >= 0 else set()
+    None where it cannot be told which one that is.
+    """
+    here = int(_sched_getcpu()) if _sched_getcpu is not None else -1
+    return os.sched_getaffinity(0) - {here} if here >= 0 else set()
 
 
 def _keep_to(cores: set[int]) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import numpy as np
 import numpy.typing as npt
 
+from hashcade.index._blocks import as_bytes
 from hashcade.index._search import SearchResult
 from hashcade.serve._connection import Buffer, Connection, ConnectionLostError
 from hashcade.serve._wire import MEDIA_TYPE, read_result
@@ -35,12 +36,6 @@ class ServiceError(RuntimeError):
 @lru_cache(maxsize=256)
 def _path(options: tuple[tuple[str, str], ...]) -> str:
     return f"/v1/search/binary?{urlencode(options)}"
-
-
-def _bytes_of(array: npt.NDArray[Any]) -> Buffer:
-    """Return the bytes of an array, not copied if they lie in a row already."""
-    plain: Any = np.ascontiguousarray(array)
-    return memoryview(plain).cast("B") if array.size else b""
 
 
 class Client:
@@ -74,16 +69,17 @@ class Client:
         The options are ``n_probe``, ``max_candidates``, ``fill`` and ``metric``. With neither
         ``bucket_ids`` nor ``scores`` the vectors are items for the service's model.
         """
-        queries = np.asarray(vectors, dtype="<f4")
+        queries = np.ascontiguousarray(vectors, dtype="<f4")
         n = len(queries) if queries.ndim > 1 else 1
-        parts = [_bytes_of(queries)]
+        parts = [as_bytes(queries)]
         where = "model"
         if bucket_ids is not None:
             where = "bucket_ids"
-            parts.append(_bytes_of(np.asarray(bucket_ids, dtype="<i8").reshape(n, -1)))
+            buckets = np.ascontiguousarray(bucket_ids, dtype="<i8")
+            parts.append(as_bytes(buckets.reshape(n, -1)))
         elif scores is not None:
             where = "scores"
-            parts.append(_bytes_of(np.asarray(scores, dtype="<f4")))
+            parts.append(as_bytes(np.ascontiguousarray(scores, dtype="<f4")))
         settings = {"n_queries": n, "where": where, "n_neighbors": n_neighbors, **options}
         path = _path(tuple((k, str(v)) for k, v in settings.items() if v is not None))
         return read_result(self._ask("POST", path, parts, MEDIA_TYPE), n, n_neighbors)

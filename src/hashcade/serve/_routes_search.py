@@ -151,11 +151,11 @@ async def search_arrays(
         encode = partial(service.encode_items, vectors)
         encoded = await service.slow_thread(deadline, encode)
         index, vectors, where = encoded.table, encoded.vectors, encoded.where(options.n_probe)
+    work = partial(_search, index, vectors, **where, **_options(options))
     per_query = options.n_probe or (index.shape.sparsity if buckets is None else buckets.shape[1])
     if service.is_short(index, options.n_queries * per_query):
-        result = _search(index, vectors, **where, **_options(options))
+        result = work()
     else:
-        work = partial(_search, index, vectors, **where, **_options(options))
         result = await service.search_thread(deadline, work)
     service.metrics.searched(len(result.ids), result.candidates)
     return wire.write_result(result)
