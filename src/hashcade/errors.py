@@ -14,7 +14,11 @@
 Two kinds of trouble lie outside the tree, because Python has a name for them: a bad argument
 is a ``ValueError``, and a missing extra is an ``ImportError``. Messages give both sides of what
 does not fit: ``sparsity=5 must be <= width=4``.
+
+An exception that has a way out carries it as ``hint``; the command line prints it.
 """
+
+from typing import TypeVar
 
 __all__ = [
     "ConfigError",
@@ -25,11 +29,24 @@ __all__ = [
     "IndexLockedError",
     "NotFittedError",
     "StorageError",
+    "add_hint",
 ]
+
+E = TypeVar("E", bound=Exception)
 
 
 class HashcadeError(Exception):
-    """Base of every error of this package: catch it to catch them all."""
+    """Base of every error of this package: catch it to catch them all.
+
+    Attributes
+    ----------
+    hint : str or None
+        What to do about it, as an imperative: ``"choose another path"``.
+    """
+
+    def __init__(self, message: str = "", *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class ConfigError(HashcadeError):
@@ -61,3 +78,9 @@ class IncompatibleFormatError(StorageError):
 
 class IndexLockedError(StorageError):
     """Another writer holds the directory."""
+
+
+def add_hint(error: E, hint: str) -> E:
+    """Give any exception a ``hint``, and return it: ``raise add_hint(ValueError(...), "...")``."""
+    error.hint = hint  # type: ignore[attr-defined]
+    return error

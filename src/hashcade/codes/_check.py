@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hashcade._messages import list_rows
+from hashcade._validate import list_rows
 
 _FLOAT64 = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hashcade._messages import list_rows
+from hashcade._validate import list_rows
 from hashcade.data._labels import Label, encode_labels
 from hashcade.errors import DataError
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade._extras import require_extra
-from hashcade._messages import list_rows
+from hashcade._validate import list_rows
 from hashcade.data._files import existing, reason
 from hashcade.data._items import LabelledItems
 from hashcade.errors import DataError

@@ -37,6 +37,7 @@ from hashcade.learn._storage import load_hasher, save_hasher
 from hashcade.learn._trainer import TrainingData, in_chunks
 from hashcade.learn._tune import checked_trials
 from hashcade.learn._workshop import Workshop
+from hashcade.learn.encoded import Encoded
 
 
 class Hasher(Settings, EstimatorHabits):
@@ -263,6 +264,12 @@ class Hasher(Settings, EstimatorHabits):
     def embed(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Vectors for re-ranking, float32[n, size]: for embeddings the given ones by default."""
         return self._apply("vectors", X)
+
+    def encode(self, X: npt.ArrayLike) -> Encoded:
+        """Vectors, bucket ids and slot scores of items, in one pass of the network."""
+        scores = self.scores(X)
+        by_path = not hasattr(self, "codebook_")
+        return Encoded(self.embed(X), self._assigned(scores), scores, by_path)
 
     def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
         """A hasher for a database of classes that training never saw; no labels are needed.

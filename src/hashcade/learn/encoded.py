@@ -1,0 +1,45 @@
+"""What a model makes of items, and where a search looks for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Items as the model sees them, from one pass of the network.
+
+    Attributes
+    ----------
+    vectors : float32[n, dim]
+        What candidates are ranked by.
+    bucket_ids : int64[n, sparsity]
+        The buckets of each item, best first.
+    scores : float32[n, depth, width]
+        Slot scores.
+    by_path : bool
+        Whether the buckets are those of the best slots, as in the paper, and not of a code book.
+    """
+
+    vectors: npt.NDArray[np.float32]
+    bucket_ids: npt.NDArray[np.int64]
+    scores: npt.NDArray[np.float32]
+    by_path: bool
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def where_to_look(self, n_probe: int = 1) -> dict[str, Any]:
+        """Where a query looks, as arguments for :meth:`HashIndex.search`.
+
+        By default in its own buckets. With ``n_probe`` above 1 in as many occupied buckets, those
+        with the largest sums of slot scores. A path is found from the scores alone, which also say
+        how to go on; the buckets of a code book are not those of the best slots, so they are named.
+        """
+        if n_probe > 1:
+            return {"scores": self.scores, "n_probe": n_probe}
+        return {"scores": self.scores} if self.by_path else {"bucket_ids": self.bucket_ids}
