@@ -2,6 +2,7 @@
 
 - :class:`HashIndex`: build, search, change, store, look into.
 - :class:`SearchResult`: what a search gives.
+- :class:`Encoded`: what a model makes of items, and where a search looks for them.
 - :func:`read_origin`, :class:`Origin`: which model and data a stored index came from, and what its
   items and classes are called.
 
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
     from hashcade.index._index import HashIndex
     from hashcade.index._origin import Origin, model_fingerprint, read_origin, write_origin
     from hashcade.index._search import SearchResult
+    from hashcade.index.encoded import Encoded
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "Encoded": "hashcade.index.encoded",
             "HashIndex": "hashcade.index._index",
             "Origin": "hashcade.index._origin",
             "SearchResult": "hashcade.index._search",
@@ -30,6 +33,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     )
 
 __all__ = [
+    "Encoded",
     "HashIndex",
     "Origin",
     "SearchResult",

@@ -14,6 +14,7 @@ from torch import nn
 
 from hashcade.codes._check import checked_count, checked_penalty, checked_seed
 from hashcade.errors import NotFittedError
+from hashcade.index import Encoded
 from hashcade.learn._adapt import adapt_model
 from hashcade.learn._base import base_weights
 from hashcade.learn._codebook import assign_to_book
@@ -37,7 +38,6 @@ from hashcade.learn._storage import load_hasher, save_hasher
 from hashcade.learn._trainer import TrainingData, in_chunks
 from hashcade.learn._tune import checked_trials
 from hashcade.learn._workshop import Workshop
-from hashcade.learn.encoded import Encoded
 
 
 class Hasher(Settings, EstimatorHabits):
