@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from hashcade.index import HashIndex, SearchResult
     from hashcade.learn import Hasher
+    from hashcade.table import HashTable, Match, Matches
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -37,6 +38,9 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             "CodeShape": "hashcade.codes",
             "Hasher": "hashcade.learn",
             "HashIndex": "hashcade.index",
+            "HashTable": "hashcade.table",
+            "Match": "hashcade.table",
+            "Matches": "hashcade.table",
             "SearchResult": "hashcade.index",
             "code_energy": "hashcade.codes",
             "expected_speedup": "hashcade.codes",
@@ -52,10 +56,13 @@ __all__ = [
     "CorruptIndexError",
     "DataError",
     "HashIndex",
+    "HashTable",
     "HashcadeError",
     "Hasher",
     "IncompatibleFormatError",
     "IndexLockedError",
+    "Match",
+    "Matches",
     "NotFittedError",
     "SearchResult",
     "StorageError",

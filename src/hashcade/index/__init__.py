@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 
 from hashcade._lazy import lazy_names
 
+NO_LABEL = -1
+METRICS = ("euclidean", "inner_product")
+
 if TYPE_CHECKING:
     from hashcade.index._index import HashIndex
     from hashcade.index._origin import Origin, model_fingerprint, read_origin, write_origin
@@ -33,6 +36,8 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     )
 
 __all__ = [
+    "METRICS",
+    "NO_LABEL",
     "Encoded",
     "HashIndex",
     "Origin",

@@ -175,8 +175,8 @@ class HashIndex:
         vectors: npt.ArrayLike,
         ids: npt.ArrayLike | None = None,
         labels: npt.ArrayLike | None = None,
-    ) -> None:
-        """Add items; the arguments are those of :meth:`build`.
+    ) -> npt.NDArray[np.int64]:
+        """Add items, and return their ids; the arguments are those of :meth:`build`.
 
         Without ``ids`` they go on after the largest id that was ever here. An id that is here
         already is refused, and then nothing is added.
@@ -202,9 +202,10 @@ class HashIndex:
                         f"{check.name_ids(np.array(present))} already in the index; remove first"
                     )
             if n == 0:
-                return
+                return names
             segment = build_segment(buckets, values, names, classes)
             self._snapshot = old.with_segment(segment, max(old.next_id, int(names.max()) + 1))
+            return names
 
     def remove(self, ids: npt.ArrayLike) -> None:
         """Remove items by id. An id that is not here is refused, and then nothing is removed."""
@@ -422,6 +423,30 @@ class HashIndex:
         if random_state < 0:
             raise ValueError(f"random_state={random_state} must be >= 0")
         return browse.sample_ids(self._snapshot, checked_count("n", n), random_state)
+
+    # -- temporary stand-ins until the rebuilt index lands
+
+    def labels_of(self, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Labels of ids, -1 for none."""
+        wanted = np.asarray(ids, dtype=np.int64)
+        result = np.full(wanted.shape, -1, dtype=np.int64)
+        for at in np.ndindex(wanted.shape):
+            if wanted[at] >= 0 and int(wanted[at]) in self:
+                label = self.item(int(wanted[at]))["label"]
+                result[at] = -1 if label is None else label
+        return result
+
+    def upsert(
+        self,
+        ids: npt.ArrayLike,
+        bucket_ids: npt.ArrayLike,
+        vectors: npt.ArrayLike,
+        labels: npt.ArrayLike | None = None,
+    ) -> None:
+        """Replace or add."""
+        wanted = np.asarray(ids, dtype=np.int64)
+        self.remove(wanted[self._has(wanted)])
+        self.add(bucket_ids, vectors, wanted, labels)
 
     # -- small things ----------------------------------------------------------------------
 

@@ -271,6 +271,11 @@ class Hasher(Settings, EstimatorHabits):
         by_path = not hasattr(self, "codebook_")
         return Encoded(self.embed(X), self._assigned(scores), scores, by_path)
 
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of one item."""
+        return tuple(self._fitted()[1].item_shape)
+
     def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
         """A hasher for a database of classes that training never saw; no labels are needed.
 

@@ -1,21 +1,32 @@
-"""A table that is learned, filled and asked in one object, as scikit-learn's tools want it."""
+"""Adapters for scikit-learn: a learned table in the place of ``KNeighborsTransformer``.
+
+Needs the extra ``sklearn``.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_matrix
-from sklearn.base import BaseEstimator, TransformerMixin, clone
 
-from hashcade.errors import NotFittedError
-from hashcade.index._index import HashIndex
-from hashcade.learn._hasher import Hasher
+from hashcade._extras import require_extra
+
+require_extra("sklearn", "sklearn")
+
+from scipy.sparse import csr_matrix  # noqa: E402
+from sklearn.base import BaseEstimator, TransformerMixin, clone  # noqa: E402
+
+from hashcade._validate import checked_choice  # noqa: E402
+from hashcade.errors import NotFittedError  # noqa: E402
+from hashcade.learn import Hasher  # noqa: E402
+from hashcade.table import HashTable  # noqa: E402
+
+__all__ = ["HashNeighborsTransformer"]
 
 
 class HashNeighborsTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Graphs of nearest neighbours, found through a learned table.
+    """Graphs of nearest neighbors, found through a learned table.
 
     Stands where scikit-learn's ``KNeighborsTransformer`` can stand: before an estimator with
     ``metric="precomputed"`` in a pipeline. It is approximate, and it learns from labels.
@@ -25,18 +36,16 @@ class HashNeighborsTransformer(TransformerMixin, BaseEstimator):  # type: ignore
     hasher
         A :class:`Hasher`, which is copied and fitted; None: one with default settings.
     n_neighbors
-        Neighbours per row of the graph.
+        Neighbors per row of the graph.
     mode
         ``"distance"`` or ``"connectivity"``. As with ``KNeighborsTransformer``, rows of a graph
-        of distances have one more entry, because an item that was fitted is its own neighbour.
+        of distances have one more entry, because an item that was fitted is its own neighbor.
     n_probe
-        Buckets to look into. None: those of the hash function. In any case the search goes on
-        until there are enough.
+        Buckets to look into, as for :meth:`HashTable.search`.
 
     Attributes
     ----------
-    hasher_ : Hasher
-    index_ : HashIndex
+    table_ : HashTable
     n_samples_fit_ : int
 
     Examples
@@ -58,7 +67,7 @@ class HashNeighborsTransformer(TransformerMixin, BaseEstimator):  # type: ignore
         hasher: Hasher | None = None,
         n_neighbors: int = 5,
         mode: str = "distance",
-        n_probe: int | None = None,
+        n_probe: int = 1,
     ) -> None:
         self.hasher = hasher
         self.n_neighbors = n_neighbors
@@ -66,14 +75,13 @@ class HashNeighborsTransformer(TransformerMixin, BaseEstimator):  # type: ignore
         self.n_probe = n_probe
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
-        """Learn a table from labelled items, and put them into it."""
-        if self.mode not in ("distance", "connectivity"):
-            raise ValueError(f"mode={self.mode!r} must be 'distance' or 'connectivity'")
+        """Learn a table from labelled items, and fill it with them."""
+        checked_choice("mode", self.mode, ("distance", "connectivity"))
         hasher = Hasher() if self.hasher is None else clone(self.hasher)
-        hasher.fit(X, y)
-        self.index_ = HashIndex.build(hasher.transform(X), hasher.embed(X), shape=hasher.shape_)
-        self.hasher_ = hasher
-        self.n_samples_fit_ = len(self.index_)
+        table = HashTable.from_parts(hasher.fit(X, y))
+        table.add(X)
+        self.table_ = table
+        self.n_samples_fit_ = len(table)
         return self
 
     def kneighbors(
@@ -83,26 +91,20 @@ class HashNeighborsTransformer(TransformerMixin, BaseEstimator):  # type: ignore
 
         Rows are padded with infinity and -1 if there are fewer items than were asked for.
         """
-        if not hasattr(self, "index_"):
-            raise NotFittedError("this transformer has learned nothing yet: call fit")
-        wanted = self.n_neighbors if n_neighbors is None else n_neighbors
-        hasher = self.hasher_
-        where: dict[str, Any] = {"bucket_ids": hasher.transform(X)}
-        if self.n_probe is not None or not hasattr(hasher, "codebook_"):
-            where = {"scores": hasher.scores(X)}
-        found = self.index_.search(
-            hasher.embed(X), **where, n_neighbors=wanted, n_probe=self.n_probe
-        )
-        return np.where(found.ids < 0, np.float32(np.inf), found.distances), found.ids
+        if not hasattr(self, "table_"):
+            raise NotFittedError("this transformer is not fitted yet: call fit")
+        n = self.n_neighbors if n_neighbors is None else n_neighbors
+        matches = self.table_.search(X, n, n_probe=self.n_probe)
+        return matches.distances, matches.ids
 
     def kneighbors_graph(self, X: npt.ArrayLike) -> csr_matrix:
-        """The neighbours as a sparse matrix, (queries, fitted items)."""
+        """The neighbors as a sparse matrix, (queries, fitted items)."""
         extra = self.mode == "distance"
         distances, ids = self.kneighbors(X, self.n_neighbors + extra)
-        there = ids >= 0
-        values = distances[there] if extra else np.ones(int(there.sum()), np.float32)
-        ends = np.concatenate([[0], np.cumsum(there.sum(axis=1))])
-        return csr_matrix((values, ids[there], ends), shape=(len(ids), self.n_samples_fit_))
+        real = ids >= 0
+        values = distances[real] if extra else np.ones(int(real.sum()), np.float32)
+        ends = np.concatenate([[0], np.cumsum(real.sum(axis=1))])
+        return csr_matrix((values, ids[real], ends), shape=(len(ids), self.n_samples_fit_))
 
     def transform(self, X: npt.ArrayLike) -> csr_matrix:
         """The graph, see :meth:`kneighbors_graph`."""

@@ -1,0 +1,191 @@
+"""Labels and names of items. An index holds numbers; the catalog says what they stand for.
+
+::
+
+    table/
+        catalog.json   classes (label code c stands for classes[c]), metric, where the data were
+        names.json     name by item id; absent if no item has a name
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade._io import read_file, replace_file
+from hashcade._validate import as_array, plain_labels
+from hashcade.errors import CorruptIndexError, IncompatibleFormatError, StorageError
+from hashcade.index import NO_LABEL
+
+CATALOG_NAME = "catalog.json"
+NAMES_NAME = "names.json"
+FORMAT = "hashcade-table"
+VERSION = 1
+
+Label = int | str
+
+
+class Catalog:
+    """Classes and names of the items of a table.
+
+    Parameters
+    ----------
+    classes
+        Labels in the order of their codes: code ``c`` in the index stands for ``classes[c]``.
+    names
+        Names of items by id, file names for instance. Items need not have one.
+    metric
+        How candidates are ranked.
+    data
+        Where the items came from, if it is known.
+    """
+
+    def __init__(
+        self,
+        classes: Sequence[Label] = (),
+        names: Mapping[int, str] | None = None,
+        *,
+        metric: str = "euclidean",
+        data: Path | None = None,
+    ) -> None:
+        self.classes: list[Label] = list(classes)
+        self.names: dict[int, str] = dict(names or {})
+        self.metric = metric
+        self.data = data
+        self._code_of = {label: code for code, label in enumerate(self.classes)}
+
+    # -- labels ------------------------------------------------------------------------------------
+
+    def codes(self, labels: object, n: int, *, name: str = "labels") -> npt.NDArray[np.int64]:
+        """Codes of ``n`` labels, int64[n]; labels that are new become classes.
+
+        None, NaN and other marks of a missing value become ``NO_LABEL``; ``labels=None`` means
+        that all are missing.
+        """
+        if labels is None:
+            return np.full(n, NO_LABEL, dtype=np.int64)
+        plain = labels_as_list(labels, n, name=name)
+        for label in dict.fromkeys(plain):
+            if label is not None and label not in self._code_of:
+                self._code_of[label] = len(self.classes)
+                self.classes.append(label)
+        code_of: dict[Label | None, int] = {**self._code_of, None: NO_LABEL}
+        return np.fromiter((code_of[label] for label in plain), dtype=np.int64, count=n)
+
+    def labels(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
+        """Labels of codes, an array of objects of the same shape; None where there is none."""
+        table = np.empty(len(self.classes) + 1, dtype=object)
+        table[:-1] = self.classes
+        return np.asarray(table[codes])  # NO_LABEL is -1: the last entry, None
+
+    def label(self, code: int) -> Label | None:
+        """Label of one code."""
+        return self.classes[code] if 0 <= code < len(self.classes) else None
+
+    # -- names -------------------------------------------------------------------------------------
+
+    def name_items(self, ids: npt.NDArray[np.int64], names: Sequence[str | None] | None) -> None:
+        """Give items names, or take the old names away from items that get none."""
+        if names is not None and len(names) != len(ids):
+            raise ValueError(f"names has {len(names)} entries, there are {len(ids)} items")
+        for item, name in zip(ids.tolist(), names or [None] * len(ids), strict=True):
+            if name is not None:
+                self.names[item] = name
+            elif self.names:
+                self.names.pop(item, None)
+
+    # -- files -------------------------------------------------------------------------------------
+
+    def write(self, directory: Path) -> None:
+        """Write the catalog into the directory of a table, each file whole."""
+        if self.names:
+            names = {str(item): name for item, name in self.names.items()}
+            replace_file(directory / NAMES_NAME, json.dumps(names, ensure_ascii=False))
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "metric": self.metric,
+            "data": None if self.data is None else str(self.data.absolute()),
+            "has_names": bool(self.names),
+            "classes": self.classes,
+        }
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        replace_file(directory / CATALOG_NAME, text)
+
+    @classmethod
+    def read(cls, directory: Path) -> Catalog:
+        """Read the catalog of a table, or raise a ``StorageError`` that says why not."""
+        path = directory / CATALOG_NAME
+        if not path.is_file():
+            raise StorageError(
+                f"{directory} is not a hashcade table: {CATALOG_NAME} is missing",
+                hint="make a table with: hashcade fit DATA -o TABLE",
+            )
+        content = _read_json(path)
+        if content.get("format") != FORMAT or content.get("version") != VERSION:
+            raise IncompatibleFormatError(
+                f"{path} has format {content.get('format')!r} version {content.get('version')!r}, "
+                f"this package reads {FORMAT!r} version {VERSION}"
+            )
+        try:
+            names = _read_json(directory / NAMES_NAME) if content["has_names"] else {}
+            classes = content["classes"]
+            if not all(isinstance(label, int | str) for label in classes):
+                raise TypeError("classes must be integers or strings")
+            return cls(
+                classes,
+                {int(item): str(name) for item, name in names.items()},
+                metric=str(content["metric"]),
+                data=None if content["data"] is None else Path(content["data"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptIndexError(
+                f"{path} is damaged: {error!r}", hint="restore a copy, or build it again"
+            ) from None
+
+
+def labels_as_list(labels: object, n: int, *, name: str = "labels") -> list[Label | None]:
+    """Labels as plain integers, strings, and None where one is missing.
+
+    Raises
+    ------
+    ValueError
+        If there are not ``n`` of them, or one is neither a whole number nor a string.
+    """
+    array = as_array(name, labels)
+    if array.shape != (n,):
+        raise ValueError(f"{name} has shape {array.shape}, must be ({n},)")
+    array = plain_labels(array)
+    if array.dtype.kind in "iubU":
+        return [int(label) if isinstance(label, bool) else label for label in array.tolist()]
+    return [_plain_label(label, row, name) for row, label in enumerate(array.tolist())]
+
+
+def _plain_label(label: Any, row: int, name: str) -> Label | None:
+    if isinstance(label, np.generic):
+        label = label.item()
+    if isinstance(label, str | int):
+        return label
+    if label is None or type(label).__name__ in ("NAType", "NaTType"):
+        return None
+    if isinstance(label, float) and math.isnan(label):
+        return None
+    if isinstance(label, float) and label.is_integer():
+        return int(label)
+    raise ValueError(f"{name} has {label!r} in row {row}, must be an integer, a string or None")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(read_file(path))
+    except ValueError as error:
+        raise CorruptIndexError(f"{path} is damaged: {error}") from None
+    if not isinstance(content, dict):
+        raise CorruptIndexError(f"{path} is damaged: it must hold an object")
+    return content

@@ -1,0 +1,520 @@
+"""The table: a model, an index and what belongs to the items, as one thing."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade._io import new_directory, writer_lock
+from hashcade._validate import as_array, checked_choice, checked_count
+from hashcade.errors import NotFittedError, StorageError
+from hashcade.index import METRICS, NO_LABEL, Encoded, HashIndex, SearchResult
+from hashcade.store import Catalog, Label
+
+if TYPE_CHECKING:
+    from hashcade.evaluate import Evaluation
+    from hashcade.learn import Hasher
+
+MODEL_DIR, INDEX_DIR = "model", "index"
+
+
+@dataclass(frozen=True)
+class Match:
+    """One result of a search."""
+
+    id: int
+    distance: float
+    label: Label | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Matches:
+    """Results of a search. ``matches[0]`` is a list of :class:`Match` for the first query.
+
+    Attributes
+    ----------
+    ids : int64[q, n_neighbors]
+        Best first, padded with -1 where there are fewer results.
+    distances : float32[q, n_neighbors]
+        Euclidean distances, or inner products with the largest first.
+    labels : object[q, n_neighbors]
+        Labels as they were given; None for items without one.
+    names : object[q, n_neighbors]
+        Names of the items; None for items without one.
+    candidates : int64[q]
+        Items that were compared with each query.
+    truncated : bool[q]
+        Whether ``max_candidates`` kept the query from looking at more.
+    """
+
+    ids: npt.NDArray[np.int64]
+    distances: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.object_]
+    names: npt.NDArray[np.object_]
+    candidates: npt.NDArray[np.int64]
+    truncated: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, query: int) -> list[Match]:
+        row = zip(
+            self.ids[query].tolist(),
+            self.distances[query].tolist(),
+            self.labels[query],
+            self.names[query],
+            strict=True,
+        )
+        return [Match(*values) for values in row if values[0] >= 0]
+
+    def __iter__(self) -> Iterator[list[Match]]:
+        return (self[query] for query in range(len(self)))
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """One item of a table."""
+
+    id: int
+    label: Label | None
+    name: str | None
+    vector: npt.NDArray[np.float32]
+    bucket_ids: list[int]
+
+
+class HashTable:
+    """Learns a hash table from labelled items, holds the items, and finds the nearest ones.
+
+    Parameters
+    ----------
+    width, depth, sparsity
+        Slots per level (None: from the number of classes), levels, and buckets per item.
+        The table has ``width ** depth`` buckets.
+    metric
+        ``"euclidean"``, or ``"inner_product"`` with the largest first.
+    settings
+        Further settings of :class:`Hasher`: ``loss``, ``backbone``, ``steps``, ...
+
+    Attributes
+    ----------
+    hasher : Hasher
+        The model.
+    index : HashIndex
+        The buckets with the vectors; labels are codes there, see ``catalog``.
+    catalog : Catalog
+        The labels and names behind the numbers in the index.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.repeat(["ant", "bee", "cat"], 40)
+    >>> X = np.repeat(np.eye(3), 40, axis=0) + 0.1 * rng.normal(size=(120, 3))
+    >>> table = HashTable(width=4, steps=50).fit(X, y)
+    >>> matches = table.search([[0.0, 1.0, 0.0]], 2)
+    >>> [match.label for match in matches[0]], int(matches.candidates[0])
+    (['bee', 'bee'], 40)
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int | None = None,
+        depth: int = 2,
+        sparsity: int = 1,
+        metric: str = "euclidean",
+        **settings: Any,
+    ) -> None:
+        from hashcade.learn import Hasher
+
+        self.metric = checked_choice("metric", metric, METRICS)
+        self.hasher: Hasher | None = Hasher(width=width, depth=depth, sparsity=sparsity, **settings)
+        self.catalog = Catalog(metric=metric)
+        self._index: HashIndex | None = None
+        self._path: Path | None = None  # where it was loaded from or last saved to
+        self._changes = threading.Lock()
+
+    @classmethod
+    def from_parts(
+        cls,
+        hasher: Hasher | None,
+        index: HashIndex | None = None,
+        catalog: Catalog | None = None,
+        *,
+        metric: str | None = None,
+    ) -> HashTable:
+        """Put a table together: from a fitted hasher alone an empty one, to be filled by `add`.
+
+        Without a hasher the table can be inspected and searched through ``table.index``.
+        """
+        if hasher is None and index is None:
+            raise ValueError("hasher and index are both None, one of them must be given")
+        table = cls.__new__(cls)
+        table.hasher = hasher
+        table.catalog = catalog or Catalog(metric=metric or "euclidean")
+        table.metric = checked_choice("metric", metric or table.catalog.metric, METRICS)
+        table._index = index
+        table._path = None
+        table._changes = threading.Lock()
+        return table
+
+    # -- learning and filling ----------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike | None = None,
+        *,
+        ids: npt.ArrayLike | None = None,
+        names: Sequence[str | None] | None = None,
+    ) -> Self:
+        """Learn from labelled items, then fill the table with all items.
+
+        Parameters
+        ----------
+        X : float[n, size] or uint8[n, height, width, 3]
+            Embeddings, or images if there is a ``backbone`` for them.
+        y : int or str[n], optional
+            Labels. None (or NaN) marks an item without one: it is not learned from, but it is in
+            the table. Without any labels, clusters of the items take the place of classes.
+        ids : int[n], optional
+            Not negative, none twice. Default: 0..n-1.
+        names : str[n], optional
+            Names of the items, file names for instance.
+        """
+        items = as_array("X", X)
+        catalog = Catalog(metric=self.metric)
+        codes = catalog.codes(y, len(items), name="y")
+        labelled = codes != NO_LABEL
+        hasher = self._fresh_hasher()
+        if labelled.any():
+            classes = np.asarray(catalog.classes)
+            if classes.dtype.kind == "U" and not all(isinstance(c, str) for c in catalog.classes):
+                raise ValueError("y mixes integers and strings, must be one of them")
+            all_labelled = bool(labelled.all())
+            targets = classes[codes if all_labelled else codes[labelled]]
+            hasher.fit(items if all_labelled else items[labelled], targets)
+        else:
+            hasher.fit(items, _clusters(items, seed=int(hasher.random_state)))
+        return self._become(hasher, items, codes, catalog, ids, names)
+
+    def _become(
+        self,
+        hasher: Hasher,
+        items: npt.NDArray[Any],
+        codes: npt.NDArray[np.int64],
+        catalog: Catalog,
+        ids: npt.ArrayLike | None,
+        names: Sequence[str | None] | None,
+    ) -> Self:
+        """Take over a fitted hasher and a filled index, when nothing can go wrong any more."""
+        encoded = hasher.encode(items)
+        index = HashIndex.build(
+            encoded.bucket_ids, encoded.vectors, ids, labels=codes, shape=hasher.shape_
+        )
+        catalog.name_items(np.arange(len(items)) if ids is None else as_array("ids", ids), names)
+        self.hasher, self._index, self.catalog = hasher, index, catalog
+        return self
+
+    def _fresh_hasher(self) -> Hasher:
+        if self.hasher is None:
+            raise NotFittedError("this table has no model, and so no settings to fit with")
+        return type(self.hasher)(**self.hasher.get_params())
+
+    def add(
+        self,
+        X: npt.ArrayLike | Encoded,
+        *,
+        labels: object = None,
+        ids: npt.ArrayLike | None = None,
+        names: Sequence[str | None] | None = None,
+    ) -> npt.NDArray[np.int64]:
+        """Add items, and return their ids.
+
+        Labels may be missing for some or all; a label that was never seen becomes a new class of
+        the catalog (the model does not change).
+        """
+        encoded = self.encode(X)
+        with self._changes:
+            codes = self.catalog.codes(labels, len(encoded))
+            if self._index is None:
+                self._index = _empty_index(self._fitted_hasher(), encoded.vectors.shape[1])
+            added = self._index.add(encoded.bucket_ids, encoded.vectors, ids, codes)
+            self.catalog.name_items(added, names)
+        return added
+
+    def upsert(
+        self,
+        ids: npt.ArrayLike,
+        X: npt.ArrayLike | Encoded,
+        *,
+        labels: object = None,
+        names: Sequence[str | None] | None = None,
+    ) -> None:
+        """Replace the items with these ids, or add them; a search sees the old or the new ones."""
+        encoded = self.encode(X)
+        with self._changes:
+            codes = self.catalog.codes(labels, len(encoded))
+            self.index.upsert(ids, encoded.bucket_ids, encoded.vectors, codes)
+            self.catalog.name_items(as_array("ids", ids), names)
+
+    def remove(self, ids: npt.ArrayLike) -> None:
+        """Remove items; an id that is not in the table is an error, and nothing is removed."""
+        with self._changes:
+            self.index.remove(ids)
+
+    # -- searching ---------------------------------------------------------------------------------
+
+    def encode(self, X: npt.ArrayLike | Encoded) -> Encoded:
+        """What the model makes of items; one item alone is taken as a batch of one."""
+        if isinstance(X, Encoded):
+            return X
+        hasher = self._fitted_hasher()
+        items = as_array("X", X)
+        if items.shape == hasher.item_shape:
+            items = items[None]
+        return hasher.encode(items)
+
+    def search(
+        self,
+        Q: npt.ArrayLike | Encoded,
+        n_neighbors: int = 10,
+        *,
+        n_probe: int = 1,
+        max_candidates: int | None = None,
+        fill: bool = True,
+        filter_ids: Any = None,
+        exclude_self: Any = False,
+        threads: int | None = None,
+    ) -> Matches:
+        """Find the nearest items among those in the buckets of each query.
+
+        Parameters
+        ----------
+        Q
+            Queries as :meth:`fit` takes items; one query alone is fine. Or what :meth:`encode`
+            made of them.
+        n_neighbors
+            Results per query.
+        n_probe
+            1: look into the query's own buckets. More: into as many of the best occupied ones,
+            which finds more and takes longer.
+        max_candidates
+            Compare at most this many items with a query.
+        fill
+            Whether a query with fewer than ``n_neighbors`` candidates goes on to further buckets.
+        filter_ids
+            Only these items may be found: a set or an array of ids, or a mask over ids.
+        exclude_self : bool or int[q]
+            An id per query that it must not find; True: query ``i`` does not find item ``i``.
+        threads
+            None: as many as there are cores.
+        """
+        encoded = self.encode(Q)
+        result = self.index.search(
+            encoded.vectors,
+            **encoded.where_to_look(checked_count("n_probe", n_probe)),
+            n_neighbors=n_neighbors,
+            max_candidates=max_candidates,
+            fill="path" if fill else "none",
+            filter_ids=filter_ids,
+            exclude_self=exclude_self,
+            metric=self.metric,
+            threads=threads,
+        )
+        return self.matches(result)
+
+    def matches(self, result: SearchResult) -> Matches:
+        """Results of ``table.index.search`` with the labels and names of the items."""
+        ids = result.ids
+        labels = self.catalog.labels(self.index.labels_of(ids))
+        names = np.full(ids.shape, None, dtype=object)
+        if self.catalog.names:
+            get = self.catalog.names.get
+            names.ravel()[:] = [get(item) for item in ids.ravel().tolist()]
+        return Matches(ids, result.distances, labels, names, result.candidates, result.truncated)
+
+    def evaluate(
+        self,
+        Q: npt.ArrayLike | Encoded,
+        y: npt.ArrayLike,
+        *,
+        n_neighbors: Any = (1, 10),
+        n_probe: int = 1,
+        exclude_self: Any = False,
+        **options: Any,
+    ) -> Evaluation:
+        """Precision, speed-up and more for labelled queries; see :func:`evaluate_index`."""
+        from hashcade.evaluate import evaluate_index
+
+        encoded = self.encode(Q)
+        catalog = Catalog(self.catalog.classes)  # labels of queries alone do not become classes
+        codes = catalog.codes(y, len(encoded), name="y")
+        if (codes == NO_LABEL).any():
+            raise ValueError("y has missing labels, every query must have one")
+        return evaluate_index(
+            self.index,
+            encoded,
+            codes,
+            n_neighbors=n_neighbors,
+            n_probe=checked_count("n_probe", n_probe),
+            exclude_self=exclude_self,
+            metric=self.metric,
+            **options,
+        )
+
+    # -- looking into it ---------------------------------------------------------------------------
+
+    def explain(
+        self, q: npt.ArrayLike | Encoded, *, n_probe: int = 1, **options: Any
+    ) -> dict[str, Any]:
+        """Say how the results of one query came about; see :meth:`HashIndex.explain`."""
+        encoded = self.encode(q)
+        if len(encoded) != 1:
+            raise ValueError(f"q has {len(encoded)} items, must be one")
+        where = encoded.where_to_look(checked_count("n_probe", n_probe))
+        explained = self.index.explain(
+            encoded.vectors[0], **where, shown_scores=encoded.scores, metric=self.metric, **options
+        )
+        return self.with_labels(explained)
+
+    def stats(self) -> dict[str, Any]:
+        """Describe the table in numbers; see :meth:`HashIndex.stats`."""
+        return self.with_labels(self.index.stats())
+
+    def with_labels(self, description: Any) -> Any:
+        """A description by the index (``stats``, ``explain``, ``node``) with labels for codes."""
+        if isinstance(description, dict):
+            changed = {key: self.with_labels(value) for key, value in description.items()}
+            if isinstance(description.get("classes"), dict):
+                changed["classes"] = {
+                    self.catalog.label(code): self.with_labels(value)
+                    for code, value in description["classes"].items()
+                }
+            if "label" in description:
+                code = description["label"]
+                changed["label"] = None if code is None else self.catalog.label(code)
+            return changed
+        if isinstance(description, list):
+            return [self.with_labels(value) for value in description]
+        return description
+
+    def __getitem__(self, item_id: int) -> Item:
+        try:
+            item = self.index.item(item_id)
+        except ValueError as error:
+            raise KeyError(str(error)) from None
+        code = item["label"]
+        return Item(
+            id=int(item_id),
+            label=None if code is None else self.catalog.label(code),
+            name=self.catalog.names.get(int(item_id)),
+            vector=item["vector"],
+            bucket_ids=item["bucket_ids"],
+        )
+
+    def __contains__(self, item_id: int) -> bool:
+        return self._index is not None and item_id in self._index
+
+    def __len__(self) -> int:
+        return 0 if self._index is None else len(self._index)
+
+    def __repr__(self) -> str:
+        if self._index is None:
+            return f"HashTable({self.hasher!r}, empty)"
+        return f"HashTable({len(self)} items, {len(self.catalog.classes)} classes, {self.index!r})"
+
+    @property
+    def index(self) -> HashIndex:
+        """The index; there is none before the table has items."""
+        if self._index is None:
+            raise NotFittedError("this table is empty: call fit, or add items to a fitted one")
+        return self._index
+
+    def _fitted_hasher(self) -> Hasher:
+        if self.hasher is None:
+            raise NotFittedError("this table has no model: search it through table.index")
+        return self.hasher
+
+    # -- files -------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the table into a directory: afterwards it holds the old state or the new one.
+
+        Saved back to where it was loaded from, only what changed is written. Another table at
+        ``path`` is replaced as a whole; anything else there is an error.
+        """
+        directory = Path(path)
+        with self._changes:
+            index = self.index
+            if self._path is not None and self._path == directory.resolve():
+                # The catalog first: it only grows, so it also fits the state before.
+                self.catalog.write(directory)
+                index.save(directory / INDEX_DIR)
+                return
+            _refuse_foreign(directory)
+            old_index = directory / INDEX_DIR
+            lock = writer_lock(old_index) if old_index.is_dir() else nullcontext()
+            with lock, new_directory(directory) as new:
+                self.catalog.write(new)
+                if self.hasher is not None:
+                    self.hasher.save(new / MODEL_DIR)
+                index.copy().save(new / INDEX_DIR)
+            self._path = directory.resolve()
+            self._index = HashIndex.load(directory / INDEX_DIR)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> HashTable:
+        """Open a table that was saved. The vectors are mapped into memory, not read."""
+        directory = Path(path)
+        catalog = Catalog.read(directory)
+        hasher = None
+        if (directory / MODEL_DIR).is_dir():
+            from hashcade.learn import Hasher
+
+            hasher = Hasher.load(directory / MODEL_DIR)
+        index = HashIndex.load(directory / INDEX_DIR)
+        table = cls.from_parts(hasher, index, catalog)
+        table._path = directory.resolve()
+        return table
+
+
+def _refuse_foreign(directory: Path) -> None:
+    """Raise unless a table may be written at this path."""
+    if not os.path.lexists(directory) or (directory.is_dir() and not any(directory.iterdir())):
+        return
+    try:
+        Catalog.read(directory)
+    except StorageError:
+        raise StorageError(
+            f"{directory} exists and is not a hashcade table", hint="choose another path"
+        ) from None
+
+
+def _empty_index(hasher: Hasher, dim: int) -> HashIndex:
+    return HashIndex.build(
+        np.empty((0, hasher.shape_.sparsity), dtype=np.int64),
+        np.empty((0, dim), dtype=np.float32),
+        labels=np.empty(0, dtype=np.int64),
+        shape=hasher.shape_,
+    )
+
+
+def _clusters(items: npt.NDArray[Any], *, seed: int) -> npt.NDArray[np.int64]:
+    """Clusters in place of classes: about as many as items in each of them."""
+    from hashcade.learn import kmeans
+
+    if items.ndim != 2:
+        raise ValueError("y is missing: images cannot be learned from without labels")
+    n_clusters = max(2, round(len(items) ** 0.5))
+    _, clusters = kmeans(items, n_clusters, random_state=seed)
+    return np.asarray(clusters)
