@@ -20,19 +20,11 @@ from hashcade.errors import DataError, add_hint
 _DAMAGE = (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, SyntaxError)
 
 
-# -- .npy ----------------------------------------------------------------------------------------
-
-
 def load_npy(path: str | os.PathLike[str], *, labels: object = None) -> LabelledItems:
-    """Load items from an ``.npy`` file.
+    """Load embeddings, real[n, m], or images, uint8[n, h, w, 3], from an ``.npy`` file.
 
-    Parameters
-    ----------
-    path
-        Embeddings, real[n, m], or images, uint8[n, h, w, 3].
-    labels
-        One label per item; or a file of them, ``.npy`` or text with one label per line. By
-        default the file ``<name>_labels.npy`` or ``<name>_labels.txt`` beside this one.
+    ``labels`` has one label per item, or names a file of them: ``.npy``, or text with one per
+    line. By default that is ``<name>_labels.npy`` or ``<name>_labels.txt`` beside this file.
     """
     file = existing_path(path)
     if labels is None:
@@ -80,9 +72,6 @@ def _read_labels(file: Path) -> object:
         return lines
 
 
-# -- .npz ----------------------------------------------------------------------------------------
-
-
 def load_npz(
     path: str | os.PathLike[str],
     *,
@@ -90,17 +79,11 @@ def load_npz(
     items: str | None = None,
     labels: str | None = None,
 ) -> LabelledItems:
-    """Load items and labels from an ``.npz`` file.
+    """Load items and labels from an ``.npz`` file, as ``numpy.savez`` writes it.
 
-    Parameters
-    ----------
-    path
-        A file as ``numpy.savez`` writes it.
-    split
-        ``"train"`` means the keys ``train`` and ``train_labels``, or ``X_train`` and
-        ``y_train``. By default ``X`` and ``y`` if the file has them, else the split ``"train"``.
-    items, labels
-        The two keys, if they have other names.
+    ``items`` and ``labels`` are their keys. Without them, ``split="test"`` means ``test`` and
+    ``test_labels``, or ``X_test`` and ``y_test``; the default is ``X`` and ``y`` if the file has
+    them, else the split ``train``.
     """
     if (items is None) != (labels is None):
         raise add_hint(

@@ -30,19 +30,16 @@ def load_image_folder(
 ) -> LabelledItems:
     """Load a folder of images with one sub-folder per class. Needs the extra ``images``.
 
-    Classes and images are in the order of their names; the result's ``names`` has the path of
-    each image within the folder.
+    In ``path/cat/1.jpg`` and ``path/dog/holiday/7.png`` the classes are cat and dog. Hidden
+    files and other files than images are ignored. Classes and images are in the order of their
+    names; the result's ``names`` has the path of each image within the folder.
 
     Parameters
     ----------
-    path
-        For example with ``path/cat/1.jpg`` and ``path/dog/holiday/7.png``: the folder right
-        below ``path`` names the class. Hidden files and other files than images are ignored.
     size, max_pixels
         See :func:`read_image`. Without a size, all images must have the same.
     on_error
-        What to do about an image that cannot be read: ``"raise"``, or ``"skip"`` it and list it
-        in the result's ``skipped``.
+        ``"raise"`` if an image cannot be read, or ``"skip"`` and list it in ``skipped``.
     verbose
         Whether to show progress on stderr. None: if it is a terminal.
     """
@@ -141,10 +138,9 @@ def read_images(
             if not rows:
                 images = np.empty((len(files), *pixels.shape), np.uint8)
             if pixels.shape != images.shape[1:]:
-                (height, width, _), (other_height, other_width, _) = pixels.shape, images.shape[1:]
                 raise DataError(
-                    f"{file} has {height}×{width} pixels, {files[rows[0]]} has "
-                    f"{other_height}×{other_width}",
+                    f"{file} has {pixels.shape[0]}×{pixels.shape[1]} pixels, "
+                    f"{files[rows[0]]} has {images.shape[1]}×{images.shape[2]}",
                     hint="make them equal with size= (--image-size)",
                 )
             images[len(rows)] = pixels

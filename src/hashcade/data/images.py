@@ -40,11 +40,9 @@ def read_image(
     Parameters
     ----------
     source
-        Path, the bytes of a file, or a binary stream that can seek. Only the formats
-        ``IMAGE_FORMATS`` are read, whatever the file is called.
+        Path, bytes or stream that can seek; in one of ``IMAGE_FORMATS``, whatever its name is.
     size
-        Side, or height and width, of the result: the image is scaled until it covers this, and
-        the rest is cropped evenly. By default it keeps its size.
+        Side, or height and width: the image is scaled until it covers this, and then cropped.
     max_pixels
         An image with more is refused by its header, before memory is spent on it.
     """

@@ -89,12 +89,18 @@ class LabelledItems(Items):
                 numbers, class_names = encode_labels(labels)
             else:
                 numbers = _checked_numbers(labels, len(class_names))
-        except DataError as error:
+        except (DataError, ValueError) as error:
             raise DataError(f"{source}: {error}") from None
         if len(numbers) != len(values):
             raise DataError(f"{source}: there are {len(values)} items and {len(numbers)} labels")
-        extras = {"source": source, "skipped": tuple(skipped), "names": tuple(names)}
-        return LabelledItems(values, numbers, tuple(class_names), **extras)  # type: ignore[arg-type]
+        return LabelledItems(
+            values,
+            numbers,
+            tuple(class_names),
+            source=source,
+            skipped=tuple(skipped),
+            names=tuple(names),
+        )
 
     @property
     def n_classes(self) -> int:
@@ -125,10 +131,7 @@ def checked_items(items: object, source: str) -> npt.NDArray[Any]:
 
 def _checked_numbers(labels: object, n_classes: int) -> npt.NDArray[np.int64]:
     """Return class numbers as int64[n], all of them from 0 to ``n_classes - 1``."""
-    try:
-        numbers = as_array("labels", labels)
-    except ValueError as error:
-        raise DataError(str(error)) from None
+    numbers = as_array("labels", labels)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
         raise DataError(
             f"labels is {numbers.dtype} of shape {numbers.shape}, "

@@ -22,18 +22,10 @@ _BATCH_ROWS = 65536
 def load_parquet(
     path: str | os.PathLike[str], *, items: str = "embedding", labels: str = "label"
 ) -> LabelledItems:
-    """Load embeddings and labels from a Parquet file.
+    """Load embeddings and labels from the columns ``items`` and ``labels`` of a Parquet file.
 
-    Needs the extra ``parquet``, and memory for the result and one batch of rows.
-
-    Parameters
-    ----------
-    path
-        One file.
-    items
-        The column of embeddings: a list of numbers in every row, all of one length.
-    labels
-        The column of labels: integers or strings.
+    An embedding is a list of numbers, in all rows of one length; a label is an integer or a
+    string. Needs the extra ``parquet``, and memory for the result and one batch of rows.
     """
     file = existing_path(path)
     vectors, values = _read(file, items, labels)
