@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hashcade import code_energy, solve_level
-from hashcade.codes._flow import optimal_codes
-from hashcade.codes._groups import arrange_groups
-from hashcade.codes._prices import (
+from hashcade.codes.flow import optimal_codes
+from hashcade.codes.groups import arrange_groups
+from hashcade.codes.prices import (
     _rank_slot,
     _rank_slot_roughly,
     _sell,
     _unpack,
     estimate_prices,
 )
-from hashcade.codes._solve import scratch_for
+from hashcade.codes.solve import scratch_for
 
 
 def net_values(scores, order, group_start, slot_price, pair_price):

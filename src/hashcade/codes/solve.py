@@ -44,7 +44,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.codes._check import checked_groups, checked_penalty, checked_scores, checked_sparsity
+from hashcade._validate import checked_number
+from hashcade.codes.checks import checked_groups, checked_scores, checked_sparsity
 
 Kernel = Callable[..., Any]
 
@@ -103,8 +104,8 @@ def solve_level(
     scores = checked_scores(class_scores)
     n_classes, width = scores.shape
     sparsity = checked_sparsity(sparsity, width)
-    sibling_step = 2.0 * checked_penalty("sibling_penalty", sibling_penalty)
-    collision_step = 2.0 * checked_penalty("collision_penalty", collision_penalty)
+    sibling_step = 2.0 * checked_number("sibling_penalty", sibling_penalty)
+    collision_step = 2.0 * checked_number("collision_penalty", collision_penalty)
     groups = None if sibling_groups is None else checked_groups(sibling_groups, n_classes)
     if n_classes == 0 or sparsity == width:
         return np.ones((n_classes, width), np.bool_)
@@ -121,6 +122,11 @@ def solve_level(
     prices = estimate_prices(*market, *effort, scratch[0])
     codes: npt.NDArray[np.bool_] = optimal_codes(*market, *prices, *scratch)[0]
     return codes
+
+
+def warmup() -> None:
+    """Compile what :func:`solve_level` needs, or load it from the cache."""
+    solve_level(np.eye(4), sibling_groups=[0, 0, 1, 1], sibling_penalty=1.0, collision_penalty=1.0)
 
 
 class _Scratch(threading.local):
@@ -156,9 +162,9 @@ def scratch_for(
 @cache
 def _kernels() -> tuple[Kernel, Kernel, Kernel]:
     """Load the compiled half of the solver: `import hashcade` must not pay for numba."""
-    from hashcade.codes._flow import optimal_codes
-    from hashcade.codes._groups import arrange_groups
-    from hashcade.codes._prices import estimate_prices
+    from hashcade.codes.flow import optimal_codes
+    from hashcade.codes.groups import arrange_groups
+    from hashcade.codes.prices import estimate_prices
 
     return arrange_groups, estimate_prices, optimal_codes
 
