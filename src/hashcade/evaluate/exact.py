@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.codes._check import as_array, checked_count
-from hashcade.index._check import checked_vectors
-from hashcade.index._search import SearchResult
+from hashcade._validate import as_array, checked_count, checked_vectors
+from hashcade.index import SearchResult
 
 _PRODUCTS = 1 << 24  # numbers in the table of one chunk: 64 MB
 _PAIRS = 1 << 16  # pairs measured in float64 at a time
