@@ -1,6 +1,5 @@
 """Exhaustive search by matrix products gives exactly what measuring every pair gives."""
 
-from tests.evaluate import oracles
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +8,7 @@ from hypothesis import strategies as st
 from hashcade import CodeShape, HashIndex
 from hashcade.evaluate import exact as module
 from hashcade.evaluate import exact_search
+from tests.evaluate import oracles
 
 
 def index_search(queries, items, k, same_set):

@@ -2,7 +2,6 @@
 
 import math
 
-from tests.evaluate import oracles
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,6 +16,7 @@ from hashcade.evaluate import (
     recall_at,
     speedup_factor,
 )
+from tests.evaluate import oracles
 
 
 @st.composite

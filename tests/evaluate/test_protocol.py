@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-from tests.evaluate import oracles
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,6 +17,7 @@ from hashcade.evaluate import (
     protocol,
 )
 from hashcade.index import Encoded, HashIndex
+from tests.evaluate import oracles
 
 
 def world(seed, width, depth, sparsity, same_set):
@@ -284,7 +284,10 @@ def test_result_is_frozen_and_can_be_written_as_json():
         ({"n_probe": 0}, "n_probe=0 must be >= 1"),
         ({"same_set": True}, "1 queries, 2 items: must be equal"),
         ({"query_scores": np.zeros((2, 1, 2))}, "query_scores has 2 rows, query_vectors has 1"),
-        ({"query_scores": None, "query_bucket_ids": [0], "n_probe": 2}, "n_probe=2 needs slot scores"),
+        (
+            {"query_scores": None, "query_bucket_ids": [0], "n_probe": 2},
+            "n_probe=2 needs slot scores",
+        ),
         ({"query_scores": None, "query_bucket_ids": [0], "fill": "sum"}, "fill='sum' needs scores"),
         ({"shape": (2, 1)}, "must be a CodeShape"),
         ({"item_bucket_ids": [0, 2]}, "outside 0..1"),
@@ -305,5 +308,5 @@ def test_items_and_their_labels_belong_together():
         evaluate_hasher(Sign(), ITEMS, LABELS, ITEMS)
     with pytest.raises(ValueError, match="items must be given as well"):
         evaluate_hasher(Sign(), ITEMS, LABELS, None, LABELS)
-    with pytest.raises(ValueError, match="query vectors: 1 rows, must be 5"):
+    with pytest.raises(ValueError, match="query_vectors has 1 rows, must have 5"):
         evaluate_hasher(Sign(), ITEMS, LABELS, query_vectors=[[1.0]])

@@ -29,8 +29,8 @@ polynomial time, although the problem on single items is NP-hard.
 How it is solved
 ----------------
 Not on that network, which has 3·n_classes·width arcs, but on what is left when strands, classes
-and unused pipes are folded away: `_prices.py` estimates prices of slots (the dual solution),
-`_flow.py` completes the flow that belongs to them by shortest paths, exactly, whatever the prices
+and unused pipes are folded away: `prices.py` estimates prices of slots (the dual solution),
+`flow.py` completes the flow that belongs to them by shortest paths, exactly, whatever the prices
 are. Both say in their heads what they do and why it is right.
 """
 
@@ -141,16 +141,16 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
-_KEPT = 2**22  # numbers; room for larger problems is given back
+_MAX_SCRATCH = 2**22  # numbers; larger problems allocate their own
 
 
 def scratch_for(
     n_classes: int, width: int, sparsity: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Room for one call of the kernels, as they want it; what is in it is nobody's business."""
+    """Room for one call of the kernels; its contents are undefined."""
     table_size = width * (width + n_classes * sparsity // 2)
     n_floats = (n_classes + 8) * width + table_size
-    if n_floats > _KEPT:
+    if n_floats > _MAX_SCRATCH:
         return np.empty(n_floats), np.empty(table_size, np.int64)
     if len(_scratch.floats) < n_floats:
         _scratch.floats = np.empty(n_floats)

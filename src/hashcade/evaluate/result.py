@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from hashcade.evaluate.metrics import ClassMetrics
@@ -17,8 +17,7 @@ class Evaluation:
     n_neighbors
         The numbers of neighbours, ascending: the keys of the dictionaries.
     speedup
-        SUF for each number of neighbours. They differ where queries continue to further buckets
-        until they have enough candidates.
+        SUF for each number of neighbours.
     precision
         Pr@k for each number of neighbours. A missing result counts as wrong.
     mean_average_precision
@@ -63,33 +62,20 @@ class Evaluation:
         return 1000.0 * self.seconds["search"] / self.n_queries
 
     def to_dict(self, *, classes: bool = False) -> dict[str, Any]:
-        """Return everything as a dictionary that can be written as JSON.
+        """Return everything as a dictionary that can be written as JSON, with strings as keys.
 
-        Keys are strings, as JSON has them. ``classes`` adds the metrics of each class.
+        ``classes`` adds the metrics of each class.
         """
-
-        def plain(metrics: dict[int, float]) -> dict[str, float]:
-            return {str(number): value for number, value in metrics.items()}
-
-        result: dict[str, Any] = {
-            "protocol": self.protocol,
-            "same_set": self.same_set,
-            "fill": self.fill,
-            "n_probe": self.n_probe,
-            "n_queries": self.n_queries,
-            "n_items": self.n_items,
-            "n_occupied": self.n_occupied,
-            "n_neighbors": list(self.n_neighbors),
-            "speedup": plain(self.speedup),
-            "precision": plain(self.precision),
-            "mean_average_precision": self.mean_average_precision,
-            "nmi": self.nmi,
-            "recall": None if self.recall is None else plain(self.recall),
-            "milliseconds_per_query": self.milliseconds_per_query,
-            "seconds": dict(self.seconds),
-        }
-        if classes:
-            result["classes"] = {str(k): metrics.to_dict() for k, metrics in self.classes.items()}
+        result: dict[str, Any] = {"milliseconds_per_query": self.milliseconds_per_query}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "classes":
+                if not classes:
+                    continue
+                value = {k: metrics.to_dict() for k, metrics in value.items()}
+            if isinstance(value, dict):
+                value = {str(key): entry for key, entry in value.items()}
+            result[field.name] = list(value) if isinstance(value, tuple) else value
         return result
 
     def __str__(self) -> str:
