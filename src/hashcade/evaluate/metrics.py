@@ -59,12 +59,8 @@ def mean_average_precision(
     results, divided by the number of right results that it could have: its class in the database,
     or ``n_neighbors`` if that is less. A query whose class the database does not have counts 0.
 
-    Parameters
-    ----------
-    ids, query_labels, item_labels, n_neighbors
-        As for :func:`precision_at`.
-    same_set
-        Query i is item i, and does not find itself.
+    Arguments are those of :func:`precision_at`; with ``same_set`` query i is item i, and does not
+    find itself.
 
     Examples
     --------
@@ -92,19 +88,9 @@ def recall_at(
 ) -> float:
     """Share of the truly nearest items among the results, in percent.
 
-    Parameters
-    ----------
-    ids : int[q, n]
-        Results, none twice for one query.
-    exact_ids : int[q, m]
-        Results of an exhaustive search, see :func:`exact_search`.
-    n_neighbors
-        Use only this many of both. Default: all of each.
-
-    Notes
-    -----
-    Items are compared, not distances: among items at equal distance both searches must prefer the
-    same, as :func:`exact_search` and ``HashIndex`` do (the lower id).
+    ``ids`` (q, n) are results, none twice for one query; ``exact_ids`` (q, m) those of
+    :func:`exact_search`. Items are compared, not distances: among items at equal distance both
+    searches must prefer the same, as :func:`exact_search` and ``HashIndex`` do (the lower id).
 
     Examples
     --------
@@ -130,18 +116,8 @@ def recall_at(
 def speedup_factor(candidates: npt.ArrayLike, n_items: int) -> float:
     """Size of the database divided by the mean number of candidates of a query (SUF).
 
-    Parameters
-    ----------
-    candidates : int[q]
-        Number of candidates of each query.
-    n_items
-        Candidates of an exhaustive search: for queries that are items themselves one less than
-        there are items.
-
-    Returns
-    -------
-    float
-        Infinite if no query had a candidate.
+    ``n_items`` are the candidates of an exhaustive search: for queries that are items themselves
+    one less than there are items. Infinite if no query had a candidate.
 
     Examples
     --------
@@ -161,13 +137,8 @@ def speedup_factor(candidates: npt.ArrayLike, n_items: int) -> float:
 def bucket_nmi(bucket_ids: npt.ArrayLike, labels: npt.ArrayLike) -> float:
     """Normalised mutual information of buckets and classes, in percent.
 
-    Normalised by the arithmetic mean of the two entropies; 100 if both are one group.
-
-    Parameters
-    ----------
-    bucket_ids : int[n] or int[n, sparsity]
-        Buckets of the items. With several per item, the first of each, which is its best.
-    labels : int or str[n]
+    Normalised by the arithmetic mean of the two entropies; 100 if both are one group. With
+    several buckets per item (n, sparsity), the first of each counts, which is its best.
 
     Examples
     --------
@@ -237,16 +208,7 @@ def per_class(
     query_labels: npt.ArrayLike,
     item_labels: npt.ArrayLike,
 ) -> ClassMetrics:
-    """Precision and candidates for the queries of each class.
-
-    Parameters
-    ----------
-    ids : int[q, n]
-        Results as for :func:`precision_at`.
-    candidates : int[q]
-        Number of candidates of each query.
-    query_labels : int or str[q]
-    item_labels : int or str[n_items]
+    """Precision and candidates for the queries of each class; see :func:`precision_at`.
 
     Examples
     --------
