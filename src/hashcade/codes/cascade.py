@@ -37,11 +37,6 @@ def solve_cascade(
     bool[depth, n_classes, width]
         The codes: one active slot per row, ``shape.sparsity`` on the last level.
 
-    Raises
-    ------
-    ValueError
-        As :func:`hashcade.solve_level`, and for scores whose shape is not that of the code.
-
     Notes
     -----
     A greedy order of exact steps, as in the paper: the levels together need not be optimal.

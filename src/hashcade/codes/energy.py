@@ -42,22 +42,14 @@ def code_energy(
     sibling_penalty, collision_penalty : float
         α and β, per ordered pair.
 
-    Returns
-    -------
-    float
-        The energy, summed without intermediate rounding.
-
-    Notes
-    -----
-    The pairs are counted, not listed. A slot that holds y classes of a group contains y(y-1)
-    ordered pairs of siblings, so the pair terms follow from the integer counts per slot, and
-    per group and slot; time and memory are those of the input.
+    The energy is summed without intermediate rounding.
     """
     scores = checked_scores(class_scores)  # (n_classes, width)
     codes = checked_codes(class_codes, scores.shape)  # (n_classes, width)
     alpha = checked_number("sibling_penalty", sibling_penalty)
     beta = checked_number("collision_penalty", collision_penalty)
 
+    # Pairs are counted, not listed: y members of a cell are y(y-1) ordered pairs.
     n_siblings = 0
     if sibling_groups is not None:
         groups = checked_groups(sibling_groups, len(scores))

@@ -26,20 +26,10 @@ _INF = np.inf
 
 @inner_kernel()
 def offer(
-    u: int,
-    row: int,
-    q: int,
-    exchange: Floats,
-    mover: Ints,
-    first_in_row: Ints,
-    next_in_row: Ints,
-    scores: Floats,
-    open_score: Floats,
-    class_of: Ints,
-    gate: Ints,
-    refund: Floats,
-    closed: Floats,
-) -> None:
+    u: int, row: int, q: int,
+    exchange: Floats, mover: Ints, first_in_row: Ints, next_in_row: Ints, scores: Floats,
+    open_score: Floats, class_of: Ints, gate: Ints, refund: Floats, closed: Floats,
+) -> None:  # fmt: skip
     """Enter the moves of unit u, which is in slot q, where they are the cheapest of the row."""
     p = class_of[u]
     g = gate[p]
@@ -53,21 +43,10 @@ def offer(
 
 @inner_kernel()
 def offer_slot(
-    u: int,
-    row: int,
-    q: int,
-    k: int,
-    exchange: Floats,
-    mover: Ints,
-    first_in_row: Ints,
-    next_in_row: Ints,
-    scores: Floats,
-    open_score: Floats,
-    class_of: Ints,
-    gate: Ints,
-    refund: Floats,
-    closed: Floats,
-) -> None:
+    u: int, row: int, q: int, k: int,
+    exchange: Floats, mover: Ints, first_in_row: Ints, next_in_row: Ints, scores: Floats,
+    open_score: Floats, class_of: Ints, gate: Ints, refund: Floats, closed: Floats,
+) -> None:  # fmt: skip
     """Enter the move of unit u from slot q to slot k if it is the cheapest of the row."""
     p = class_of[u]
     g = gate[p]
@@ -79,19 +58,10 @@ def offer_slot(
 
 @inner_kernel()
 def rebuild_row(
-    row: int,
-    q: int,
-    exchange: Floats,
-    mover: Ints,
-    first_in_row: Ints,
-    next_in_row: Ints,
-    scores: Floats,
-    open_score: Floats,
-    class_of: Ints,
-    gate: Ints,
-    refund: Floats,
-    closed: Floats,
-) -> None:
+    row: int, q: int,
+    exchange: Floats, mover: Ints, first_in_row: Ints, next_in_row: Ints, scores: Floats,
+    open_score: Floats, class_of: Ints, gate: Ints, refund: Floats, closed: Floats,
+) -> None:  # fmt: skip
     """Compute a row (slot q, or a pair with it) anew."""
     for k in range(exchange.shape[1]):
         exchange[row, k] = _INF
@@ -107,20 +77,10 @@ def rebuild_row(
 
 @inner_kernel()
 def refresh(
-    row: int,
-    q: int,
-    k: int,
-    exchange: Floats,
-    mover: Ints,
-    first_in_row: Ints,
-    next_in_row: Ints,
-    scores: Floats,
-    open_score: Floats,
-    class_of: Ints,
-    gate: Ints,
-    refund: Floats,
-    closed: Floats,
-) -> None:
+    row: int, q: int, k: int,
+    exchange: Floats, mover: Ints, first_in_row: Ints, next_in_row: Ints, scores: Floats,
+    open_score: Floats, class_of: Ints, gate: Ints, refund: Floats, closed: Floats,
+) -> None:  # fmt: skip
     """Compute the entry of a row for slot k anew."""
     best = _INF
     best_unit = -1
@@ -139,20 +99,10 @@ def refresh(
 
 @inner_kernel()
 def withdraw(
-    u: int,
-    row: int,
-    q: int,
-    exchange: Floats,
-    mover: Ints,
-    first_in_row: Ints,
-    next_in_row: Ints,
-    scores: Floats,
-    open_score: Floats,
-    class_of: Ints,
-    gate: Ints,
-    refund: Floats,
-    closed: Floats,
-) -> None:
+    u: int, row: int, q: int,
+    exchange: Floats, mover: Ints, first_in_row: Ints, next_in_row: Ints, scores: Floats,
+    open_score: Floats, class_of: Ints, gate: Ints, refund: Floats, closed: Floats,
+) -> None:  # fmt: skip
     """Remove the moves of unit u, which has left the row."""
     n_left = 0
     other = first_in_row[row]

@@ -264,14 +264,9 @@ def _level(n_units: int, n_slots: int, step: float) -> float:
 @inner_kernel()
 def _net_values(
     q: int,
-    columns: Floats,
-    slot_price: Floats,
-    pair_price: Floats,
-    raised: Ints,
-    n_raised: Ints,
-    group_start: Ints,
-    out: Floats,
-) -> None:
+    columns: Floats, slot_price: Floats, pair_price: Floats, raised: Ints, n_raised: Ints,
+    group_start: Ints, out: Floats,
+) -> None:  # fmt: skip
     """What slot q is worth to every class at its price."""
     for p in range(out.size):
         out[p] = columns[q, p] - slot_price[q]

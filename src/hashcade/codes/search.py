@@ -119,14 +119,10 @@ def relax_class(
 
 @inner_kernel()
 def count_closer(
-    before: float,
-    distance: float,
-    open_score: Floats,
-    pair_price: Floats,
-    pair_label: Floats,
-    noise: float,
-    bound: float,
-) -> int:
+    before: float, distance: float,
+    open_score: Floats, pair_price: Floats, pair_label: Floats,
+    noise: float, bound: float,
+) -> int:  # fmt: skip
     """In how many pairs of its group a unit would lower the label: none, mostly."""
     n = 0
     for k in range(pair_price.size):

@@ -17,7 +17,7 @@ pairs, and ::
     β·Y(Y-1) = 2β·0 + 2β·1 + ... + 2β·(Y-1)
 
 so the first class in a slot pays nothing, the second 2β, the third 4β: the price of a slot rises
-with every one who comes. The same holds, with α, for y siblings of one group in one slot. Now let
+with every class. The same holds, with α, for y siblings of one group in one slot. Now let
 each class send ``sparsity`` units of flow to slots, one at most to each, at cost -c; let the units
 of a group that go to slot q run through a common pipe for (group, q), made of strands that cost
 0, 2α, 4α, ...; and let all units on slot q run through a pipe to the sink, made of strands that
@@ -78,13 +78,6 @@ def solve_level(
     bool[n_classes, width]
         The codes, ``sparsity`` active slots per row. Where several codes have the least energy,
         equal input gives equal output.
-
-    Raises
-    ------
-    ValueError
-        For scores that are not finite (the rows are named) or not two-dimensional, for
-        ``sparsity`` beyond ``width``, penalties that are negative or not finite, and groups
-        that do not fit. Nothing has been computed then.
 
     Notes
     -----
