@@ -1,12 +1,11 @@
-"""A trained hasher as one ONNX file, for places without Python or torch.
+"""A trained hasher as one ONNX file, for use without Python or torch.
 
 The graph is written layer by layer. torch's own exporter could do it too, but takes many seconds,
-needs a second package, and changes with every version; the layers here are a dozen.
+needs a second package, and changes with every version; a dozen kinds of layers suffice.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,18 @@ import numpy as np
 from torch import Tensor, nn
 
 from hashcade._extras import require_extra
-from hashcade.errors import ConfigError, StorageError
-from hashcade.learn._model import HashModel
-from hashcade.learn._networks import MLP, NIN, StrideNet
-from hashcade.learn._plan import Plan
+from hashcade._io import replace_file
+from hashcade.errors import ConfigError
+from hashcade.learn.config import ResolvedConfig
+from hashcade.learn.model import HashModel
+from hashcade.learn.networks import MLP, NIN, StrideNet
 
 _OPSET = 20  # the first with Gelu
 _IR_VERSION = 9  # of the same time, so that older runtimes read it
 
 
 class _Graph:
-    """Nodes and constants so far. Every method gives the name of its result."""
+    """Nodes and constants so far. Methods return the name of their result."""
 
     def __init__(self, onnx: Any) -> None:
         self.onnx = onnx
@@ -48,28 +48,28 @@ class _Graph:
         return self.add(kind, *inputs, **attributes)[0]
 
 
-def export_onnx(path: Path, model: HashModel, plan: Plan) -> None:
+def export_onnx(path: Path, model: HashModel, config: ResolvedConfig) -> None:
     """Write the file; see ``Hasher.to_onnx``."""
     onnx: Any = require_extra("onnx", "onnx")
     graph = _Graph(onnx)
     prepared = _prepare(graph, model, "items")
-    outputs = _outputs(graph, model, plan, prepared)
+    outputs = _outputs(graph, model, config, prepared)
     types = onnx.TensorProto
     kinds = {"bucket_ids": types.INT64, "scores": types.FLOAT, "vectors": types.FLOAT}
     shapes = {
-        "bucket_ids": ["n", plan.shape.sparsity],
-        "scores": ["n", plan.shape.depth, plan.shape.width],
-        "vectors": ["n", plan.embedding_size or plan.item_shape[0]],
+        "bucket_ids": ["n", config.shape.sparsity],
+        "scores": ["n", config.shape.depth, config.shape.width],
+        "vectors": ["n", config.vector_size],
     }
     for name, result in outputs.items():
         graph.nodes.append(onnx.helper.make_node("Identity", [result], [name]))
-    item_type = types.FLOAT if len(plan.item_shape) == 1 else types.UINT8
+    item_type = types.UINT8 if config.takes_images else types.FLOAT
     value = onnx.helper.make_tensor_value_info
     proto = onnx.helper.make_model(
         onnx.helper.make_graph(
             graph.nodes,
             "hashcade",
-            [value("items", item_type, ["n", *plan.item_shape])],
+            [value("items", item_type, ["n", *config.item_shape])],
             [value(name, kinds[name], shapes[name]) for name in outputs],
             graph.constants,
         ),
@@ -78,7 +78,7 @@ def export_onnx(path: Path, model: HashModel, plan: Plan) -> None:
         producer_name="hashcade",
     )
     onnx.checker.check_model(proto, full_check=True)
-    _write(path, proto.SerializeToString())
+    replace_file(path, proto.SerializeToString())
 
 
 def _prepare(graph: _Graph, model: HashModel, items: str) -> str:
@@ -92,28 +92,30 @@ def _prepare(graph: _Graph, model: HashModel, items: str) -> str:
     return graph.one("Sub", scaled, graph.constant(prepare.mean))
 
 
-def _outputs(graph: _Graph, model: HashModel, plan: Plan, prepared: str) -> dict[str, str]:
-    shape = plan.shape
+def _outputs(
+    graph: _Graph, model: HashModel, config: ResolvedConfig, prepared: str
+) -> dict[str, str]:
+    shape = config.shape
     raw = _layers(graph, model.head, _layers(graph, model.hash_base, prepared))
     sides = graph.constant(np.array([-1, shape.depth, shape.width]))
     scores = graph.one("Reshape", raw, sides)  # (n, depth, width)
-    if plan.unit_length:
+    if config.unit_length:
         scores = _unit_length(graph, scores, axis=2)
     vectors = "items"
     if model.embedding is not None:
         vectors = _layers(graph, model.embedding, _layers(graph, model.base, prepared))
-        if plan.unit_length:
+        if config.unit_length:
             vectors = _unit_length(graph, vectors, axis=1)
-    if plan.n_codes:
-        buckets = _buckets_of_book(graph, model.codebook.numpy(), plan, scores)
+    if config.uses_codebook:
+        buckets = _buckets_of_book(graph, model.codebook.numpy(), config, scores)
     else:
-        buckets = _buckets_of_path(graph, plan, scores)
+        buckets = _buckets_of_path(graph, config, scores)
     return {"bucket_ids": buckets, "scores": scores, "vectors": vectors}
 
 
-def _buckets_of_book(graph: _Graph, codebook: Any, plan: Plan, scores: str) -> str:
-    """The buckets of the best code, as ``assign_to_book`` finds them."""
-    shape, book = plan.shape, np.unique(codebook, axis=0)
+def _buckets_of_book(graph: _Graph, codebook: Any, config: ResolvedConfig, scores: str) -> str:
+    """The buckets of the best code, by the rule of ``assign_to_book``."""
+    shape, book = config.shape, np.unique(codebook, axis=0)
     n_codes, sparsity = book.shape
     levels = np.arange(shape.depth) * shape.width
     places = (shape.paths(book.ravel()) + levels).T  # (depth, n_codes · sparsity)
@@ -128,20 +130,22 @@ def _buckets_of_book(graph: _Graph, codebook: Any, plan: Plan, scores: str) -> s
     if sparsity == 1:
         return buckets
     row = graph.one("Unsqueeze", best, graph.constant(np.array([1])))  # (n, 1)
-    own = graph.one("GatherND", of_codes, row, batch_dims=1)  # (n, sparsity)
-    _, order = graph.add("TopK", own, graph.constant(np.array([sparsity])), n_outputs=2, axis=1)
+    sums = graph.one("GatherND", of_codes, row, batch_dims=1)  # (n, sparsity)
+    _, order = graph.add("TopK", sums, graph.constant(np.array([sparsity])), n_outputs=2, axis=1)
     return graph.one("GatherElements", buckets, order, axis=1)
 
 
-def _buckets_of_path(graph: _Graph, plan: Plan, scores: str) -> str:
+def _buckets_of_path(graph: _Graph, config: ResolvedConfig, scores: str) -> str:
     """Slots to ids. Of equal slots ONNX takes the first, as the library does."""
-    width = graph.constant(np.int64(plan.shape.width))
+    width = graph.constant(np.int64(config.shape.width))
     parent = graph.constant(np.int64(0))
-    for level in range(plan.shape.depth):
-        here = graph.one("Gather", scores, graph.constant(np.int64(level)), axis=1)  # (n, width)
-        n_slots = plan.shape.sparsity if level == plan.shape.depth - 1 else 1
+    for level in range(config.shape.depth):
+        level_scores = graph.one(
+            "Gather", scores, graph.constant(np.int64(level)), axis=1
+        )  # (n, width)
+        n_slots = config.shape.sparsity if level == config.shape.depth - 1 else 1
         count = graph.constant(np.array([n_slots]))
-        _, slots = graph.add("TopK", here, count, n_outputs=2, axis=1)  # (n, n_slots)
+        _, slots = graph.add("TopK", level_scores, count, n_outputs=2, axis=1)  # (n, n_slots)
         parent = graph.one("Add", graph.one("Mul", parent, width), slots)
     return parent
 
@@ -173,8 +177,8 @@ def _layers(graph: _Graph, module: nn.Module, values: str) -> str:
 
 def _refusal(layer: nn.Module, why: str) -> ConfigError:
     return ConfigError(
-        f"{type(layer).__name__}{why} cannot be written as ONNX here; export a network of your own "
-        "with torch.onnx"
+        f"{type(layer).__name__}{why} cannot be written as ONNX",
+        hint="export a network of your own with torch.onnx",
     )
 
 
@@ -269,15 +273,3 @@ _WRITERS: dict[type[nn.Module], Callable[[_Graph, Any, str], str]] = {
     nn.AdaptiveMaxPool2d: _global_pool("GlobalMaxPool"),
     nn.Flatten: _flatten,
 }
-
-
-def _write(path: Path, content: bytes) -> None:
-    made = path.with_name(f".{path.name}.new-{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        made.write_bytes(content)
-        made.replace(path)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        made.unlink(missing_ok=True)

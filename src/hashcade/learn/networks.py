@@ -1,8 +1,7 @@
 """Networks that turn items into features: the paper's, one made for CPUs, one for vectors.
 
 A backbone is any ``torch.nn.Module`` from images, float[n, 3, height, width], or from vectors,
-float[n, inputs], to features, float[n, size]. What follows it, the embedding layer and the hash
-head, is in ``_model``.
+float[n, inputs], to features, float[n, size].
 """
 
 from __future__ import annotations
@@ -10,66 +9,67 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hashcade.codes._check import as_array
+from hashcade._validate import as_array
 
 
-class NIN(nn.Module):
+class _LayeredNetwork(nn.Module):
+    """Layers one after another; ``weight_decay`` is what the network is trained with."""
+
+    weight_decay = 0.0
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, items: Tensor) -> Tensor:
+        """Features, float[n, size]."""
+        return self.layers(items)  # type: ignore[no-any-return]
+
+
+class NIN(_LayeredNetwork):
     """Network in network, as the paper trained it on Cifar-100: 192 features.
 
     conv5-192, conv1-160, conv1-96, maxpool 3/2, dropout; conv5-192, conv1-192, conv1-192,
     avgpool 3/2, dropout; conv3-192, conv1-192 without activation, global average, ReLU. All other
-    activations are leaky with slope 1/5.5. About 0.22 G multiplications an image.
+    activations are leaky with slope 1/5.5. About 0.22 G multiplications per image.
     """
 
     weight_decay = 4e-5
 
     def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            _conv(3, 192, 5),
-            _leaky(),
-            _conv(192, 160, 1),
-            _leaky(),
-            _conv(160, 96, 1),
-            _leaky(),
+        super().__init__(
+            _conv(3, 192, 5), _leaky(),
+            _conv(192, 160, 1), _leaky(),
+            _conv(160, 96, 1), _leaky(),
             # ceil_mode: 32 → 16 → 8 with windows that may overhang on the right, which is what
             # TensorFlow's "same" padding does. Neither counts what lies outside.
             nn.MaxPool2d(3, 2, ceil_mode=True),
             nn.Dropout(0.5),
-            _conv(96, 192, 5),
-            _leaky(),
-            _conv(192, 192, 1),
-            _leaky(),
-            _conv(192, 192, 1),
-            _leaky(),
+            _conv(96, 192, 5), _leaky(),
+            _conv(192, 192, 1), _leaky(),
+            _conv(192, 192, 1), _leaky(),
             nn.AvgPool2d(3, 2, ceil_mode=True),
             nn.Dropout(0.5),
-            _conv(192, 192, 3),
-            _leaky(),
+            _conv(192, 192, 3), _leaky(),
             _conv(192, 192, 1),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
             nn.ReLU(),
-        )
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Features of images: float[n, 3, h, w] to float[n, 192]."""
-        return self.layers(images)  # type: ignore[no-any-return]
+        )  # fmt: skip
 
 
-class StrideNet(nn.Module):
-    """A small network for CPUs: 256 features at about 0.03 G multiplications an image.
+class StrideNet(_LayeredNetwork):
+    """A small network for CPUs: 256 features at about 0.03 G multiplications per image.
 
     The first layer halves the resolution while there are few channels, and most of the work is
-    done at 8×8 and 4×4, where a channel is cheap (the idea of airbench). Batch normalisation
+    done at 8×8 and 4×4, where a channel is cheap (the idea of airbench). Batch normalization
     makes it train quickly.
     """
 
     weight_decay = 5e-4
 
     def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
+        super().__init__(
             _conv(3, 32, 4, stride=2, padding=1),  # 32×32 → 16×16
             *_norm_gelu(32),
             _conv(32, 64, 3),
@@ -81,33 +81,22 @@ class StrideNet(nn.Module):
             nn.BatchNorm1d(256),  # maxima are all positive: dot products want them centred
         )
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Features of images: float[n, 3, h, w] to float[n, 256]."""
-        return self.layers(images)  # type: ignore[no-any-return]
 
-
-class MLP(nn.Module):
-    """A network for vectors that another network made: one hidden layer.
+class MLP(_LayeredNetwork):
+    """A network for vectors that another network made: one hidden layer, which is the features.
 
     Parameters
     ----------
     inputs
         Size of the vectors.
     hidden_size
-        Units of the hidden layer, which are the features.
+        Units of the hidden layer.
     dropout
-        Part of the features that is dropped at random while training.
+        Share of the features that is dropped at random while training.
     """
 
-    weight_decay = 0.0
-
     def __init__(self, inputs: int, *, hidden_size: int = 512, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(inputs, hidden_size), nn.ReLU(), nn.Dropout(dropout))
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        """Features of vectors: float[n, inputs] to float[n, hidden_size]."""
-        return self.layers(vectors)  # type: ignore[no-any-return]
+        super().__init__(nn.Linear(inputs, hidden_size), nn.ReLU(), nn.Dropout(dropout))
 
 
 IMAGE_NETWORKS: dict[str, type[nn.Module]] = {"nin": NIN, "stride": StrideNet}
@@ -115,13 +104,7 @@ BACKBONES = ("mlp", *sorted(IMAGE_NETWORKS))
 
 
 def make_backbone(backbone: str | nn.Module, inputs: int, *, hidden_size: int) -> nn.Module:
-    """The network of a name, or the user's own as it is.
-
-    Parameters
-    ----------
-    inputs, hidden_size
-        Of ``"mlp"``: the size of its vectors, and of its hidden layer.
-    """
+    """The network of a name, or the user's own as it is; the sizes are those of ``"mlp"``."""
     if isinstance(backbone, nn.Module):
         return backbone
     if backbone == "mlp":
@@ -142,7 +125,7 @@ def takes_images(backbone: str | nn.Module | None, items: object) -> bool:
 
 @torch.no_grad()
 def feature_size(backbone: nn.Module, example: Tensor) -> int:
-    """How many features a backbone gives, found out with an example, float[1, ...]."""
+    """Number of features that a backbone makes of an example, float[1, ...]."""
     was_training = backbone.training
     backbone.eval()
     try:
@@ -161,9 +144,6 @@ def feature_size(backbone: nn.Module, example: Tensor) -> int:
             f"must be a tensor of shape ({len(example)}, size)"
         )
     return int(features.shape[1])
-
-
-# -- parts -----------------------------------------------------------------------------------
 
 
 def _conv(
@@ -188,7 +168,7 @@ def _norm_gelu(channels: int) -> tuple[nn.Module, ...]:
 
 
 def _block(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
-    """Half the resolution, other channels: the pool stands first, so that both convs are cheap."""
+    """Half the resolution, other channels; the pool stands first, so that both convs are cheap."""
     return (
         nn.MaxPool2d(2),
         _conv(inputs, outputs, 3),
