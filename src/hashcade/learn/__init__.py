@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hashcade.learn.estimator import EstimatorMixin
     from hashcade.learn.hasher import Hasher, base_features
     from hashcade.learn.inputs import checked_classes, checked_embeddings
-    from hashcade.learn.kmeans import kmeans
+    from hashcade.learn.clustering import kmeans
     from hashcade.learn.losses import (
         hash_npairs_loss,
         hash_triplet_loss,
@@ -60,7 +60,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             "efficientnet_features": "hashcade.learn._features",
             "hash_npairs_loss": "hashcade.learn.losses",
             "hash_triplet_loss": "hashcade.learn.losses",
-            "kmeans": "hashcade.learn.kmeans",
+            "kmeans": "hashcade.learn.clustering",
             "learning_rate_factor": "hashcade.learn.trainer",
             "model_fingerprint": "hashcade.learn.model_io",
             "npairs_loss": "hashcade.learn.losses",

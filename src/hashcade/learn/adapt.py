@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hashcade.learn.codebook import CodebookLoss, solve_codebook
 from hashcade.learn.config import ResolvedConfig
-from hashcade.learn.kmeans import kmeans
+from hashcade.learn.clustering import kmeans
 from hashcade.learn.linear_head import train_linear_head
 from hashcade.learn.model import HashModel, for_all
 

@@ -467,6 +467,11 @@ class Hasher(EstimatorMixin):
     # -- state ---------------------------------------------------------------------------------
 
     @property
+    def item_shape(self) -> tuple[int, ...]:
+        """``(size,)`` for embeddings, ``(height, width, 3)`` for images, once fitted."""
+        return self._fitted().config_.item_shape
+
+    @property
     def n_features_in_(self) -> int:
         """Numbers per item, once fitted: of an embedding, or of an image."""
         if not hasattr(self, "config_"):
@@ -501,7 +506,7 @@ class Hasher(EstimatorMixin):
 
     def _items(self, X: npt.ArrayLike) -> Tensor:
         """Items of the shape that was learned from."""
-        shape = self._fitted().config_.item_shape
+        shape = self.item_shape
         items = checked_images(X, shape) if len(shape) == 3 else checked_embeddings(X, shape[0])
         return torch.from_numpy(items)
 

@@ -80,9 +80,8 @@ def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], d
     tensor_path = path / "model.safetensors"
     blob = _read(tensor_path, kind)
     if len(blob) != config.get("model_bytes"):
-        raise _damaged(
-            tensor_path, f"it has {len(blob):,} bytes, must have {config.get('model_bytes'):,}"
-        )
+        expected = config.get("model_bytes")
+        raise _damaged(tensor_path, f"it has {len(blob)} bytes, must have {expected}")
     if hashlib.sha256(blob).hexdigest() != config.get("model_sha256"):
         raise _damaged(tensor_path, "its checksum is wrong")
     try:

@@ -25,7 +25,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from hashcade.codes import CodeShape, solve_level
 from hashcade.learn.config import ResolvedConfig
-from hashcade.learn.kmeans import kmeans
+from hashcade.learn.clustering import kmeans
 from hashcade.learn.linear_head import train_linear_head
 from hashcade.learn.model import HashModel, for_all
 
