@@ -43,7 +43,7 @@ def test_a_search_looks_where_encode_says(fitted, n_probe):
     where = queries.where_to_look(n_probe)
     result = index.search(queries.vectors, **where, n_neighbors=3, fill="none")
     if n_probe == 1:  # in the buckets of the query, and nowhere else
-        shares = (queries.bucket_ids[:, None, :, None] == encoded.bucket_ids[None, :, None, :])
+        shares = queries.bucket_ids[:, None, :, None] == encoded.bucket_ids[None, :, None, :]
         np.testing.assert_array_equal(result.candidates, shares.any(axis=(2, 3)).sum(axis=1))
     else:
         occupied = np.unique(encoded.bucket_ids)

@@ -59,7 +59,9 @@ def test_classes_that_lie_apart_get_buckets_of_their_own(fitted):
     assert len(set(buckets)) == len(set(zip(y.tolist(), buckets, strict=True))) == 6
     assert hasher.validation_ == {
         "precision_at_1": 100.0,
-        "speedup_factor": pytest.approx(11.0),  # 12 items in the validation set: one of 11 others is looked at
+        "speedup_factor": pytest.approx(
+            11.0
+        ),  # 12 items in the validation set: one of 11 others is looked at
         "bucket_nmi": pytest.approx(100.0),
     }
 
@@ -407,7 +409,11 @@ def test_networks_on_images_start_at_a_lower_rate():
 
 
 def test_numbers_of_numpy_are_settings_like_others(tmp_path):
-    settings = {"width": np.int64(4), "learning_rate": np.float32(1e-3), "random_state": np.int64(1)}
+    settings = {
+        "width": np.int64(4),
+        "learning_rate": np.float32(1e-3),
+        "random_state": np.int64(1),
+    }
     hasher = Hasher(**settings, steps=2, device=torch.device("cpu"), verbose=False).fit(X0, Y0)
     hasher.save(tmp_path / "model")
     again = Hasher.load(tmp_path / "model")

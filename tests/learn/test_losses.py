@@ -149,7 +149,9 @@ def test_hash_npairs_equals_its_definition(batch, regularization, data):
     sparsity = data.draw(st.integers(0, batch["width"]))
     codes = random_codes(generator, *anchors.shape, sparsity)
     assert_same(
-        lambda a, p: hash_npairs_loss(a, p, codes, torch.tensor(labels), regularization=regularization),
+        lambda a, p: hash_npairs_loss(
+            a, p, codes, torch.tensor(labels), regularization=regularization
+        ),
         lambda a, p: naive_npairs(a, p, labels, regularization, codes),
         anchors,
         positives,

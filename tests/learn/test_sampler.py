@@ -75,7 +75,9 @@ def test_balanced_classes_need_no_repeats_and_mix():
     labels = np.repeat(np.arange(100), 50)
     sampler = ClassSampler(labels, classes_per_batch=25, items_per_class=2)
     assert sampler.repeats_per_epoch == 0
-    assert sampler.describe() == "100 batches per epoch of 25 classes × 2 items; no item is repeated"
+    assert (
+        sampler.describe() == "100 batches per epoch of 25 classes × 2 items; no item is repeated"
+    )
     together = np.zeros((100, 100), int)
     for batch in labels[sampler.epoch(0)][:, ::2]:
         together[np.ix_(batch, batch)] += 1
