@@ -59,7 +59,7 @@ def test_the_cpu_network_takes_a_fraction_of_the_work():
 
 @pytest.mark.parametrize(("name", "size"), [("nin", 192), ("stride", 256), ("mlp", 7)])
 def test_features_have_the_size_that_is_found(name, size):
-    backbone = make_backbone(name, 5, hidden_size=7)
+    backbone = make_backbone(name, 5, 7)
     items = torch.zeros(2, 5) if name == "mlp" else IMAGES
     assert feature_size(backbone, items[:1]) == size
     assert backbone(items).shape == (2, size)
@@ -86,7 +86,7 @@ def test_what_is_an_image_is_said_by_the_network_or_by_the_shape():
 
 def test_embeddings_are_brought_to_unit_spread_and_keep_their_proportions():
     items = torch.randn(500, 3) * torch.tensor([1.0, 10.0, 100.0]) + 5.0
-    prepare = PrepareEmbeddings(3)
+    prepare = PrepareEmbeddings((3,))
     prepare.learn(items)
     ready = prepare(items)
     torch.testing.assert_close(ready.mean(0), torch.zeros(3), atol=1e-4, rtol=0)

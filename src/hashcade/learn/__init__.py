@@ -4,7 +4,6 @@
   :class:`StageConfig`: its settings with nothing left open; :func:`base_features`.
 - :func:`read_config`, :func:`model_fingerprint`: of a stored model, without loading it.
 - :class:`NIN`, :class:`StrideNet`: networks for 32×32 images; :class:`MLP`: one for vectors.
-- :func:`efficientnet_features`: features of images from EfficientNet-Lite0 (extra ``transfer``).
 - :func:`triplet_loss`, :func:`npairs_loss`: losses of a base network, on plain embeddings.
 - :func:`hash_triplet_loss`, :func:`hash_npairs_loss`: losses of one level of hash scores.
 - Parts for other methods: :class:`EstimatorMixin`, :class:`ClassSampler`, :func:`kmeans`,
@@ -20,24 +19,13 @@ from hashcade._extras import check_extras
 from hashcade._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from hashcade.learn._features import efficientnet_features
+    from hashcade.learn.clustering import kmeans
     from hashcade.learn.config import ResolvedConfig, StageConfig
     from hashcade.learn.estimator import EstimatorMixin
     from hashcade.learn.hasher import Hasher, base_features
     from hashcade.learn.inputs import checked_classes, checked_embeddings
-    from hashcade.learn.clustering import kmeans
-    from hashcade.learn.losses import (
-        hash_npairs_loss,
-        hash_triplet_loss,
-        npairs_loss,
-        triplet_loss,
-    )
-    from hashcade.learn.model_io import (
-        model_fingerprint,
-        read_config,
-        read_tensors,
-        write_tensors,
-    )
+    from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
+    from hashcade.learn.model_io import model_fingerprint, read_config, read_tensors, write_tensors
     from hashcade.learn.networks import MLP, NIN, StrideNet
     from hashcade.learn.sampler import ClassSampler
     from hashcade.learn.trainer import learning_rate_factor
@@ -57,7 +45,6 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             "base_features": "hashcade.learn.hasher",
             "checked_classes": "hashcade.learn.inputs",
             "checked_embeddings": "hashcade.learn.inputs",
-            "efficientnet_features": "hashcade.learn._features",
             "hash_npairs_loss": "hashcade.learn.losses",
             "hash_triplet_loss": "hashcade.learn.losses",
             "kmeans": "hashcade.learn.clustering",
@@ -89,7 +76,6 @@ __all__ = [
     "base_features",
     "checked_classes",
     "checked_embeddings",
-    "efficientnet_features",
     "hash_npairs_loss",
     "hash_triplet_loss",
     "kmeans",

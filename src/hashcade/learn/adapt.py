@@ -17,9 +17,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from hashcade.learn.clustering import kmeans
 from hashcade.learn.codebook import CodebookLoss, solve_codebook
 from hashcade.learn.config import ResolvedConfig
-from hashcade.learn.clustering import kmeans
 from hashcade.learn.linear_head import train_linear_head
 from hashcade.learn.model import HashModel, for_all
 

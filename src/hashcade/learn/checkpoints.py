@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,23 +43,16 @@ class StageState:
 
 
 class Run:
-    """A run in a directory; without one nothing is stored.
+    """A run in a directory, which is created if missing; without one nothing is stored.
 
-    Parameters
-    ----------
-    path
-        The directory; created if missing.
-    stages
-        Names of the stages in their order.
-    fingerprint
-        Settings and data of the run. A directory with another one is refused.
+    ``stages`` are the names of the stages in their order. The fingerprint holds settings and data
+    of the run; a directory with another one is refused.
     """
 
     def __init__(
-        self, path: Path | None, stages: Sequence[str], fingerprint: Mapping[str, Any]
+        self, path: Path | None, stages: list[str], fingerprint: Mapping[str, Any]
     ) -> None:
-        self.path = path
-        self._stages = list(stages)
+        self.path, self._stages = path, stages
         self._fingerprint = json.loads(json.dumps(fingerprint))
         if path is not None:
             with storage_errors(f"cannot make {path}"):

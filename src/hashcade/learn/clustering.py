@@ -14,30 +14,17 @@ _MOST_DIRECTIONS = 128  # of larger points, those in which they differ most
 
 
 def kmeans(
-    points: npt.ArrayLike | Tensor,
-    n_clusters: int,
-    *,
-    random_state: int = 0,
-    n_init: int = 3,
-    max_iter: int = 25,
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    points: npt.ArrayLike | Tensor, n_clusters: int, *,
+    random_state: int = 0, n_init: int = 3, max_iter: int = 25,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:  # fmt: skip
     """Cluster points around their means.
 
-    Of several starts the one with the least sum of squared distances. A start draws points one
-    after another, each with a chance that grows with the squared distance to those drawn so far
-    (k-means++, Arthur and Vassilvitskii 2007).
-
-    Parameters
-    ----------
-    points : float[n, size]
-        At least ``n_clusters`` of them. Where fewer are different, there are fewer clusters.
-    n_init, max_iter
-        Starts, and rounds of each.
+    Of ``n_init`` starts by k-means++ the one with the least sum of squared distances.
 
     Returns
     -------
     centroids : float32[k, size]
-        The means of the clusters, ``k <= n_clusters``.
+        The means of the clusters; fewer than ``n_clusters`` if fewer points are different.
     labels : int64[n]
         The cluster of each point; each of 0 to k - 1 occurs.
     """
@@ -71,7 +58,10 @@ def _main_directions(points: Tensor, seed: int) -> Tensor:
 
 
 def _spread_out(points: Tensor, n_clusters: int, generator: torch.Generator) -> Tensor:
-    """Points that lie apart, drawn at random, float[n_clusters, size]."""
+    """Points drawn with chances that grow with the squared distance to those drawn so far.
+
+    This is k-means++ (Arthur and Vassilvitskii 2007).
+    """
     drawn = [int(torch.randint(len(points), (1,), generator=generator))]
     gaps = torch.full((len(points),), torch.inf)
     for _ in range(n_clusters - 1):

@@ -21,27 +21,13 @@ _CHUNK = 1024
 
 
 def solve_codebook(
-    scores: Floats,
-    labels: Ints,
-    n_classes: int,
-    shape: CodeShape,
-    *,
-    sibling_penalty: float,
-    collision_penalty: float,
-) -> Ints:
-    """Buckets of every class: one cascade over the class means of all items.
+    scores: Floats, labels: Ints, n_classes: int, shape: CodeShape, *,
+    sibling_penalty: float, collision_penalty: float,
+) -> Ints:  # fmt: skip
+    """Buckets of every class, int64[n_classes, sparsity]: one cascade over the class means.
 
-    Parameters
-    ----------
-    scores : float[n, depth, width]
-        Slot scores of the items.
-    labels : int[n]
-        Their classes, 0 to ``n_classes - 1``; each must occur.
-
-    Returns
-    -------
-    int64[n_classes, sparsity]
-        Bucket ids, ascending in a row.
+    ``scores`` are float[n, depth, width]; of the labels 0 to ``n_classes - 1`` each must occur.
+    The buckets of a class are in ascending order.
     """
     sums = np.zeros((n_classes, shape.depth * shape.width))
     np.add.at(sums, labels, scores.reshape(len(scores), -1))
@@ -61,13 +47,6 @@ def assign_to_book(scores: Floats, codebook: Ints, shape: CodeShape) -> Ints:
     A code fits by the sum of slot scores over the levels, on average over its buckets. Sums are
     float64 and run from level 1 down; of equal sums the lower id comes first. So with one bucket
     per code this is the order in which an index probes its buckets.
-
-    Parameters
-    ----------
-    scores : float[n, depth, width]
-        Slot scores of items.
-    codebook : int64[n_codes, sparsity]
-        Buckets of the codes, ascending in a row.
     """
     book = np.unique(codebook, axis=0)  # in ascending order, equal codes once
     paths = shape.paths(book.ravel())  # (n_codes · sparsity, depth)
@@ -87,14 +66,8 @@ def assign_to_book(scores: Floats, codebook: Ints, shape: CodeShape) -> Ints:
 class CodebookLoss:
     """Cross-entropy of the sums of slot scores over the codes of the book.
 
-    Parameters
-    ----------
-    codebook : int64[n_classes, sparsity]
-        The buckets of each class. Classes with the same code count as one.
-    sharpness
-        Factor on the sums before the softmax: scores of unit length need one above 1.
-    device
-        Where the scores will be.
+    Classes with the same code count as one. ``sharpness`` is a factor on the sums before the
+    softmax; scores of unit length need one above 1.
     """
 
     def __init__(

@@ -31,38 +31,17 @@ _MODULE = "module "  # marks a backbone that is the user's own in a file
 
 @dataclass(frozen=True, kw_only=True)
 class StageConfig:
-    """What is trained, by which loss, for how long.
+    """What is trained, by which loss, for how long; other fields are settings of ``Hasher``."""
 
-    Attributes
-    ----------
-    name
-        ``"base"`` trains the vectors for re-ranking, ``"hash"`` the slot scores, ``"joint"`` the
-        sums of slot scores over the code book.
-    steps, validate_every
-        Batches in all, and between two validations.
-    learning_rate, schedule
-        Peak rate of the new layers, and how it changes (see ``learning_rate_factor``).
-    base_learning_rate
-        Factor on it for the network below the new layers; 0 freezes the network.
-    weight_decay, base_weight_decay
-        L2 penalty on the new layers and on the network below.
-    sharpness
-        Factor on the sums of scores in the softmax of the joint stage.
-    augment
-        ``"crop-mirror"``, ``"crop"`` or ``"none"``: what is done to images at random.
-    dropout
-        Share of the values of embeddings that is left out at random; in the base stage none.
-    """
-
-    name: str
+    name: str  # "base", "hash" or "joint", see stages.py
     loss: str
     steps: int
-    validate_every: int
-    learning_rate: float
+    validate_every: int  # steps
+    learning_rate: float  # peak rate of the new layers
     schedule: str | int
-    base_learning_rate: float
-    weight_decay: float
-    base_weight_decay: float
+    base_learning_rate: float  # factor on it for the network below the new layers
+    weight_decay: float  # of the new layers
+    base_weight_decay: float  # of the network below
     margin: float
     regularization: float
     sibling_penalty: float
@@ -71,39 +50,23 @@ class StageConfig:
     items_per_class: int
     augment: str
     remap: bool
-    sharpness: float
+    sharpness: float  # factor on the sums of scores in the softmax of the joint stage
     dropout: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedConfig:
-    """All that defines a model and its training, with no value left open.
-
-    Attributes
-    ----------
-    item_shape
-        ``(size,)`` for embeddings, ``(height, width, 3)`` for images.
-    embedding_size
-        Size of the learned vectors; None if vectors are the given embeddings.
-    hidden_size
-        Units of the hidden layer; 0 for a linear head.
-    unit_length
-        Whether learned vectors, and the scores of each level, are normalized (triplet).
-    n_codes
-        Rows of the code book; 0 for none.
-    codes_of
-        What a row stands for: ``"classes"``, ``"clusters"`` (adapted) or ``"parts"`` (refined).
-    """
+    """All that defines a model and its training, with no value left open."""
 
     shape: CodeShape
-    item_shape: tuple[int, ...]
+    item_shape: tuple[int, ...]  # (size,) for embeddings, (height, width, 3) for images
     backbone: str | nn.Module | None
-    embedding_size: int | None
-    hidden_size: int
-    unit_length: bool
+    embedding_size: int | None  # of learned vectors; None: vectors are the given embeddings
+    hidden_size: int  # 0 for a linear head
+    unit_length: bool  # learned vectors, and the scores of each level, are normalized
     stages: tuple[StageConfig, ...]
-    n_codes: int = 0
-    codes_of: str = "classes"
+    n_codes: int = 0  # rows of the code book
+    codes_of: str = "classes"  # what they stand for; or "clusters" (adapted), "parts" (refined)
 
     @property
     def takes_images(self) -> bool:
@@ -129,6 +92,16 @@ class ResolvedConfig:
     def vector_size(self) -> int:
         """Size of the vectors for re-ranking."""
         return self.embedding_size or self.item_shape[0]
+
+    def check_base(self, base: ResolvedConfig) -> None:
+        """Raise ``ValueError`` unless a model can take over the base network of another one."""
+        names = ["item_shape", "backbone", "embedding_size", "unit_length"]
+        if self.backbone == "mlp":  # the hidden layer is that of the base
+            names.append("hidden_size")
+        mine, other = self.to_json(), base.to_json()
+        for name in names:
+            if mine[name] != other[name]:
+                raise ValueError(f"base has {name}={other[name]!r}, this hasher has {mine[name]!r}")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for files."""
@@ -165,17 +138,9 @@ class ResolvedConfig:
 
 
 def resolve(
-    settings: Mapping[str, Any], *, n_classes: int, n_items: int, item_shape: tuple[int, ...]
+    settings: Mapping[str, Any], n_classes: int, n_items: int, item_shape: tuple[int, ...]
 ) -> ResolvedConfig:
-    """Check all settings against each other and the data, and fill in what was left open.
-
-    Parameters
-    ----------
-    settings
-        As ``Hasher.get_params`` returns them.
-    n_classes, n_items, item_shape
-        Of the training set.
-    """
+    """Check settings against each other and the training set, and fill in what was left open."""
     loss = checked_choice("loss", settings["loss"], LOSSES)
     assignment = checked_choice("assignment", settings["assignment"], ASSIGNMENTS)
     augment = checked_choice("augment", settings["augment"], AUGMENTATIONS)
@@ -193,13 +158,9 @@ def resolve(
     # In a flat table classes may share slots (Jeong & Song have 64 for 100 classes); in a tree
     # they never need to, so a small one is a mistake.
     if n_classes > shape.n_buckets and depth > 1:
-        raise add_hint(
-            ValueError(
-                f"y has {n_classes} classes, must be <= n_buckets = width**depth = "
-                f"{shape.width}**{shape.depth} = {shape.n_buckets}"
-            ),
-            "set a larger width or depth",
-        )
+        formula = f"n_buckets = width**depth = {shape.width}**{shape.depth} = {shape.n_buckets}"
+        error = ValueError(f"y has {n_classes} classes, must be <= {formula}")
+        raise add_hint(error, "set a larger width or depth")
 
     # ---- batches
     per_batch = min(checked_count("classes_per_batch", settings["classes_per_batch"]), n_classes)

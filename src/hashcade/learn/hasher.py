@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,26 +16,16 @@ from hashcade._progress import Progress
 from hashcade._validate import checked_count, checked_number, checked_seed
 from hashcade._version import __version__
 from hashcade.codes import CodeShape
-from hashcade.errors import CorruptIndexError, NotFittedError
+from hashcade.errors import NotFittedError
 from hashcade.evaluate import precision_at
 from hashcade.index import Encoded, HashIndex
+from hashcade.learn import inputs, model_io
 from hashcade.learn.adapt import adapt_model
 from hashcade.learn.config import ResolvedConfig, resolve
 from hashcade.learn.estimator import EstimatorMixin
-from hashcade.learn.inputs import (
-    TrainingData,
-    checked_classes,
-    checked_device,
-    checked_embeddings,
-    checked_images,
-    checked_views,
-    stratified_split,
-)
 from hashcade.learn.model import HashModel, encode, for_all, in_chunks
-from hashcade.learn.model_io import MODEL_KIND, MODEL_VERSION, read_tensors, write_tensors
 from hashcade.learn.networks import takes_images
-from hashcade.learn.refine import most_codes, refine_model
-from hashcade.learn.shared_base import base_weights, check_same_base
+from hashcade.learn.refine import checked_n_codes, refine_model
 from hashcade.learn.trainer import Trainer
 from hashcade.learn.tune import checked_trials, tune
 
@@ -49,57 +38,50 @@ class Hasher(EstimatorMixin):
 
     Parameters
     ----------
-    width
-        Slots per level. None: from the number of classes.
-    depth
-        Levels; the table has ``width ** depth`` buckets.
+    width, depth
+        Slots per level (None: from the number of classes), and levels of the table, which has
+        ``width ** depth`` buckets.
     sparsity
         Active slots at the last level: an item lies in this many buckets.
     loss
         ``"npairs"`` or ``"triplet"``.
     backbone
-        None for embeddings as they are. ``"mlp"`` trains a base network of one hidden layer on
-        embeddings. For images ``"stride"`` (made for CPUs) or ``"nin"`` (the paper's). Or a
-        ``torch.nn.Module`` to float[n, features], from float[n, 3, height, width] or
-        float[n, size].
+        None for embeddings as they are; ``"mlp"`` trains a network of one hidden layer on them.
+        For images ``"stride"`` (made for CPUs) or ``"nin"`` (the paper's). Or a
+        ``torch.nn.Module`` from float[n, 3, height, width] or float[n, size] to features.
     assignment
-        How an item gets its bucket. ``"codebook"``: of the codes that were given to classes, the
-        one with the largest sum of slot scores over the levels; training continues for
-        ``joint_steps`` with this objective. ``"path"``: by its best slot at each level, as in the
-        paper.
+        ``"codebook"``: an item goes to the class code with the largest sum of slot scores over
+        the levels, and training continues for ``joint_steps`` with this objective. ``"path"``: to
+        its best slot at each level, as in the paper.
     embedding_size
         Size of the vectors for re-ranking. None: without a backbone the given embeddings, else
         64 (npairs) or 256 (triplet). With a number, embeddings get a learned projection.
     hidden_size
-        Units of the hidden layer: without a backbone of the hash head, with ``"mlp"`` of the
-        network, on which the head is linear. None: 512; with other backbones none.
+        Units of the hidden layer: of the hash head, or with ``"mlp"`` of the network, on which
+        the head is linear. None: 512; with other backbones none.
     steps, base_steps, joint_steps
-        Batches of the hash stage, the base stage and the joint stage. None: from the size of the
-        data; the joint stage has as many as the hash stage. ``joint_steps=0`` solves the code
-        book without further training.
+        Batches of the hash, base and joint stage. None: from the size of the data; the joint
+        stage has as many as the hash stage, with 0 it only solves the code book.
     schedule
         ``"one-cycle"`` for short runs, ``"paper"`` (falls to 0.3 of what it was, three times), a
         number (does so after every so many steps), or ``"constant"``.
-    learning_rate
-        Peak learning rate of the new layers. None: 3e-3, but 1e-3 for networks that take images.
-    base_learning_rate
-        Factor on it for the network below them in the hash stage; 0 freezes the network.
+    learning_rate, base_learning_rate
+        Peak learning rate of the new layers (None: 3e-3, for networks that take images 1e-3), and
+        the factor on it for the network below them in the hash stage; 0 freezes the network.
     sibling_penalty, collision_penalty, regularization
         Of the code problem, and of the npairs loss in the hash stage. None: by loss and sparsity.
     margin
         Of the triplet loss.
     remap
         Whether classes with equal codes at a level count as one class there, as in the paper.
-        False keeps the labels (the paper's ablation "Ours-r").
     classes_per_batch, items_per_class
         Composition of a batch. ``items_per_class`` must be even for npairs; None: as many as make
         a batch of 128, but no more than a class has on average.
     augment
-        What is done to images at random while training: ``"crop-mirror"``, ``"crop"`` (for
-        letters, digits and whatever is not its mirror image) or ``"none"``.
+        Random changes of images in training: ``"crop-mirror"``, ``"crop"`` (for letters, digits
+        and whatever is not its mirror image) or ``"none"``.
     dropout
-        Share of the values of an embedding, drawn anew at each step, that is hidden from the hash
-        network in training: against overfitting.
+        Share of the values of an embedding that is hidden from the hash network at each step.
     validation_fraction
         Share of each class in the validation set, which picks the weights, by precision at 1.
     tune
@@ -118,10 +100,8 @@ class Hasher(EstimatorMixin):
 
     Attributes
     ----------
-    shape_ : CodeShape
-        The shape of the table.
-    classes_ : array
-        The labels of the training set, sorted.
+    shape_, classes_ : CodeShape, array
+        The shape of the table, and the labels of the training set, sorted.
     config_ : ResolvedConfig
         All settings with nothing left open, and what items look like.
     validation_ : dict
@@ -222,16 +202,15 @@ class Hasher(EstimatorMixin):
 
         Parameters
         ----------
-        X : float[n, size] or uint8[n, height, width, 3]
-            Embeddings, or images if there is a backbone for them. Embeddings may come in several
-            views, float[n, views, size], for instance of an image and of its mirror image:
-            training takes one of them at random, everything else the first.
+        X : float[n, size], float[n, views, size] or uint8[n, height, width, 3]
+            Embeddings, or images if there is a backbone for them. Of several views of an item
+            training takes one at random, everything else the first.
         y : int or str[n]
-            Classes; any numbers or strings.
+            Classes.
         base
-            A fitted hasher whose base network and embedding layer are taken over, and not trained
-            again: several tables then share their vectors. It must have been fitted with the same
-            ``backbone``, ``embedding_size`` and kind of loss, on items of the same shape.
+            A fitted hasher whose base network is taken over, and not trained again: tables then
+            share their vectors. It must have the same ``backbone``, ``embedding_size`` and kind
+            of loss, and items of the same shape.
 
         Raises
         ------
@@ -242,67 +221,50 @@ class Hasher(EstimatorMixin):
         """
         # ---- everything is checked first
         images = takes_images(self.backbone, X)
-        items = checked_images(X) if images else checked_views(X)
-        classes, labels = np.unique(checked_classes(y, len(items)), return_inverse=True)
-        labels = labels.astype(np.int64)
-        seed, device = checked_seed(self.random_state), checked_device(self.device)
+        items = inputs.checked_images(X) if images else inputs.checked_views(X)
+        names = inputs.checked_classes(y, len(items))
+        seed, device = checked_seed(self.random_state), inputs.checked_device(self.device)
         fraction = checked_number("validation_fraction", self.validation_fraction)
-        if fraction >= 1.0:
-            raise ValueError(f"validation_fraction={fraction!r} must be >= 0 and < 1")
-        training, validation = stratified_split(labels, fraction=fraction, random_state=seed)
-        resolved = partial(
-            resolve,
-            n_classes=len(classes),
-            n_items=len(training),
-            item_shape=items.shape[1:] if images else items.shape[-1:],
-        )
-        settings = self.get_params()
-        config = resolved(settings)
-        n_trials = checked_trials(self.tune, len(validation))
+        classes, data = inputs.split(items, names, fraction=fraction, random_state=seed)
+        settings, sizes = self.get_params(), (len(classes), len(data.training), data.item_shape)
+        config = resolve(settings, *sizes)
+        n_trials = checked_trials(self.tune, len(data.validation))
         if base is not None:
-            check_same_base(config, base._fitted().config_)
+            config.check_base(base._fitted().config_)
 
         # ---- training
         progress = Progress(self.verbose)
-        if len(validation) == 0 and fraction > 0:
+        if len(data.validation) == 0 and fraction > 0:
             progress.say("no class has 4 items or more: no validation set, the last weights count")
-        tensor = torch.from_numpy(items)
         trainer = Trainer(
-            TrainingData(tensor if images else tensor.to(device), labels, training, validation),
+            data if images else data.to(device),
             device=device,
             seed=seed,
             run_dir=None if self.run_dir is None else Path(self.run_dir),
             progress=progress,
-            base=None if base is None else base_weights(base._model),
+            base=None if base is None else base._model.base_weights(),
         )
         table = None
         if n_trials > 0:
-            config, table = tune(trainer, settings, resolved, n_trials)
+            config, table = tune(trainer, settings, sizes, n_trials)
         model, metrics = trainer.train(config, trainer.run_dir)
 
         # ---- done: only now the estimator changes
         return self._set_fitted(config, model.cpu(), classes, metrics, table)
 
     def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
-        """A hasher for a database of classes that training never saw; no labels are needed.
+        """A copy for a database of classes that training never saw; no labels are needed.
 
         Clusters of the items take the place of classes: they get codes, and the last layer of
-        the hash network is trained anew for them. It takes seconds, and this hasher is not
-        changed. Vectors for re-ranking stay the same, so an index needs new bucket ids alone.
+        the hash network is trained anew for them, in seconds. Vectors for re-ranking stay the
+        same, so an index needs new bucket ids alone. Rows of ``codebook_`` stand for clusters.
 
         Parameters
         ----------
         X
             The database as :meth:`transform` takes it, or a part of it.
         n_codes
-            Number of codes, about the speed-up of a search. None: the number of classes in
-            training.
-
-        Returns
-        -------
-        Hasher
-            A copy with ``assignment="codebook"``. The rows of its ``codebook_`` stand for
-            clusters; ``validation_`` is empty, for nothing was labelled.
+            Number of codes, about the speed-up of a search. None: the number of classes.
         """
         items = self._items(X)
         n_codes = checked_count("n_codes", len(self.classes_) if n_codes is None else n_codes)
@@ -315,43 +277,31 @@ class Hasher(EstimatorMixin):
         return hasher._set_fitted(config, model, self.classes_, {})
 
     def refine(self, X: npt.ArrayLike, y: npt.ArrayLike, *, n_codes: int) -> Self:
-        """A hasher with smaller buckets, so that a search looks at less than a class.
+        """A copy with smaller buckets, so that a search looks at less than a class.
 
-        Classes are split into parts, and one more level tells the parts of a class apart. It
-        takes seconds, and this hasher is not changed; the predicted class of an item hardly
-        changes, and its vectors not at all.
+        Classes are split into parts, and one more level tells the parts of a class apart; it is
+        trained in seconds. The bucket of an item hardly changes in the levels above, and its
+        vector not at all. Rows of ``codebook_`` stand for parts.
 
         Parameters
         ----------
         X, y
-            Labelled items, for instance those of the training; each class of the training must
-            occur, and no other.
+            Labelled items of all classes of the training, and no other.
         n_codes
             Number of codes, about the speed-up of a search: at least one for each class, and at
             most ``width`` (with triplet one less) or as many as the class has items.
-
-        Returns
-        -------
-        Hasher
-            A copy with ``depth + 1`` levels. The rows of its ``codebook_`` stand for the parts.
         """
         config = self._fitted().config_
         if not config.uses_codebook or config.shape.sparsity > 1:
             raise ValueError("refine needs assignment='codebook' and sparsity=1")
         items = self._items(X)
-        names, labels = np.unique(checked_classes(y, len(items)), return_inverse=True)
+        names, labels = np.unique(inputs.checked_classes(y, len(items)), return_inverse=True)
         if config.codes_of != "classes":
             raise ValueError("this hasher was adapted or refined already: refine the first one")
         if not np.array_equal(names, self.classes_):
             raise ValueError(f"y has {len(names)} classes, must be those of classes_, all of them")
-        labels = labels.astype(np.int64)
-        n_codes, most = checked_count("n_codes", n_codes), most_codes(config, labels)
-        if not len(names) <= n_codes <= most:
-            raise ValueError(
-                f"n_codes={n_codes} must be >= {len(names)}, the number of classes, and <= {most}: "
-                f"no class has more parts than items, or than slots of a level"
-            )
-        seed = checked_seed(self.random_state)
+        seed, labels = checked_seed(self.random_state), labels.astype(np.int64)
+        n_codes = checked_n_codes(n_codes, config, labels)
         model, config = refine_model(self._model, config, items, labels, n_codes, seed=seed)
         hasher = type(self)(**{**self.get_params(), "depth": config.shape.depth})
         return hasher._set_fitted(config, model, self.classes_, {})
@@ -363,10 +313,7 @@ class Hasher(EstimatorMixin):
     ) -> Encoded:
         """Vectors, bucket ids and slot scores of items, in one pass of the network.
 
-        Parameters
-        ----------
-        progress
-            Called with the number of items done and in all, now and then.
+        ``progress`` is called now and then, with the number of items done and in all.
         """
         items = self._items(X)
         by_path = not self.config_.uses_codebook
@@ -391,12 +338,11 @@ class Hasher(EstimatorMixin):
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
         """Share of items whose nearest other item in their buckets is of their class, 0 to 1.
 
-        Precision at 1 of the items searched among themselves, in their own buckets alone: an item
-        that is alone counts as wrong. So a table scores low both if it mixes classes and if it
-        scatters them. ``GridSearchCV`` compares settings by this.
+        An item that is alone counts as wrong, so a table scores low both if it mixes classes and
+        if it scatters them. ``GridSearchCV`` compares settings by this.
         """
         encoded = self.encode(X)
-        labels = checked_classes(y, len(encoded), n_classes=1)
+        labels = inputs.checked_classes(y, len(encoded), n_classes=1)
         index = HashIndex.build(encoded.bucket_ids, encoded.vectors, shape=self.shape_)
         result = index.search(
             encoded.vectors, bucket_ids=encoded.bucket_ids, n_neighbors=1, fill="none",
@@ -421,21 +367,16 @@ class Hasher(EstimatorMixin):
         }
         # A copy each: safetensors refuses tensors that share memory.
         tensors = {name: value.clone() for name, value in self._model.state_dict().items()}
-        write_tensors(Path(path), MODEL_KIND, MODEL_VERSION, config, tensors)
+        model_io.write_model(Path(path), config, tensors)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> Self:
         """Read a model that :meth:`save` wrote.
 
-        Parameters
-        ----------
-        path
-            The directory.
-        backbone
-            If the model was trained with a ``torch.nn.Module`` of your own, such a module: code
-            is not stored, and its weights are replaced by the stored ones.
+        If it was trained with a ``backbone`` of your own, such a module must be given: code is
+        not stored. Its weights are replaced by the stored ones.
         """
-        stored, tensors = read_tensors(Path(path), MODEL_KIND, MODEL_VERSION)
+        stored, tensors = model_io.read_model(Path(path))
         try:
             config = ResolvedConfig.from_json(stored["resolved"], backbone)
             model = HashModel(config)
@@ -445,10 +386,7 @@ class Hasher(EstimatorMixin):
             return hasher._set_fitted(config, model, classes, metrics, stored["tuned"])
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise CorruptIndexError(
-                f"{path} is damaged: its parts do not fit: {reason}",
-                hint="make it again, or restore a copy",
-            ) from None
+            raise model_io.damaged(Path(path), f"its parts do not fit: {reason}") from None
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the hasher as an ONNX file, to be run without Python or torch.
@@ -499,15 +437,18 @@ class Hasher(EstimatorMixin):
 
     def _fitted(self) -> Self:
         if not hasattr(self, "_model"):
-            raise NotFittedError(
-                "this Hasher is not fitted yet", hint="call fit or Hasher.load first"
-            )
+            hint = "call fit or Hasher.load first"
+            raise NotFittedError("this Hasher is not fitted yet", hint=hint)
         return self
 
     def _items(self, X: npt.ArrayLike) -> Tensor:
         """Items of the shape that was learned from."""
         shape = self.item_shape
-        items = checked_images(X, shape) if len(shape) == 3 else checked_embeddings(X, shape[0])
+        items = (
+            inputs.checked_images(X, shape)
+            if len(shape) == 3
+            else inputs.checked_embeddings(X, shape[0])
+        )
         return torch.from_numpy(items)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,13 +32,11 @@ def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np
         what = "Complex data not supported: " if values.dtype.kind == "c" else ""
         raise ValueError(f"{what}X has dtype {values.dtype}, must be real numbers")
     if values.ndim == 4 and size is None:
-        raise add_hint(
-            ValueError(
-                f"X has shape {values.shape}, which looks like images: without a backbone X must "
-                "be embeddings of shape (n, size)"
-            ),
-            "set backbone='stride' or 'nin' for images",
+        error = ValueError(
+            f"X has shape {values.shape}, which looks like images: without a backbone X must be "
+            "embeddings of shape (n, size)"
         )
+        raise add_hint(error, "set backbone='stride' or 'nin' for images")
     # The words of some messages are those of scikit-learn, which its tools look for.
     if values.ndim == 1:
         raise ValueError(
@@ -61,10 +59,8 @@ def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np
         single = np.require(values, np.float32, ["C", "W"])  # torch warns of a read-only array
     bad = np.asarray(~np.isfinite(single).all(axis=1))
     if bad.any():
-        raise add_hint(
-            ValueError(f"X has NaN or infinite values in {name_rows(bad)}"),
-            "remove or fix these rows",
-        )
+        error = ValueError(f"X has NaN or infinite values in {name_rows(bad)}")
+        raise add_hint(error, "remove or fix these rows")
     return single
 
 
@@ -110,10 +106,8 @@ def checked_classes(labels: object, n_items: int, n_classes: int = 2) -> npt.NDA
     if values.dtype.kind not in "iubU":
         raise ValueError(f"y has dtype {values.dtype}, must be integers or strings")
     if n_classes > 1 and (values == values[0]).all():
-        raise add_hint(
-            ValueError(f"y has one class only ({values[0].item()!r}), must have at least 2"),
-            "give items of more classes",
-        )
+        error = ValueError(f"y has one class only ({values[0].item()!r}), must have at least 2")
+        raise add_hint(error, "give items of more classes")
     return values
 
 
@@ -130,10 +124,8 @@ def checked_device(device: str) -> torch.device:
 
 def _refuse_sparse(items: object) -> None:
     if hasattr(items, "nnz") and hasattr(items, "toarray"):
-        raise add_hint(
-            ValueError(f"X is a {type(items).__name__}: sparse data is not supported"),
-            "use X.toarray()",
-        )
+        error = ValueError(f"X is a {type(items).__name__}: sparse data is not supported")
+        raise add_hint(error, "use X.toarray()")
 
 
 # -- the training set ----------------------------------------------------------------------------
@@ -163,13 +155,19 @@ class TrainingData:
         if augment == "none":
             return self.items[places]
         images = self.items[places].numpy()  # images stay in main memory
-        changed = augment_images(
-            images,
-            np.random.default_rng(seed),
-            pad=images.shape[1] // 8,  # 4 for images of 32×32
-            mirror=augment == "crop-mirror",
+        rng, pad = np.random.default_rng(seed), images.shape[1] // 8  # 4 for images of 32×32
+        return torch.from_numpy(
+            augment_images(images, rng, pad=pad, mirror=augment == "crop-mirror")
         )
-        return torch.from_numpy(changed)
+
+    def to(self, device: torch.device) -> TrainingData:
+        """The same with the items on another device."""
+        return replace(self, items=self.items.to(device))
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """``(size,)`` for embeddings, ``(height, width, 3)`` for images."""
+        return tuple(self.items.shape[1 if self.items.ndim == 4 else -1 :])
 
     def digest(self) -> str:
         """Tells data sets apart."""
@@ -178,6 +176,18 @@ class TrainingData:
         digest.update(self.labels.tobytes())
         digest.update(np.ascontiguousarray(items).data)
         return digest.hexdigest()
+
+
+def split(
+    items: npt.NDArray[Any], labels: npt.NDArray[Any], *, fraction: float, random_state: int
+) -> tuple[npt.NDArray[Any], TrainingData]:
+    """The classes, sorted, and the items divided into training and validation set."""
+    if fraction >= 1.0:
+        raise ValueError(f"validation_fraction={fraction!r} must be >= 0 and < 1")
+    classes, numbers = np.unique(labels, return_inverse=True)
+    numbers = numbers.astype(np.int64)
+    rows = stratified_split(numbers, fraction=fraction, random_state=random_state)
+    return classes, TrainingData(torch.from_numpy(items), numbers, *rows)
 
 
 def stratified_split(labels: Ints, *, fraction: float, random_state: int) -> tuple[Ints, Ints]:

@@ -19,40 +19,23 @@ def npairs_loss(
 ) -> Tensor:
     """Npairs loss of the base network: a softmax over plain dot products.
 
-    Parameters
-    ----------
-    anchors, positives : float[n, size]
-        Row i of both belongs to one class.
-    labels : int[n]
-        Classes of the pairs. Equal labels share the target probability.
-    regularization
-        λ of the term 0.25·λ·(mean ‖anchor‖² + mean ‖positive‖²), which keeps the length of the
-        vectors, and so the softmax, in bounds.
+    Row i of ``anchors`` and ``positives``, float[n, size], belongs to the class ``labels[i]``.
+    Equal labels share the target probability. ``regularization`` is λ of the term
+    0.25·λ·(mean ‖anchor‖² + mean ‖positive‖²), which keeps the softmax in bounds.
     """
     loss = _softmax_loss(anchors @ positives.T, labels)
     return loss + _length_penalty(anchors, positives, regularization)
 
 
 def hash_npairs_loss(
-    anchors: Tensor,
-    positives: Tensor,
-    codes: Tensor,
-    labels: Tensor,
-    *,
+    anchors: Tensor, positives: Tensor, codes: Tensor, labels: Tensor, *,
     regularization: float = 0.03,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Npairs loss of one level: dot products over the slots that are active in either code.
 
-    Parameters
-    ----------
-    anchors, positives : float[n, width]
-        The level's scores; row i of both belongs to one class.
-    codes : bool[n, width]
-        The code of each pair's class at this level.
-    labels : int[n]
-        Labels remapped by code: equal code, equal label.
-    regularization
-        As in :func:`npairs_loss`; it sees all slots.
+    Row i of ``anchors`` and ``positives``, the level's scores float[n, width], belongs to a class
+    with ``codes[i]``, bool[n, width]. Labels are remapped: equal code, equal label. The
+    regularization of :func:`npairs_loss` sees all slots.
     """
     loss = _softmax_loss(masked_dot_products(anchors, positives, codes), labels)
     return loss + _length_penalty(anchors, positives, regularization)
@@ -87,20 +70,8 @@ def _length_penalty(anchors: Tensor, positives: Tensor, regularization: float) -
 def triplet_loss(embeddings: Tensor, labels: Tensor, *, margin: float = 0.3) -> Tensor:
     """Triplet loss of the base network: squared euclidean distance of unit vectors.
 
-    Parameters
-    ----------
-    embeddings : float[n, size]
-        Any vectors; they are normalized to unit length first.
-    labels : int[n]
-        Classes, in any composition.
-    margin
-        By how much a negative has to be farther away than a positive.
-
-    Returns
-    -------
-    float[]
-        The mean over all ordered pairs (anchor, positive); zero if the batch has no such pair or
-        one class only.
+    Embeddings, float[n, size], are normalized first; any composition of labels will do. The mean
+    is over all ordered pairs (anchor, positive); zero without such a pair or with one class.
     """
     unit = F.normalize(embeddings, dim=1)
     squared = (2.0 - 2.0 * unit @ unit.T).clamp(min=0.0)  # (n, n); rounding may go below zero
@@ -112,17 +83,9 @@ def hash_triplet_loss(
 ) -> Tensor:
     """Triplet loss of one level: L1 distance over the slots that are active in either code.
 
-    Parameters
-    ----------
-    scores : float[n, width]
-        The level's scores, rows of unit length (the caller normalizes them, because class means
-        are taken from the normalized ones too).
-    codes : bool[n, width]
-        The code of each item's class at this level, the same number of active slots in each row.
-    labels : int[n]
-        Labels remapped by code: equal code, equal label.
-    margin
-        As in :func:`triplet_loss`.
+    Scores, float[n, width], have rows of unit length: the caller normalizes them, because class
+    means are taken from the normalized ones too. ``codes``, bool[n, width], are those of the
+    items' classes, as many slots in each row. Labels are remapped: equal code, equal label.
     """
     return semi_hard_loss(masked_l1_distances(scores, codes), labels, margin=margin)
 

@@ -38,25 +38,16 @@ class HashModel(nn.Module):
     def __init__(self, config: ResolvedConfig) -> None:
         super().__init__()
         self.shape, self.unit_length = config.shape, config.unit_length
-        self.prepare: PrepareEmbeddings | PrepareImages
-        if config.takes_images:
-            self.prepare = PrepareImages(config.item_shape)
-        else:
-            self.prepare = PrepareEmbeddings(config.item_shape[0])
-        self.base: nn.Module = nn.Identity()
-        head_hidden_size = config.hidden_size
-        if config.backbone is not None:  # a copy: the user's own module stays as it is
-            self.base = copy.deepcopy(
-                make_backbone(config.backbone, config.item_shape[0], hidden_size=config.hidden_size)
-            )
-            if config.backbone == "mlp":  # the hidden layer is that of the network
-                head_hidden_size = 0
+        prepare = PrepareImages if config.takes_images else PrepareEmbeddings
+        self.prepare: PrepareEmbeddings | PrepareImages = prepare(config.item_shape)
+        self.base = make_backbone(config.backbone, config.item_shape[0], config.hidden_size)
         size = feature_size(self.base, self.prepare(torch.zeros(1, *config.item_shape)))
-        self.embedding = (
-            None if config.embedding_size is None else new_linear(size, config.embedding_size)
-        )
+        self.embedding: nn.Module | None = None
+        if config.embedding_size is not None:
+            self.embedding = new_linear(size, config.embedding_size)
         self.hash_base = copy.deepcopy(self.base)
-        self.head = _hash_head(size, head_hidden_size, self.shape.depth * self.shape.width)
+        hidden_size = 0 if config.backbone == "mlp" else config.hidden_size  # it is in the network
+        self.head = _hash_head(size, hidden_size, self.shape.depth * self.shape.width)
         book = torch.zeros(config.n_codes, self.shape.sparsity, dtype=torch.int64)
         self.register_buffer("codebook", book, persistent=config.uses_codebook)
 
@@ -111,6 +102,11 @@ class HashModel(nn.Module):
         """Let the hash base start from the base as it is now."""
         self.hash_base.load_state_dict(self.base.state_dict())
 
+    def base_weights(self) -> dict[str, Tensor]:
+        """The weights that make the vectors, by name; other models can take them over."""
+        parts = ("prepare.", "base.", "embedding.")
+        return {name: value for name, value in self.state_dict().items() if name.startswith(parts)}
+
     def bases_are_equal(self) -> bool:
         """Whether the hash base has the weights of the base: it was frozen, or has none."""
         other = self.hash_base.state_dict()
@@ -131,9 +127,9 @@ class PrepareEmbeddings(nn.Module):
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, item_shape: tuple[int, ...]) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("mean", torch.zeros(item_shape))
         self.register_buffer("scale", torch.ones(()))
 
     def learn(self, items: Tensor) -> None:
@@ -178,9 +174,8 @@ def _hash_head(inputs: int, hidden_size: int, outputs: int) -> nn.Sequential:
     """The new layers of a hash network: linear, or with one hidden layer."""
     if hidden_size == 0:
         return nn.Sequential(new_linear(inputs, outputs))
-    return nn.Sequential(
-        nn.Linear(inputs, hidden_size), nn.ReLU(), new_linear(hidden_size, outputs)
-    )
+    hidden = nn.Linear(inputs, hidden_size)
+    return nn.Sequential(hidden, nn.ReLU(), new_linear(hidden_size, outputs))
 
 
 # -- many items ----------------------------------------------------------------------------------
@@ -188,25 +183,19 @@ def _hash_head(inputs: int, hidden_size: int, outputs: int) -> nn.Sequential:
 
 @torch.no_grad()
 def encode(
-    model: HashModel,
-    items: Tensor,
-    *,
-    by_path: bool,
+    model: HashModel, items: Tensor, *, by_path: bool,
     progress: Callable[[int, int], object] | None = None,
-) -> Encoded:
+) -> Encoded:  # fmt: skip
     """Vectors, buckets and scores of many items, each item in one pass of the network."""
     device = next(model.parameters()).device
-    vectors: list[npt.NDArray[np.float32]] = []
-    scores: list[npt.NDArray[np.float32]] = []
+    chunks = []
     for at in range(0, max(1, len(items)), _CHUNK):
         both = model(items[at : at + _CHUNK].to(device))
-        for parts, part in zip((vectors, scores), both, strict=True):
-            parts.append(part.float().cpu().numpy())
+        chunks.append([part.float().cpu().numpy() for part in both])
         if progress is not None:
             progress(min(at + _CHUNK, len(items)), len(items))
-    all_scores = np.concatenate(scores)
-    buckets = model.bucket_ids(all_scores, by_path=by_path)
-    return Encoded(np.concatenate(vectors), buckets, all_scores, by_path)
+    vectors, scores = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
+    return Encoded(vectors, model.bucket_ids(scores, by_path=by_path), scores, by_path)
 
 
 def in_chunks(

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hashcade._io import new_directory, storage_errors, write_file
+from hashcade._io import new_directory, read_file, write_file
 from hashcade.errors import CorruptIndexError, IncompatibleFormatError, StorageError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MODEL_KIND = "hashcade model"
-MODEL_VERSION = 3
+_MODEL = ("hashcade model", 3)  # kind, format version
 
 _TRAIN_HINT = "make a model with: hashcade train DATA -o MODEL"
 _DAMAGED_HINT = "make it again, or restore a copy"
@@ -30,22 +29,19 @@ _DAMAGED_HINT = "make it again, or restore a copy"
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read ``config.json`` of a stored model; the weights are not looked at.
 
-    Returns
-    -------
-    dict
-        ``settings`` as the user gave them, ``resolved`` as ``ResolvedConfig.to_json`` writes it,
-        ``classes``, ``validation``, ``tuned``, ``hashcade_version``, ``model_sha256``, ...
+    It has ``settings`` as the user gave them, ``resolved`` as ``ResolvedConfig.to_json`` writes
+    it, ``classes``, ``validation``, ``tuned``, ``hashcade_version``, ``model_sha256``, ...
     """
-    return _read_config(Path(path), MODEL_KIND, MODEL_VERSION)
+    return _read_config(Path(path), *_MODEL)
 
 
 def model_fingerprint(path: str | os.PathLike[str]) -> str:
     """Digest that tells stored models apart: the weights' checksum, and how they are used."""
     config = read_config(path)
-    try:
-        parts = {"model_sha256": config["model_sha256"], "resolved": config["resolved"]}
-    except KeyError as error:
-        raise _damaged(Path(path) / "config.json", f"{error} is missing") from None
+    for name in ("model_sha256", "resolved"):
+        if name not in config:
+            raise damaged(Path(path) / "config.json", f"{name!r} is missing")
+    parts = {"model_sha256": config["model_sha256"], "resolved": config["resolved"]}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -81,13 +77,23 @@ def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], d
     blob = _read(tensor_path, kind)
     if len(blob) != config.get("model_bytes"):
         expected = config.get("model_bytes")
-        raise _damaged(tensor_path, f"it has {len(blob)} bytes, must have {expected}")
+        raise damaged(tensor_path, f"it has {len(blob)} bytes, must have {expected}")
     if hashlib.sha256(blob).hexdigest() != config.get("model_sha256"):
-        raise _damaged(tensor_path, "its checksum is wrong")
+        raise damaged(tensor_path, "its checksum is wrong")
     try:
         return config, safetensors.torch.load(blob)
     except safetensors.SafetensorError as error:
-        raise _damaged(tensor_path, str(error)) from None
+        raise damaged(tensor_path, str(error)) from None
+
+
+def write_model(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write a model, see :func:`write_tensors`."""
+    write_tensors(path, *_MODEL, config, tensors)
+
+
+def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read what :func:`write_model` wrote."""
+    return read_tensors(path, *_MODEL)
 
 
 def _read_config(path: Path, kind: str, version: int) -> dict[str, Any]:
@@ -95,7 +101,7 @@ def _read_config(path: Path, kind: str, version: int) -> dict[str, Any]:
     try:
         config = json.loads(_read(config_path, kind))
     except ValueError as error:
-        raise _damaged(config_path, str(error)) from None
+        raise damaged(config_path, str(error)) from None
     if not isinstance(config, dict) or config.get("kind") != kind:
         actual = config.get("kind") if isinstance(config, dict) else None
         raise StorageError(f"{path} holds {actual!r}, must be a {kind}")
@@ -109,18 +115,12 @@ def _read_config(path: Path, kind: str, version: int) -> dict[str, Any]:
 
 
 def _read(path: Path, kind: str) -> bytes:
-    try:
-        with storage_errors(f"cannot read {path.parent}"):
-            return path.read_bytes()
-    except StorageError as error:
-        if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-            raise
-        if not path.parent.exists():
-            raise StorageError(f"{path.parent} does not exist", hint="check the path") from None
-        raise StorageError(
-            f"{path.parent} is not a {kind}: {path.name} is missing",
-            hint=_TRAIN_HINT if kind == MODEL_KIND else _DAMAGED_HINT,
-        ) from None
+    if not path.parent.exists():
+        raise StorageError(f"{path.parent} does not exist", hint="check the path")
+    if not path.exists():
+        hint = _TRAIN_HINT if kind == _MODEL[0] else _DAMAGED_HINT
+        raise StorageError(f"{path.parent} is not a {kind}: {path.name} is missing", hint=hint)
+    return read_file(path)
 
 
 def _refuse_other_kind(path: Path, kind: str) -> None:
@@ -136,7 +136,8 @@ def _refuse_other_kind(path: Path, kind: str) -> None:
         )
 
 
-def _damaged(path: Path, reason: str) -> CorruptIndexError:
+def damaged(path: Path, reason: str) -> CorruptIndexError:
+    """The error for a file whose content is wrong."""
     return CorruptIndexError(f"{path} is damaged: {reason}", hint=_DAMAGED_HINT)
 
 

@@ -6,6 +6,8 @@ float[n, inputs], to features, float[n, size].
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -29,32 +31,21 @@ class _LayeredNetwork(nn.Module):
 class NIN(_LayeredNetwork):
     """Network in network, as the paper trained it on Cifar-100: 192 features.
 
-    conv5-192, conv1-160, conv1-96, maxpool 3/2, dropout; conv5-192, conv1-192, conv1-192,
-    avgpool 3/2, dropout; conv3-192, conv1-192 without activation, global average, ReLU. All other
-    activations are leaky with slope 1/5.5. About 0.22 G multiplications per image.
+    About 0.22 G multiplications per image.
     """
 
     weight_decay = 4e-5
 
     def __init__(self) -> None:
         super().__init__(
-            _conv(3, 192, 5), _leaky(),
-            _conv(192, 160, 1), _leaky(),
-            _conv(160, 96, 1), _leaky(),
+            _conv(3, 192, 5), _leaky(), _conv(192, 160, 1), _leaky(), _conv(160, 96, 1), _leaky(),
             # ceil_mode: 32 → 16 → 8 with windows that may overhang on the right, which is what
             # TensorFlow's "same" padding does. Neither counts what lies outside.
-            nn.MaxPool2d(3, 2, ceil_mode=True),
-            nn.Dropout(0.5),
-            _conv(96, 192, 5), _leaky(),
-            _conv(192, 192, 1), _leaky(),
-            _conv(192, 192, 1), _leaky(),
-            nn.AvgPool2d(3, 2, ceil_mode=True),
-            nn.Dropout(0.5),
-            _conv(192, 192, 3), _leaky(),
-            _conv(192, 192, 1),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.ReLU(),
+            nn.MaxPool2d(3, 2, ceil_mode=True), nn.Dropout(0.5),
+            _conv(96, 192, 5), _leaky(), _conv(192, 192, 1), _leaky(), _conv(192, 192, 1), _leaky(),
+            nn.AvgPool2d(3, 2, ceil_mode=True), nn.Dropout(0.5),
+            _conv(192, 192, 3), _leaky(), _conv(192, 192, 1),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.ReLU(),
         )  # fmt: skip
 
 
@@ -83,17 +74,7 @@ class StrideNet(_LayeredNetwork):
 
 
 class MLP(_LayeredNetwork):
-    """A network for vectors that another network made: one hidden layer, which is the features.
-
-    Parameters
-    ----------
-    inputs
-        Size of the vectors.
-    hidden_size
-        Units of the hidden layer.
-    dropout
-        Share of the features that is dropped at random while training.
-    """
+    """A network for vectors that another network made: one hidden layer, which is the features."""
 
     def __init__(self, inputs: int, *, hidden_size: int = 512, dropout: float = 0.0) -> None:
         super().__init__(nn.Linear(inputs, hidden_size), nn.ReLU(), nn.Dropout(dropout))
@@ -103,10 +84,12 @@ IMAGE_NETWORKS: dict[str, type[nn.Module]] = {"nin": NIN, "stride": StrideNet}
 BACKBONES = ("mlp", *sorted(IMAGE_NETWORKS))
 
 
-def make_backbone(backbone: str | nn.Module, inputs: int, *, hidden_size: int) -> nn.Module:
-    """The network of a name, or the user's own as it is; the sizes are those of ``"mlp"``."""
+def make_backbone(backbone: str | nn.Module | None, inputs: int, hidden_size: int) -> nn.Module:
+    """The network of a name, or a copy of the user's own; the sizes are those of ``"mlp"``."""
+    if backbone is None:
+        return nn.Identity()
     if isinstance(backbone, nn.Module):
-        return backbone
+        return copy.deepcopy(backbone)
     if backbone == "mlp":
         return MLP(inputs, hidden_size=hidden_size)
     return IMAGE_NETWORKS[backbone]()
@@ -150,12 +133,11 @@ def _conv(
     inputs: int, outputs: int, size: int, *, stride: int = 1, padding: int | None = None
 ) -> nn.Conv2d:
     """Convolution that keeps the resolution, variance-scaling weights, no bias at the start."""
-    conv = nn.Conv2d(
-        inputs, outputs, size, stride=stride, padding=size // 2 if padding is None else padding
-    )
+    padding = size // 2 if padding is None else padding
+    conv = nn.Conv2d(inputs, outputs, size, stride=stride, padding=padding)
     nn.init.kaiming_normal_(conv.weight)
-    if conv.bias is not None:
-        nn.init.zeros_(conv.bias)
+    assert conv.bias is not None
+    nn.init.zeros_(conv.bias)
     return conv
 
 
@@ -169,10 +151,5 @@ def _norm_gelu(channels: int) -> tuple[nn.Module, ...]:
 
 def _block(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
     """Half the resolution, other channels; the pool stands first, so that both convs are cheap."""
-    return (
-        nn.MaxPool2d(2),
-        _conv(inputs, outputs, 3),
-        *_norm_gelu(outputs),
-        _conv(outputs, outputs, 3),
-        *_norm_gelu(outputs),
-    )
+    first, second = _conv(inputs, outputs, 3), _conv(outputs, outputs, 3)
+    return (nn.MaxPool2d(2), first, *_norm_gelu(outputs), second, *_norm_gelu(outputs))

@@ -52,27 +52,22 @@ def export_onnx(path: Path, model: HashModel, config: ResolvedConfig) -> None:
     """Write the file; see ``Hasher.to_onnx``."""
     onnx: Any = require_extra("onnx", "onnx")
     graph = _Graph(onnx)
-    prepared = _prepare(graph, model, "items")
-    outputs = _outputs(graph, model, config, prepared)
+    outputs = _outputs(graph, model, config, _prepare(graph, model, "items"))
     types = onnx.TensorProto
     kinds = {"bucket_ids": types.INT64, "scores": types.FLOAT, "vectors": types.FLOAT}
-    shapes = {
-        "bucket_ids": ["n", config.shape.sparsity],
-        "scores": ["n", config.shape.depth, config.shape.width],
-        "vectors": ["n", config.vector_size],
+    sizes = {
+        "bucket_ids": [config.shape.sparsity],
+        "scores": [config.shape.depth, config.shape.width],
+        "vectors": [config.vector_size],
     }
     for name, result in outputs.items():
         graph.nodes.append(onnx.helper.make_node("Identity", [result], [name]))
     item_type = types.UINT8 if config.takes_images else types.FLOAT
     value = onnx.helper.make_tensor_value_info
+    ends = [value(name, kinds[name], ["n", *sizes[name]]) for name in outputs]
+    starts = [value("items", item_type, ["n", *config.item_shape])]
     proto = onnx.helper.make_model(
-        onnx.helper.make_graph(
-            graph.nodes,
-            "hashcade",
-            [value("items", item_type, ["n", *config.item_shape])],
-            [value(name, kinds[name], shapes[name]) for name in outputs],
-            graph.constants,
-        ),
+        onnx.helper.make_graph(graph.nodes, "hashcade", starts, ends, graph.constants),
         opset_imports=[onnx.helper.make_opsetid("", _OPSET)],
         ir_version=_IR_VERSION,
         producer_name="hashcade",
@@ -158,6 +153,8 @@ def _unit_length(graph: _Graph, values: str, *, axis: int) -> str:
 
 # -- layers ----------------------------------------------------------------------------------
 
+_Writer = Callable[[_Graph, Any, str], str]
+
 
 def _layers(graph: _Graph, module: nn.Module, values: str) -> str:
     """A layer, or several one after the other.
@@ -194,10 +191,6 @@ def _weights(graph: _Graph, layer: Any) -> list[str]:
     return [graph.constant(number) for number in both]
 
 
-def _linear(graph: _Graph, layer: Any, values: str) -> str:
-    return graph.one("Gemm", values, *_weights(graph, layer), transB=1)
-
-
 def _conv(graph: _Graph, layer: Any, values: str) -> str:
     _expect(layer, padding_mode="zeros")
     if isinstance(layer.padding, str):
@@ -215,29 +208,20 @@ def _norm(graph: _Graph, layer: Any, values: str) -> str:
     return graph.one("BatchNormalization", values, *constants, epsilon=layer.eps)
 
 
-def _max_pool(graph: _Graph, layer: Any, values: str) -> str:
-    _expect(layer, dilation=1, return_indices=False)
-    return _pooled(graph, "MaxPool", layer, values)
+def _pool(kind: str, **expected: object) -> _Writer:
+    def write(graph: _Graph, layer: Any, values: str) -> str:
+        _expect(layer, **expected)
+        sides = (layer.kernel_size, layer.stride, layer.padding)
+        side, stride, pad = ([v, v] if isinstance(v, int) else list(v) for v in sides)
+        return graph.one(
+            kind, values, kernel_shape=side, strides=stride, pads=[*pad, *pad],
+            ceil_mode=int(layer.ceil_mode),
+        )  # fmt: skip
+
+    return write
 
 
-def _mean_pool(graph: _Graph, layer: Any, values: str) -> str:
-    _expect(layer, divisor_override=None, padding=0)
-    return _pooled(graph, "AveragePool", layer, values)
-
-
-def _pooled(graph: _Graph, kind: str, layer: Any, values: str) -> str:
-    side, stride, padding = (_pair(v) for v in (layer.kernel_size, layer.stride, layer.padding))
-    return graph.one(
-        kind, values, kernel_shape=side, strides=stride, pads=[*padding, *padding],
-        ceil_mode=int(layer.ceil_mode),
-    )  # fmt: skip
-
-
-def _pair(value: int | tuple[int, int]) -> list[int]:
-    return [value, value] if isinstance(value, int) else list(value)
-
-
-def _global_pool(kind: str) -> Callable[[_Graph, Any, str], str]:
+def _global_pool(kind: str) -> _Writer:
     def write(graph: _Graph, layer: Any, values: str) -> str:
         if layer.output_size not in (1, (1, 1)):
             raise _refusal(layer, f" with output_size={layer.output_size!r}")
@@ -246,29 +230,23 @@ def _global_pool(kind: str) -> Callable[[_Graph, Any, str], str]:
     return write
 
 
-def _gelu(graph: _Graph, layer: Any, values: str) -> str:
-    return graph.one("Gelu", values, approximate=layer.approximate)
-
-
 def _flatten(graph: _Graph, layer: Any, values: str) -> str:
     _expect(layer, start_dim=1, end_dim=-1)
     return graph.one("Flatten", values)
 
 
-_WRITERS: dict[type[nn.Module], Callable[[_Graph, Any, str], str]] = {
-    nn.Identity: lambda graph, layer, values: values,
-    nn.Dropout: lambda graph, layer, values: values,
-    nn.Linear: _linear,
+_WRITERS: dict[type[nn.Module], _Writer] = {
+    nn.Identity: lambda graph, layer, x: x,
+    nn.Dropout: lambda graph, layer, x: x,
+    nn.Linear: lambda graph, layer, x: graph.one("Gemm", x, *_weights(graph, layer), transB=1),
     nn.Conv2d: _conv,
     nn.BatchNorm1d: _norm,
     nn.BatchNorm2d: _norm,
-    nn.ReLU: lambda graph, layer, values: graph.one("Relu", values),
-    nn.GELU: _gelu,
-    nn.LeakyReLU: lambda graph, layer, values: graph.one(
-        "LeakyRelu", values, alpha=layer.negative_slope
-    ),
-    nn.MaxPool2d: _max_pool,
-    nn.AvgPool2d: _mean_pool,
+    nn.ReLU: lambda graph, layer, x: graph.one("Relu", x),
+    nn.GELU: lambda graph, layer, x: graph.one("Gelu", x, approximate=layer.approximate),
+    nn.LeakyReLU: lambda graph, layer, x: graph.one("LeakyRelu", x, alpha=layer.negative_slope),
+    nn.MaxPool2d: _pool("MaxPool", dilation=1, return_indices=False),
+    nn.AvgPool2d: _pool("AveragePool", divisor_override=None, padding=0),
     nn.AdaptiveAvgPool2d: _global_pool("GlobalAveragePool"),
     nn.AdaptiveMaxPool2d: _global_pool("GlobalMaxPool"),
     nn.Flatten: _flatten,

@@ -23,9 +23,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from hashcade._validate import checked_count
 from hashcade.codes import CodeShape, solve_level
-from hashcade.learn.config import ResolvedConfig
 from hashcade.learn.clustering import kmeans
+from hashcade.learn.config import ResolvedConfig
 from hashcade.learn.linear_head import train_linear_head
 from hashcade.learn.model import HashModel, for_all
 
@@ -35,30 +36,26 @@ _SIBLING_PENALTY = 50.0  # parts of a class never share a slot: misfits are arou
 _SCALE = 0.02  # of the new level's scores; picked on validation sets, 0.1 was little worse
 
 
-def most_codes(config: ResolvedConfig, classes: Ints) -> int:
-    """The largest number of codes of a refined hasher: a class has at most a part per item."""
-    return int(np.minimum(np.bincount(classes), _usable_slots(config)).sum())
+def checked_n_codes(n_codes: object, config: ResolvedConfig, classes: Ints) -> int:
+    """Return a number of codes that the classes of some items, int64[n], can be split into."""
+    count, sizes = checked_count("n_codes", n_codes), np.bincount(classes)
+    most = int(np.minimum(sizes, _usable_slots(config)).sum())
+    if not len(sizes) <= count <= most:
+        raise ValueError(
+            f"n_codes={count} must be >= {len(sizes)}, the number of classes, and <= {most}: "
+            f"no class has more parts than items, or than slots of a level"
+        )
+    return count
 
 
 def refine_model(
-    model: HashModel,
-    config: ResolvedConfig,
-    items: Tensor,
-    classes: Ints,
-    n_codes: int,
-    *,
+    model: HashModel, config: ResolvedConfig, items: Tensor, classes: Ints, n_codes: int, *,
     seed: int,
-) -> tuple[HashModel, ResolvedConfig]:
+) -> tuple[HashModel, ResolvedConfig]:  # fmt: skip
     """A copy of the model with a level more, and a code for each part of a class.
 
-    Parameters
-    ----------
-    model
-        With a code book of one bucket per class.
-    classes : int64[n]
-        Classes of the items, rows of the code book; each must occur.
-    n_codes
-        From the number of classes to :func:`most_codes`. Large classes get more parts.
+    The model has a code book of one bucket per class; of ``classes``, its rows, each must occur.
+    Large classes get more parts.
     """
     stage, width, n_slots = config.stages[-1], config.shape.width, _usable_slots(config)
     vectors = torch.from_numpy(for_all(model, model.vectors, items))

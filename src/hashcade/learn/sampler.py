@@ -19,13 +19,10 @@ Ints = npt.NDArray[np.int64]
 class ClassSampler:
     """Deals items into batches of ``classes_per_batch`` classes with ``items_per_class`` each.
 
-    In an epoch every class comes up and every item is used at least once. The items that a class
-    has in a batch are different ones, if it has as many. Items are repeated
-
-    - to fill the last hand of a class whose size is no multiple of ``items_per_class`` (a class
-      with a single item is a hand of that item, several times);
-    - to fill batches when large classes still have items and small ones have none left: hands of
-      the smaller classes are dealt anew, so rare classes come up more often than their size.
+    In an epoch every item is used at least once. The items of a class in a batch are different
+    ones, if it has as many. Items are repeated to fill the last hand of a class, and to fill
+    batches when only large classes have items left: small classes are then dealt anew, so rare
+    classes come up more often than their size.
 
     Parameters
     ----------
@@ -40,10 +37,8 @@ class ClassSampler:
 
     Attributes
     ----------
-    classes_per_batch, items_per_class, batch_size, batches_per_epoch : int
-        The sizes, given the number of classes.
-    repeats_per_epoch : int
-        Draws of an epoch that repeat an item: ``batches_per_epoch * batch_size - n``.
+    classes_per_batch, items_per_class, batch_size, batches_per_epoch, repeats_per_epoch : int
+        The sizes, given the number of classes, and the draws of an epoch that repeat an item.
 
     Examples
     --------
@@ -51,18 +46,14 @@ class ClassSampler:
     >>> sampler.batches_per_epoch, sampler.repeats_per_epoch
     (2, 2)
     >>> print(sampler.describe())
-    2 batches per epoch of 2 classes × 2 items; 2 of 8 draws (25.0 %) repeat an item, because \
-classes have 2 to 4 items
+    2 batches per epoch of 2 classes × 2 items; 2 of 8 draws (25.0 %) repeat an item \
+(classes have 2 to 4 items)
     """
 
     def __init__(
-        self,
-        labels: npt.ArrayLike,
-        *,
-        classes_per_batch: int,
-        items_per_class: int,
+        self, labels: npt.ArrayLike, *, classes_per_batch: int, items_per_class: int,
         random_state: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         values = np.asarray(labels)
         if values.ndim != 1 or len(values) == 0:
             raise ValueError(f"labels has shape {values.shape}, must be (n,) with n >= 1")
@@ -95,9 +86,8 @@ classes have 2 to 4 items
             # Most hands left first, at random among equals: so the number of batches suffices,
             # by the rule that fits the longest jobs first. A class with none left fills up.
             urgency = left + rng.random(len(left))
-            batch[:] = np.argpartition(-urgency, self.classes_per_batch - 1)[
-                : self.classes_per_batch
-            ]
+            order = np.argpartition(-urgency, self.classes_per_batch - 1)
+            batch[:] = order[: self.classes_per_batch]
             left[batch] = np.maximum(left[batch] - 1, 0)
         if left.any():
             raise AssertionError("an epoch left items out")
@@ -133,11 +123,8 @@ classes have 2 to 4 items
             return f"{text}; no item is repeated"
         draws = self.batches_per_epoch * self.batch_size
         share = 100 * self.repeats_per_epoch / draws
-        text += f"; {self.repeats_per_epoch:,} of {draws:,} draws ({share:.1f} %) repeat an item"
-        low, high = int(self._sizes.min()), int(self._sizes.max())
-        if low == high:
-            short = "batch" if low % self.items_per_class == 0 else "items of a class"
-            return f"{text} to fill the last {short}"
-        single = int((self._sizes == 1).sum())
-        alone = f", {single} of them a single one" if single else ""
-        return f"{text}, because classes have {low} to {high} items{alone}"
+        low, high = self._sizes.min(), self._sizes.max()
+        return (
+            f"{text}; {self.repeats_per_epoch:,} of {draws:,} draws ({share:.1f} %) repeat an item "
+            f"(classes have {low} to {high} items)"
+        )

@@ -30,17 +30,11 @@ Metrics = dict[str, float]
 
 
 class Stage(ABC):
-    """One stage of the training of a model.
-
-    Attributes
-    ----------
-    solver_seconds : float
-        Time spent in the solver so far.
-    """
+    """One stage of the training of a model."""
 
     def __init__(self, config: StageConfig, model: HashModel, data: TrainingData) -> None:
         self.config, self.model, self.data = config, model, data
-        self.solver_seconds = 0.0
+        self.solver_seconds = 0.0  # time spent in the solver
 
     def start(self) -> Metrics:
         """Prepare the model for the first step; not called on resume.
@@ -50,7 +44,7 @@ class Stage(ABC):
         return {}
 
     @abstractmethod
-    def modules(self) -> tuple[nn.Module | None, nn.Module]:
+    def modules(self) -> tuple[nn.Module, nn.Module]:
         """What is trained: the new layers, and the network below them."""
 
     @abstractmethod
@@ -84,7 +78,8 @@ class Stage(ABC):
 class BaseStage(Stage):
     """Trains the vectors for re-ranking."""
 
-    def modules(self) -> tuple[nn.Module | None, nn.Module]:
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        assert self.model.embedding is not None
         return self.model.embedding, self.model.base
 
     def outputs(self, items: Tensor) -> Tensor:
@@ -106,11 +101,13 @@ class BaseStage(Stage):
 class HashStage(Stage):
     """Trains slot scores, level by level, on codes solved for each batch (algorithm 1)."""
 
+    by_path = True  # how items are searched for validation
+
     def start(self) -> Metrics:
         self.model.start_hash_base()
         return {}
 
-    def modules(self) -> tuple[nn.Module | None, nn.Module]:
+    def modules(self) -> tuple[nn.Module, nn.Module]:
         return self.model.head, self.model.hash_base
 
     def outputs(self, items: Tensor) -> Tensor:
@@ -129,14 +126,9 @@ class HashStage(Stage):
         return self.loss_of_codes(outputs, class_codes)
 
     def loss_of_codes(self, scores: Tensor, class_codes: npt.NDArray[np.bool_]) -> Tensor:
-        """The sum of the losses of the levels, given the codes (equation 7).
+        """The sum of the losses of the levels (equation 7), given the codes of the classes.
 
-        Parameters
-        ----------
-        scores : float[n_classes * items_per_class, depth, width]
-            Scores of a batch.
-        class_codes : bool[depth, n_classes, width]
-            Codes of the classes of the batch, in their order.
+        ``class_codes`` are bool[depth, n_classes, width], in the order of the batch.
         """
         config = self.config
         total = scores.new_zeros(())
@@ -144,13 +136,11 @@ class HashStage(Stage):
             remapped = relabel_by_code(level_codes) if config.remap else np.arange(len(level_codes))
             labels = torch.from_numpy(remapped).to(scores.device)
             codes = torch.from_numpy(level_codes).to(scores.device)
+            n = config.items_per_class if config.loss == "triplet" else config.items_per_class // 2
+            codes, labels = codes.repeat_interleave(n, dim=0), labels.repeat_interleave(n)
             if config.loss == "triplet":
-                n = config.items_per_class
-                codes, labels = codes.repeat_interleave(n, dim=0), labels.repeat_interleave(n)
                 loss = hash_triplet_loss(scores[:, level], codes, labels, margin=config.margin)
             else:
-                n = config.items_per_class // 2
-                codes, labels = codes.repeat_interleave(n, dim=0), labels.repeat_interleave(n)
                 anchors, positives = scores[0::2, level], scores[1::2, level]
                 loss = hash_npairs_loss(
                     anchors, positives, codes, labels, regularization=config.regularization
@@ -159,12 +149,14 @@ class HashStage(Stage):
         return total
 
     def validation_metrics(self, items: Tensor, labels: npt.NDArray[np.int64]) -> Metrics:
-        return search_metrics(encode(self.model, items, by_path=True), labels, self.model.shape)
+        encoded = encode(self.model, items, by_path=self.by_path)
+        return search_metrics(encoded, labels, self.model.shape)
 
 
 class JointStage(HashStage):
     """Trains slot scores on their sums over the code book of all classes."""
 
+    by_path = False
     _codebook_loss: CodebookLoss | None = None
 
     @torch.no_grad()
@@ -184,16 +176,11 @@ class JointStage(HashStage):
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         if self._codebook_loss is None:  # the book stays the same for the whole stage
+            book, sharpness = self.model.codebook.cpu().numpy(), self.config.sharpness
             self._codebook_loss = CodebookLoss(
-                self.model.codebook.cpu().numpy(),
-                self.model.shape,
-                sharpness=self.config.sharpness,
-                device=outputs.device,
+                book, self.model.shape, sharpness=sharpness, device=outputs.device
             )
         return self._codebook_loss(outputs, labels)
-
-    def validation_metrics(self, items: Tensor, labels: npt.NDArray[np.int64]) -> Metrics:
-        return search_metrics(encode(self.model, items, by_path=False), labels, self.model.shape)
 
 
 STAGES: dict[str, type[Stage]] = {"base": BaseStage, "hash": HashStage, "joint": JointStage}

@@ -7,6 +7,7 @@ given without the break (on a CPU, with as many threads).
 
 from __future__ import annotations
 
+import hashlib
 import math
 import signal
 import threading
@@ -27,7 +28,6 @@ from hashcade.learn.config import SCHEDULES, ResolvedConfig
 from hashcade.learn.inputs import TrainingData
 from hashcade.learn.model import HashModel
 from hashcade.learn.sampler import ClassSampler
-from hashcade.learn.shared_base import weights_digest
 from hashcade.learn.stages import STAGES, Metrics, Stage
 
 _SAVE_SECONDS = 60.0  # between checkpoints, if no validation comes first
@@ -35,32 +35,19 @@ _DECAY = 0.3  # of the paper's schedule
 
 
 class Trainer:
-    """Trains models on one data set.
-
-    Parameters
-    ----------
-    base
-        Weights of a base network that is trained already: its stage is skipped.
-    """
+    """Trains models on one data set; the stage of a ``base`` that is given is skipped."""
 
     def __init__(
-        self,
-        data: TrainingData,
-        *,
-        device: torch.device,
-        seed: int,
-        run_dir: Path | None,
-        progress: Progress,
-        base: Weights | None = None,
-    ) -> None:
-        self.data, self.run_dir, self.progress = data, run_dir, progress
-        self.base = base
+        self, data: TrainingData, *, device: torch.device, seed: int, run_dir: Path | None,
+        progress: Progress, base: Weights | None = None,
+    ) -> None:  # fmt: skip
+        self.data, self.run_dir, self.progress, self.base = data, run_dir, progress, base
         self._device, self._seed = device, seed
         self._fingerprint: dict[str, Any] = {"random_state": seed}
         if run_dir is not None:
             self._fingerprint["data"] = data.digest()
             if base is not None:
-                self._fingerprint["base"] = weights_digest(base)
+                self._fingerprint["base"] = _digest(base)
 
     def train(self, config: ResolvedConfig, run_dir: Path | None) -> tuple[HashModel, Metrics]:
         """A model with the best weights of every stage, and the metrics of the last one.
@@ -77,7 +64,10 @@ class Trainer:
             model.load_state_dict(self.base, strict=False)
             stages = tuple(stage for stage in stages if stage.name != "base")
         names = [stage.name for stage in stages]
-        run = Run(run_dir, names, self._fingerprint | _fingerprint(config))
+        fingerprint = self._fingerprint | config.to_json()
+        if isinstance(config.backbone, nn.Module):  # its first weights are the user's
+            fingerprint["backbone_weights"] = _digest(config.backbone.state_dict())
+        run = Run(run_dir, names, fingerprint)
         checkpoint = run.restore()
         first = names.index(checkpoint[0].stage) if checkpoint else 0
         metrics: Metrics = {}
@@ -90,14 +80,11 @@ class Trainer:
         return model.eval(), metrics
 
     def _train_stage(
-        self,
-        stage: Stage,
-        run: Run,
-        interrupt: InterruptLater,
+        self, stage: Stage, run: Run, interrupt: InterruptLater,
         checkpoint: tuple[StageState, Weights] | None,
-    ) -> Metrics:
+    ) -> Metrics:  # fmt: skip
         # ---- set up: batches, optimizer, state
-        config, model, data = stage.config, stage.model, self.data
+        config, model, data, device_type = stage.config, stage.model, self.data, self._device.type
         sampler = ClassSampler(
             data.labels[data.training],
             classes_per_batch=config.classes_per_batch,
@@ -135,9 +122,7 @@ class Trainer:
 
             # ---- the gradient step
             stage.train_mode()
-            with torch.autocast(
-                self._device.type, dtype=torch.bfloat16, enabled=self._device.type == "cuda"
-            ):
+            with torch.autocast(device_type, dtype=torch.bfloat16, enabled=device_type == "cuda"):
                 outputs = stage.outputs(items)
             loss = stage.loss(outputs.float(), labels)
             factor = learning_rate_factor(config.schedule, step, config.steps)
@@ -156,11 +141,8 @@ class Trainer:
             if validating:
                 mean_loss = float(torch.stack(losses).mean())
                 if not math.isfinite(mean_loss):
-                    raise ConfigError(
-                        f"{config.name}: training diverged before step {state.step}, the loss is "
-                        f"{mean_loss}",
-                        hint=f"set a learning_rate below {config.learning_rate:g}",
-                    )
+                    hint = f"set a learning_rate below {config.learning_rate:g}"
+                    raise ConfigError(f"training diverged: the loss is {mean_loss}", hint=hint)
                 metrics = stage.validate()
                 if _merit(metrics) >= _merit(state.best_metrics):
                     best = _copy_weights(model)
@@ -198,13 +180,11 @@ class Trainer:
 def make_optimizer(stage: Stage) -> torch.optim.Adam:
     """Adam with the new layers at the full rate and the network below at a part of it."""
     config = stage.config
-    new_layers, network = stage.modules()
+    factors = (1.0, config.base_learning_rate)
+    decays = (config.weight_decay, config.base_weight_decay)
     groups = []
-    for module, factor, decay in (
-        (new_layers, 1.0, config.weight_decay),
-        (network, config.base_learning_rate, config.base_weight_decay),
-    ):
-        parameters = list(module.parameters()) if module is not None else []
+    for module, factor, decay in zip(stage.modules(), factors, decays, strict=True):
+        parameters = list(module.parameters())
         if parameters and factor > 0:
             groups.append({"params": parameters, "factor": factor, "weight_decay": decay})
     return torch.optim.Adam(groups, lr=config.learning_rate)
@@ -213,9 +193,9 @@ def make_optimizer(stage: Stage) -> torch.optim.Adam:
 def learning_rate_factor(schedule: str | int, step: int, steps: int) -> float:
     """Factor on the peak learning rate at a step, from 0 to ``steps - 1``.
 
-    ``one-cycle`` rises for the first tenth and falls to zero along half a cosine: for short runs.
-    ``paper`` falls to 0.3 of what it was, at 2/7 and so on of the run (after every 20k of 70k
-    steps); a number does so after every so many steps. ``constant`` stays.
+    ``one-cycle`` rises for the first tenth and falls to zero along half a cosine. ``paper`` falls
+    to 0.3 of what it was, three times (after every 20k of 70k steps); a number does so after
+    every so many steps. ``constant`` stays.
     """
     if isinstance(schedule, int):
         return float(_DECAY ** (step // schedule))
@@ -234,8 +214,7 @@ def learning_rate_factor(schedule: str | int, step: int, steps: int) -> float:
 class InterruptLater:
     """While active, the first Ctrl-C only sets ``requested``; the second interrupts at once.
 
-    So a run stops after a step, when its state is whole. Python delivers signals to the main
-    thread alone; elsewhere this does nothing.
+    So a run stops after a step, when its state is whole. Only the main thread gets signals.
     """
 
     def __init__(self) -> None:
@@ -257,18 +236,10 @@ class InterruptLater:
         self.requested = True
 
 
-def _fingerprint(config: ResolvedConfig) -> dict[str, Any]:
-    fingerprint = config.to_json()
-    if isinstance(config.backbone, nn.Module):  # its first weights are the user's
-        fingerprint["backbone_weights"] = weights_digest(config.backbone.state_dict())
-    return fingerprint
-
-
 def _merit(metrics: Metrics) -> tuple[float, float]:
-    """What weights are picked by: precision, and the purity of buckets where it is equal.
+    """What weights are picked by: precision, then the purity of buckets, then the later ones.
 
-    Easy data reach full precision long before every class has a bucket of its own. Of equals the
-    later ones are taken; so the last, without a validation set.
+    Easy data reach full precision long before every class has a bucket of its own.
     """
     return metrics.get("precision_at_1", 0.0), metrics.get("bucket_nmi", 0.0)
 
@@ -277,6 +248,15 @@ def _step_seed(seed: int, stage: str, step: int) -> int:
     """A seed for what a step draws, the same on every machine."""
     words = np.random.SeedSequence([seed, int.from_bytes(stage.encode()), step])
     return int(words.generate_state(1, np.uint64)[0] >> 2)
+
+
+def _digest(weights: Weights) -> str:
+    """Tells weights apart."""
+    digest = hashlib.sha256()
+    for name, value in sorted(weights.items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _copy_weights(model: HashModel) -> Weights:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from hashcade._progress import Progress
 from hashcade._validate import checked_count
 from hashcade.errors import add_hint
-from hashcade.learn.config import ResolvedConfig, default_width
-from hashcade.learn.shared_base import base_weights
+from hashcade.learn.config import ResolvedConfig, default_width, resolve
 from hashcade.learn.stages import Metrics
 from hashcade.learn.trainer import Trainer
 
@@ -33,42 +33,36 @@ def checked_trials(tune: object, n_validation: int) -> int:
         return 0
     n_trials = _MOST_TRIALS if tune is True else checked_count("tune", tune)
     if n_validation == 0:
-        raise add_hint(
-            ValueError(f"tune={tune!r} needs a validation set, which is empty"),
-            "set validation_fraction above 0, and give at least 4 items of a class",
-        )
+        error = ValueError(f"tune={tune!r} needs a validation set, which is empty")
+        raise add_hint(error, "set validation_fraction above 0, and give 4 items of a class")
     return n_trials
 
 
 def tune(
-    trainer: Trainer,
-    settings: Mapping[str, Any],
-    resolved: Callable[[Mapping[str, Any]], ResolvedConfig],
+    trainer: Trainer, settings: Mapping[str, Any], sizes: tuple[int, int, tuple[int, ...]],
     n_trials: int,
-) -> tuple[ResolvedConfig, list[dict[str, Any]]]:
+) -> tuple[ResolvedConfig, list[dict[str, Any]]]:  # fmt: skip
     """The config of the settings that did best in short trials, and the table of trials.
 
-    The base network is the same in all of them, and trained once, in full.
+    The base network is the same in all of them, and trained once, in full. ``sizes`` are the other
+    arguments of :func:`resolve`.
     """
-    config = resolved(settings)
+    config = resolve(settings, *sizes)
     run_dir = None if trainer.run_dir is None else trainer.run_dir / "tune"
     if config.stages[0].name == "base" and trainer.base is None:
         base_only = replace(config, stages=config.stages[:1], n_codes=0)
         model, _ = trainer.train(base_only, run_dir and run_dir / "base")
-        trainer.base = base_weights(model)
-    n_started = 0
+        trainer.base = model.base_weights()
+    numbers = count(1)
 
     def trial(changes: Changes) -> Metrics:
-        nonlocal n_started
-        n_started += 1
-        short = shortened(resolved({**settings, **changes}))
-        return trainer.train(short, run_dir and run_dir / f"{n_started:02d}")[1]
+        short = shortened(resolve({**settings, **changes}, *sizes))
+        return trainer.train(short, run_dir and run_dir / f"{next(numbers):02d}")[1]
 
-    n_classes = len(set(trainer.data.labels.tolist()))
     changes, table = search_settings(
-        settings, config, n_classes, trial, n_trials=n_trials, progress=trainer.progress
+        settings, config, sizes[0], trial, n_trials=n_trials, progress=trainer.progress
     )
-    return resolved({**settings, **changes}), table
+    return resolve({**settings, **changes}, *sizes), table
 
 
 def shortened(config: ResolvedConfig) -> ResolvedConfig:
@@ -81,33 +75,14 @@ def shortened(config: ResolvedConfig) -> ResolvedConfig:
 
 
 def search_settings(
-    settings: Mapping[str, Any],
-    config: ResolvedConfig,
-    n_classes: int,
-    trial: Callable[[Changes], Metrics],
-    *,
-    n_trials: int,
-    progress: Progress,
-) -> tuple[Changes, list[dict[str, Any]]]:
+    settings: Mapping[str, Any], config: ResolvedConfig, n_classes: int,
+    trial: Callable[[Changes], Metrics], *, n_trials: int, progress: Progress,
+) -> tuple[Changes, list[dict[str, Any]]]:  # fmt: skip
     """Look for changes of the settings that do better than the defaults.
 
-    Parameters
-    ----------
-    settings
-        As the user gave them: what is not None there is not touched.
-    config
-        What the settings resolve to without changes.
-    trial
-        Trains for a short time with changes, and returns the metrics of the validation set.
-    n_trials
-        At most so many, the defaults included.
-
-    Returns
-    -------
-    changes
-        Settings by name; empty if the defaults won.
-    table
-        One row per trial: its changes, its metrics, and whether it was ``chosen``.
+    ``trial`` trains for a short time with changes, and returns the metrics of the validation set.
+    Returned are the best changes, empty if the defaults won, and a row per trial: its changes,
+    its metrics, and whether it was ``chosen``.
     """
     table: list[dict[str, Any]] = []
 
