@@ -6,9 +6,8 @@
 - :class:`NIN`, :class:`StrideNet`: networks for 32×32 images; :class:`MLP`: one for vectors.
 - :func:`triplet_loss`, :func:`npairs_loss`: losses of a base network, on plain embeddings.
 - :func:`hash_triplet_loss`, :func:`hash_npairs_loss`: losses of one level of hash scores.
-- Parts for other methods: :class:`EstimatorMixin`, :class:`ClassSampler`, :func:`kmeans`,
-  :func:`learning_rate_factor`, :func:`checked_embeddings`, :func:`checked_classes`,
-  :func:`read_tensors`, :func:`write_tensors`.
+- Parts for other methods: :class:`ClassSampler`, :func:`kmeans`, :func:`learning_rate_factor`,
+  :func:`checked_embeddings`, :func:`checked_classes`.
 
 Needs the extra ``train`` (torch and safetensors), but for what looks at a stored model.
 """
@@ -21,21 +20,19 @@ from hashcade._lazy import lazy_names
 if TYPE_CHECKING:
     from hashcade.learn.clustering import kmeans
     from hashcade.learn.config import ResolvedConfig, StageConfig
-    from hashcade.learn.estimator import EstimatorMixin
     from hashcade.learn.hasher import Hasher, base_features
     from hashcade.learn.inputs import checked_classes, checked_embeddings
     from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
-    from hashcade.learn.model_io import model_fingerprint, read_config, read_tensors, write_tensors
+    from hashcade.learn.model_io import model_fingerprint, read_config
     from hashcade.learn.networks import MLP, NIN, StrideNet
     from hashcade.learn.sampler import ClassSampler
     from hashcade.learn.trainer import learning_rate_factor
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
-    _WITHOUT_TORCH = {"ClassSampler", "EstimatorMixin", "model_fingerprint", "read_config"}
+    _WITHOUT_TORCH = {"ClassSampler", "model_fingerprint", "read_config"}
     _lazy, __dir__ = lazy_names(
         __name__,
         {
             "ClassSampler": "hashcade.learn.sampler",
-            "EstimatorMixin": "hashcade.learn.estimator",
             "Hasher": "hashcade.learn.hasher",
             "MLP": "hashcade.learn.networks",
             "NIN": "hashcade.learn.networks",
@@ -52,9 +49,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             "model_fingerprint": "hashcade.learn.model_io",
             "npairs_loss": "hashcade.learn.losses",
             "read_config": "hashcade.learn.model_io",
-            "read_tensors": "hashcade.learn.model_io",
             "triplet_loss": "hashcade.learn.losses",
-            "write_tensors": "hashcade.learn.model_io",
         },
     )
 
@@ -68,7 +63,6 @@ __all__ = [
     "MLP",
     "NIN",
     "ClassSampler",
-    "EstimatorMixin",
     "Hasher",
     "ResolvedConfig",
     "StageConfig",
@@ -83,7 +77,5 @@ __all__ = [
     "model_fingerprint",
     "npairs_loss",
     "read_config",
-    "read_tensors",
     "triplet_loss",
-    "write_tensors",
 ]

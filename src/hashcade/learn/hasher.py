@@ -93,10 +93,8 @@ class Hasher(EstimatorMixin):
     run_dir
         Directory for checkpoints and a log. An interrupted run with the same settings and data is
         resumed there.
-    verbose
-        Progress on stderr. None: if it is a terminal.
-    random_state
-        Seed of everything.
+    verbose, random_state
+        Progress on stderr (None: if it is a terminal), and the seed of everything.
 
     Attributes
     ----------
@@ -236,18 +234,16 @@ class Hasher(EstimatorMixin):
         progress = Progress(self.verbose)
         if len(data.validation) == 0 and fraction > 0:
             progress.say("no class has 4 items or more: no validation set, the last weights count")
+        run_dir = None if self.run_dir is None else Path(self.run_dir)
+        weights = None if base is None else base._model.base_weights()
+        data = data if images else data.to(device)
         trainer = Trainer(
-            data if images else data.to(device),
-            device=device,
-            seed=seed,
-            run_dir=None if self.run_dir is None else Path(self.run_dir),
-            progress=progress,
-            base=None if base is None else base._model.base_weights(),
+            data, device=device, seed=seed, run_dir=run_dir, progress=progress, base=weights
         )
         table = None
         if n_trials > 0:
             config, table = tune(trainer, settings, sizes, n_trials)
-        model, metrics = trainer.train(config, trainer.run_dir)
+        model, metrics = trainer.train(config, run_dir)
 
         # ---- done: only now the estimator changes
         return self._set_fitted(config, model.cpu(), classes, metrics, table)
@@ -321,19 +317,17 @@ class Hasher(EstimatorMixin):
 
     def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Bucket ids, int64[n, sparsity], best first."""
-        items, by_path = self._items(X), not self.config_.uses_codebook
-        chunks = in_chunks(self._model, self._model.scores, items)
+        chunks = in_chunks(self._fitted()._model, self._model.scores, self._items(X))
+        by_path = not self.config_.uses_codebook
         return np.concatenate([self._model.bucket_ids(part, by_path=by_path) for part in chunks])
 
     def embed(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Vectors for re-ranking, float32[n, size]: for embeddings the given ones by default."""
-        items = self._items(X)
-        return for_all(self._model, self._model.vectors, items)
+        return for_all(self._fitted()._model, self._model.vectors, self._items(X))
 
     def scores(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Slot scores, float32[n, depth, width]: the higher, the better the slot fits."""
-        items = self._items(X)
-        return for_all(self._model, self._model.scores, items)
+        return for_all(self._fitted()._model, self._model.scores, self._items(X))
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
         """Share of items whose nearest other item in their buckets is of their class, 0 to 1.
@@ -412,9 +406,7 @@ class Hasher(EstimatorMixin):
     @property
     def n_features_in_(self) -> int:
         """Numbers per item, once fitted: of an embedding, or of an image."""
-        if not hasattr(self, "config_"):
-            raise AttributeError("n_features_in_ is available after fit")
-        return int(np.prod(self.config_.item_shape))
+        return int(np.prod(self.config_.item_shape))  # AttributeError before fit, as it should be
 
     def _set_fitted(
         self,
@@ -454,5 +446,4 @@ class Hasher(EstimatorMixin):
 
 def base_features(hasher: Hasher, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """Features of the base network of a fitted hasher, float32[n, units]."""
-    items = hasher._items(X)
-    return for_all(hasher._model, hasher._model.features, items)
+    return for_all(hasher._fitted()._model, hasher._model.features, hasher._items(X))
