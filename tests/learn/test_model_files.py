@@ -46,7 +46,7 @@ def test_the_fingerprint_tells_models_apart(tmp_path):
     assert model_fingerprint(tmp_path / "a") not in prints
     del config["model_sha256"]
     (tmp_path / "a" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CorruptIndexError, match="config.json is damaged: 'model_sha256' is missi"):
+    with pytest.raises(CorruptIndexError, match="is damaged: 'model_sha256' is missing"):
         model_fingerprint(tmp_path / "a")
     with pytest.raises(StorageError, match="nowhere does not exist"):
         model_fingerprint(tmp_path / "nowhere")
@@ -78,6 +78,15 @@ def test_a_hostile_config_is_an_error_that_is_ours(tmp_path, content):
             read(tmp_path / "model")
 
 
+def load_error(path):
+    """The message of the error that a stored model gives, if any; others are not expected."""
+    try:
+        Hasher.load(path)
+    except StorageError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize("section", ["whole", "resolved"])
 def test_a_config_with_missing_or_wrong_values_is_an_error_that_is_ours(tmp_path, section):
     path = tmp_path / "model"
@@ -92,11 +101,9 @@ def test_a_config_with_missing_or_wrong_values_is_an_error_that_is_ours(tmp_path
             if section == "resolved":
                 changed = {**config, "resolved": changed}
             (path / "config.json").write_text(json.dumps(changed))
-            try:
-                Hasher.load(path)
-                assert change, f"{name} was not missed"
-            except StorageError as error:
-                assert "\n" not in str(error)
+            message = load_error(path)
+            assert message or change, f"{name} was not missed"
+            assert "\n" not in message
 
 
 def make_golden():

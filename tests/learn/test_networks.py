@@ -8,8 +8,9 @@ from torch import nn
 from hashcade import Hasher
 from hashcade.learn import NIN, StrideNet
 from hashcade.learn.config import resolve
-from hashcade.learn.model import HashModel, PrepareEmbeddings, PrepareImages
-from hashcade.learn.networks import feature_size, make_backbone, takes_images
+from hashcade.learn.inputs import takes_images
+from hashcade.learn.model import HashModel, PrepareEmbeddings, PrepareImages, feature_size
+from hashcade.learn.networks import make_backbone
 
 IMAGES = torch.zeros(2, 3, 32, 32)
 

@@ -24,7 +24,6 @@ from hashcade.learn.adapt import adapt_model
 from hashcade.learn.config import ResolvedConfig, resolve
 from hashcade.learn.estimator import EstimatorMixin
 from hashcade.learn.model import HashModel, encode, for_all, in_chunks
-from hashcade.learn.networks import takes_images
 from hashcade.learn.refine import checked_n_codes, refine_model
 from hashcade.learn.trainer import Trainer
 from hashcade.learn.tune import checked_trials, tune
@@ -218,7 +217,7 @@ class Hasher(EstimatorMixin):
             After Ctrl-C, when the checkpoint is written (if there is a ``run_dir``).
         """
         # ---- everything is checked first
-        images = takes_images(self.backbone, X)
+        images = inputs.takes_images(self.backbone, X)
         items = inputs.checked_images(X) if images else inputs.checked_views(X)
         names = inputs.checked_classes(y, len(items))
         seed, device = checked_seed(self.random_state), inputs.checked_device(self.device)
@@ -226,7 +225,7 @@ class Hasher(EstimatorMixin):
         classes, data = inputs.split(items, names, fraction=fraction, random_state=seed)
         settings, sizes = self.get_params(), (len(classes), len(data.training), data.item_shape)
         config = resolve(settings, *sizes)
-        n_trials = checked_trials(self.tune, len(data.validation))
+        n_trials = checked_trials(self.tune, len(data.validation)) if self.tune is not False else 0
         if base is not None:
             config.check_base(base._fitted().config_)
 

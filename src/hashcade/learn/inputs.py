@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hashcade._validate import as_array, name_rows, plain_labels
 from hashcade.data import augment as augment_images
 from hashcade.errors import add_hint
+from hashcade.learn.networks import BACKBONES, IMAGE_NETWORKS
 
 Ints = npt.NDArray[np.int64]
 
@@ -22,6 +23,17 @@ _SMALLEST_CLASS = 4
 
 
 # -- checks --------------------------------------------------------------------------------------
+
+
+def takes_images(backbone: str | nn.Module | None, items: object) -> bool:
+    """Whether items are images: by the name of the network, else by their shape."""
+    if isinstance(backbone, nn.Module):
+        return as_array("X", items).ndim == 4
+    if backbone is not None and backbone not in BACKBONES:
+        raise ValueError(
+            f"backbone={backbone!r} must be a torch.nn.Module or one of {list(BACKBONES)}"
+        )
+    return backbone in IMAGE_NETWORKS
 
 
 def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np.float32]:

@@ -25,7 +25,7 @@ from hashcade.data import per_pixel_mean
 from hashcade.index import Encoded
 from hashcade.learn.codebook import assign_to_book
 from hashcade.learn.config import ResolvedConfig
-from hashcade.learn.networks import feature_size, make_backbone
+from hashcade.learn.networks import make_backbone
 
 _CHUNK = 1024  # items of one pass
 
@@ -40,7 +40,9 @@ class HashModel(nn.Module):
         self.shape, self.unit_length = config.shape, config.unit_length
         prepare = PrepareImages if config.takes_images else PrepareEmbeddings
         self.prepare: PrepareEmbeddings | PrepareImages = prepare(config.item_shape)
-        self.base = make_backbone(config.backbone, config.item_shape[0], config.hidden_size)
+        self.base: nn.Module = nn.Identity()
+        if config.backbone is not None:
+            self.base = make_backbone(config.backbone, config.item_shape[0], config.hidden_size)
         size = feature_size(self.base, self.prepare(torch.zeros(1, *config.item_shape)))
         self.embedding: nn.Module | None = None
         if config.embedding_size is not None:
@@ -160,6 +162,29 @@ class PrepareImages(nn.Module):
     def forward(self, items: Tensor) -> Tensor:
         """Prepared images, float[n, 3, h, w]."""
         return items.permute(0, 3, 1, 2).to(self.mean.dtype) / 255 - self.mean
+
+
+@torch.no_grad()
+def feature_size(backbone: nn.Module, example: Tensor) -> int:
+    """Number of features that a backbone makes of an example, float[1, ...]."""
+    was_training = backbone.training
+    backbone.eval()
+    try:
+        features = backbone(example)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"backbone does not take items of shape {tuple(example.shape)}: {reason}"
+        ) from None
+    finally:
+        backbone.train(was_training)
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(example):
+        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ValueError(
+            f"backbone turns items of shape {tuple(example.shape)} into {got}, "
+            f"must be a tensor of shape ({len(example)}, size)"
+        )
+    return int(features.shape[1])
 
 
 def new_linear(inputs: int, outputs: int) -> nn.Linear:

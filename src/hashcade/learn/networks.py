@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import copy
 
-import torch
 from torch import Tensor, nn
-
-from hashcade._validate import as_array
 
 
 class _LayeredNetwork(nn.Module):
@@ -84,49 +81,13 @@ IMAGE_NETWORKS: dict[str, type[nn.Module]] = {"nin": NIN, "stride": StrideNet}
 BACKBONES = ("mlp", *sorted(IMAGE_NETWORKS))
 
 
-def make_backbone(backbone: str | nn.Module | None, inputs: int, hidden_size: int) -> nn.Module:
+def make_backbone(backbone: str | nn.Module, inputs: int, hidden_size: int) -> nn.Module:
     """The network of a name, or a copy of the user's own; the sizes are those of ``"mlp"``."""
-    if backbone is None:
-        return nn.Identity()
     if isinstance(backbone, nn.Module):
         return copy.deepcopy(backbone)
     if backbone == "mlp":
         return MLP(inputs, hidden_size=hidden_size)
     return IMAGE_NETWORKS[backbone]()
-
-
-def takes_images(backbone: str | nn.Module | None, items: object) -> bool:
-    """Whether items are images: by the name of the network, else by their shape."""
-    if isinstance(backbone, nn.Module):
-        return as_array("X", items).ndim == 4
-    if backbone is not None and backbone not in BACKBONES:
-        raise ValueError(
-            f"backbone={backbone!r} must be a torch.nn.Module or one of {list(BACKBONES)}"
-        )
-    return backbone in IMAGE_NETWORKS
-
-
-@torch.no_grad()
-def feature_size(backbone: nn.Module, example: Tensor) -> int:
-    """Number of features that a backbone makes of an example, float[1, ...]."""
-    was_training = backbone.training
-    backbone.eval()
-    try:
-        features = backbone(example)
-    except RuntimeError as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"backbone does not take items of shape {tuple(example.shape)}: {reason}"
-        ) from None
-    finally:
-        backbone.train(was_training)
-    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(example):
-        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise ValueError(
-            f"backbone turns items of shape {tuple(example.shape)} into {got}, "
-            f"must be a tensor of shape ({len(example)}, size)"
-        )
-    return int(features.shape[1])
 
 
 def _conv(

@@ -28,9 +28,7 @@ _SHARE_OF_STEPS, _FEWEST_STEPS = 4, 200
 
 
 def checked_trials(tune: object, n_validation: int) -> int:
-    """How many trials to make; 0 for no tuning."""
-    if tune is False:
-        return 0
+    """How many trials to make."""
     n_trials = _MOST_TRIALS if tune is True else checked_count("tune", tune)
     if n_validation == 0:
         error = ValueError(f"tune={tune!r} needs a validation set, which is empty")
