@@ -209,6 +209,16 @@ def test_images_are_trained_in_two_stages(backbone):
         torch.testing.assert_close(backbone[0].weight.detach(), before)  # a copy was trained
 
 
+@pytest.mark.parametrize("settings", [{}, {"embedding_size": 3, "base_steps": 20}])
+def test_training_that_diverges_is_an_error_with_a_way_out(settings):
+    X, y = blobs()
+    hasher = Hasher(**QUICK, **settings, learning_rate=1e30)
+    with pytest.raises(ConfigError, match="training diverged: the loss is") as caught:
+        hasher.fit(X, y)
+    assert caught.value.hint == "set a learning_rate below 1e+30"
+    assert not hasattr(hasher, "shape_")
+
+
 # ---------------------------------------------------------------------------------- bad input
 
 

@@ -124,7 +124,13 @@ class Trainer:
             stage.train_mode()
             with torch.autocast(device_type, dtype=torch.bfloat16, enabled=device_type == "cuda"):
                 outputs = stage.outputs(items)
-            loss = stage.loss(outputs.float(), labels)
+            outputs = outputs.float()
+            finite = bool(outputs.isfinite().all())  # the solver takes no other scores
+            loss = stage.loss(outputs, labels) if finite else outputs.sum()
+            value = float(loss.detach())
+            if not math.isfinite(value):
+                hint = f"set a learning_rate below {config.learning_rate:g}"
+                raise ConfigError(f"training diverged: the loss is {value}", hint=hint)
             factor = learning_rate_factor(config.schedule, step, config.steps)
             for group in optimizer.param_groups:
                 group["lr"] = config.learning_rate * group["factor"] * factor
@@ -139,10 +145,6 @@ class Trainer:
             speed = (state.step - tick_step) * sampler.batch_size / (now - tick)
             validating = state.step % config.validate_every == 0 or state.step == config.steps
             if validating:
-                mean_loss = float(torch.stack(losses).mean())
-                if not math.isfinite(mean_loss):
-                    hint = f"set a learning_rate below {config.learning_rate:g}"
-                    raise ConfigError(f"training diverged: the loss is {mean_loss}", hint=hint)
                 metrics = stage.validate()
                 if _merit(metrics) >= _merit(state.best_metrics):
                     best = _copy_weights(model)
@@ -151,7 +153,7 @@ class Trainer:
                 record = {
                     "stage": config.name,
                     "step": state.step,
-                    "loss": mean_loss,
+                    "loss": float(torch.stack(losses).mean()),
                     **metrics,
                     "learning_rate": config.learning_rate * factor,
                     "items_per_second": speed,
@@ -161,7 +163,7 @@ class Trainer:
                 self.progress.say(_describe(record))
                 run.log(record)
             else:
-                note = f"loss {float(losses[-1]):.3f}  {speed:,.0f} items/s"
+                note = f"loss {value:.3f}  {speed:,.0f} items/s"
                 self.progress.update(config.name, state.step, config.steps, note)
             if validating or interrupt.requested or time.perf_counter() - saved > _SAVE_SECONDS:
                 state.seconds = seconds_before + time.perf_counter() - started
