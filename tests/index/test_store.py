@@ -15,8 +15,8 @@ from hashcade import (
     IndexLockedError,
     StorageError,
 )
-from hashcade.index._lock import writer_lock
-from hashcade.index._store import read_manifest
+from hashcade._io import writer_lock
+from hashcade.index.storage import read_manifest
 
 SHAPE = CodeShape(width=5, depth=2, sparsity=2)
 
@@ -50,7 +50,7 @@ def test_what_is_read_is_what_was_written(tmp_path, mmap, labels):
     assert read_all(loaded) == read_all(index)
     assert len(loaded) == len(index)
     assert loaded.shape == index.shape
-    assert loaded._snapshot.next_id == index._snapshot.next_id
+    assert loaded.next_id == index.next_id
     loaded.verify()
     loaded.save(tmp_path / "deep" / "b")  # and from one directory to another
     assert read_all(HashIndex.load(str(tmp_path / "deep" / "b"))) == read_all(index)
