@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from hypothesis import strategies as st
+from oracles import reference_search
 
 from hashcade import CodeShape, HashIndex
-from oracles import reference_search
 
 
 @dataclass

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from factories import World, assert_same
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from factories import World, assert_same
 
 from hashcade import CodeShape, HashIndex
 

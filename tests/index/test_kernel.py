@@ -23,9 +23,7 @@ def fast_distances(vectors, start, stop, queries, q, k, metric, out, nearest):
 
 @njit
 def fast_distances_of_four(vectors, start, stop, queries, metric, out, nearest):
-    kernel.fast_distances_of_four(
-        vectors, start, stop, queries, 0, 1, 2, 3, metric, out, nearest
-    )
+    kernel.fast_distances_of_four(vectors, start, stop, queries, 0, 1, 2, 3, metric, out, nearest)
 
 
 @njit
@@ -45,10 +43,7 @@ def data(dim, n=200, n_queries=4):
 def test_exact_keys_are_those_of_the_twin_bit_for_bit(dim, metric):
     vectors, queries = data(dim)
     for q, query in enumerate(queries):
-        ours = [
-            exact_key(vectors, row, queries, q, METRICS[metric])
-            for row in range(len(vectors))
-        ]
+        ours = [exact_key(vectors, row, queries, q, METRICS[metric]) for row in range(len(vectors))]
         np.testing.assert_array_equal(
             np.array(ours, np.float32), reference_keys(vectors, query, metric)
         )

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from factories import KINDS, World, assert_same, vectors_of, worlds
 from hypothesis import given
 from hypothesis import strategies as st
-from factories import KINDS, World, assert_same, vectors_of, worlds
+from oracles import reference_keys
 
 from hashcade import CodeShape, HashIndex
-from oracles import reference_keys
 
 OPTIONS = st.fixed_dictionaries(
     {

@@ -97,9 +97,7 @@ def build_tree(
     return BucketTree(buckets, rows, live, *_nodes(buckets, shape))
 
 
-def _nodes(
-    buckets: Int64s, shape: CodeShape
-) -> tuple[Int64s, npt.NDArray[np.int32], Int64s]:
+def _nodes(buckets: Int64s, shape: CodeShape) -> tuple[Int64s, npt.NDArray[np.int32], Int64s]:
     prefixes = [buckets]  # from the last level up
     for _ in range(shape.depth - 1):
         prefixes.append(np.unique(prefixes[-1] // shape.width))

@@ -22,7 +22,7 @@ def explain(
     """
     visits, candidates, truncated = plan(snapshot, request)
     result = run(snapshot, request)
-    scores = request.where.scores[0] if len(request.where.scores) else shown_scores
+    scores = request.scores[0] if len(request.scores) else shown_scores
     own = _own_buckets(snapshot, request, visits)
     ids = result.ids[0][result.ids[0] >= 0]
     sources: dict[int, list[int]] = {item: [] for item in ids.tolist()}
@@ -77,10 +77,9 @@ def explain(
 
 def _own_buckets(snapshot: Snapshot, request: Request, visits: npt.NDArray[np.int64]) -> list[int]:
     """Return the buckets that the query asked for, as opposed to those of the filling."""
-    where = request.where
-    if where.n_probe == 0:
-        return list(dict.fromkeys(where.bucket_ids[0].tolist()))
-    order = list(dict.fromkeys(visits[:, 4].tolist()))[: where.n_probe]
+    if request.n_probe == 0:
+        return list(dict.fromkeys(request.bucket_ids[0].tolist()))
+    order = list(dict.fromkeys(visits[:, 4].tolist()))[: request.n_probe]
     return [int(snapshot.tree.buckets[number]) for number in order]
 
 

@@ -315,9 +315,7 @@ class HashIndex:
             if self._stored is not None and self._stored[0] == place:
                 expected = self._stored[1]
             try:
-                storage.save(
-                    directory, self._snapshot, generation, expected, lock_held=lock_held
-                )
+                storage.save(directory, self._snapshot, generation, expected, lock_held=lock_held)
             except StorageError:  # the new state may be in place all the same
                 if expected is not None:
                     self._stored = (place, expected | {generation})
@@ -462,18 +460,14 @@ class HashIndex:
         """
         return inspect.tree(self._snapshot)
 
-    def largest_buckets(
-        self, path: Sequence[int] = (), limit: int = 10
-    ) -> npt.NDArray[np.int64]:
+    def largest_buckets(self, path: Sequence[int] = (), limit: int = 10) -> npt.NDArray[np.int64]:
         """Return the ids of the fullest buckets below a node, fullest first."""
         slots = validate.checked_path(path, self.shape)
         return inspect.largest_buckets(self._snapshot, slots, checked_count("limit", limit))
 
     def sample(self, n: int, *, random_state: int = 0) -> npt.NDArray[np.int64]:
         """Return the ids of ``n`` items drawn at random, or of all if there are fewer."""
-        return inspect.sample_ids(
-            self._snapshot, checked_count("n", n), checked_seed(random_state)
-        )
+        return inspect.sample_ids(self._snapshot, checked_count("n", n), checked_seed(random_state))
 
     def labels_of(self, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the labels of items by id, in the same shape.

@@ -241,7 +241,8 @@ def _slots_below(snapshot: Snapshot, path: tuple[int, ...]) -> list[int]:
     low, high = snapshot.tree.below(path, shape)
     buckets = snapshot.tree.buckets[low:high][snapshot.tree.live[low:high] > 0]
     span = shape.width ** (shape.depth - len(path) - 1)
-    return np.unique(buckets // span % shape.width).tolist()
+    slots: list[int] = np.unique(buckets // span % shape.width).tolist()
+    return slots
 
 
 def _summary(snapshot: Snapshot, path: tuple[int, ...]) -> dict[str, Any]:

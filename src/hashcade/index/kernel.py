@@ -22,15 +22,13 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types  # type: ignore[attr-defined]
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from hashcade._kernels import helper, kernel
-from hashcade.index.layout import (
-    CHECKED, FIRST_SEGMENT, IDS, ITEMS, MAX_BUCKET_ID, N_BUCKETS, N_ENTRIES, N_OWN_BUCKETS,
-    N_SEGMENTS, REMOVED, ROWS, SEGMENT_LENGTH, VECTORS, float32_rows, int32s, int64s, uint8s,
-)  # fmt: skip
+from hashcade.index import layout
+from hashcade.index.layout import float32_rows, int32s, int64s, uint8s
 from hashcade.index.probe import (
     NO_FILTER,
     counts_one_by_one,
@@ -410,10 +408,13 @@ def finish(keys, names, q, size, metric):  # type: ignore[no-untyped-def]
 @helper()
 def _has_checked_ids(table):  # type: ignore[no-untyped-def]
     """Whether ids and item numbers were checked as a whole, in all segments."""
-    for segment in range(table[N_SEGMENTS]):
-        at = FIRST_SEGMENT + segment * SEGMENT_LENGTH
-        n = table[at + N_OWN_BUCKETS]
-        if table[at + CHECKED] != 0 and uint8s(table[at + CHECKED], n + 1)[n] == 0:
+    for segment in range(table[layout.N_SEGMENTS]):
+        base = layout.FIRST_SEGMENT + segment * layout.SEGMENT_LENGTH
+        n = table[base + layout.N_OWN_BUCKETS]
+        if (
+            table[base + layout.CHECKED] != 0
+            and uint8s(table[base + layout.CHECKED], n + 1)[n] == 0
+        ):
             return False
     return True
 
@@ -421,16 +422,35 @@ def _has_checked_ids(table):  # type: ignore[no-untyped-def]
 @helper()
 def _has_checked_blocks(table, visits):  # type: ignore[no-untyped-def]
     """Whether all blocks that are about to be read were checked."""
-    n_segments, n_buckets = table[N_SEGMENTS], table[N_BUCKETS]
-    rows = int32s(table[ROWS], n_segments * n_buckets)
+    n_segments, n_buckets = table[layout.N_SEGMENTS], table[layout.N_BUCKETS]
+    rows = int32s(table[layout.ROWS], n_segments * n_buckets)
     for visit in range(visits.shape[0]):
         segment, bucket = visits[visit, 1], visits[visit, 4]
-        at = FIRST_SEGMENT + segment * SEGMENT_LENGTH
-        if table[at + CHECKED] != 0:
-            row = bucket if table[ROWS] == 0 else np.int64(rows[segment * n_buckets + bucket])
-            if uint8s(table[at + CHECKED], table[at + N_OWN_BUCKETS])[row] == 0:
+        base = layout.FIRST_SEGMENT + segment * layout.SEGMENT_LENGTH
+        if table[base + layout.CHECKED] != 0:
+            row = (
+                bucket if table[layout.ROWS] == 0 else np.int64(rows[segment * n_buckets + bucket])
+            )
+            if uint8s(table[base + layout.CHECKED], table[base + layout.N_OWN_BUCKETS])[row] == 0:
                 return False
     return True
+
+
+@helper()
+def _order_of_visits(table, visits):  # type: ignore[no-untyped-def]
+    """Sort visits by segment, then by entry; ``places`` are exact up to 2**53."""
+    n_visits = visits.shape[0]
+    if n_visits == 1:
+        return np.zeros(1, dtype=np.int64)
+    places = np.empty(n_visits)
+    for visit in range(n_visits):
+        before = np.int64(0)
+        for segment in range(visits[visit, 1]):
+            before += table[
+                layout.FIRST_SEGMENT + segment * layout.SEGMENT_LENGTH + layout.N_ENTRIES
+            ]
+        places[visit] = before + visits[visit, 2]
+    return stable_argsort(places)
 
 
 @helper()
@@ -444,38 +464,31 @@ def search_segments(  # type: ignore[no-untyped-def]
     n_visits, dim, room = visits.shape[0], queries.shape[1], keys.shape[1]
     # Twice the worst relative error of the fast pass; that of inner products is absolute.
     relative = (dim + 8) * 2.0**-23 if metric == EUCLIDEAN else 0.0
-    longest = np.int64(0)
-    places = np.empty(n_visits)
+    longest: Any = np.int64(0)
     for visit in range(n_visits):
         longest = max(longest, visits[visit, 3] - visits[visit, 2])
-    for visit in range(n_visits):  # by segment, then by entry: exact up to 2**53
-        base = np.int64(0)
-        for segment in range(visits[visit, 1]):
-            base += table[FIRST_SEGMENT + segment * SEGMENT_LENGTH + N_ENTRIES]
-        places[visit] = base + visits[visit, 2]
-    order = stable_argsort(places)
-    lanes = n_visits if n_visits < 3 else np.int64(4)  # three are scanned as four
-    tile = min(-(-longest // CHUNK) * CHUNK, _TILE)  # whole chunks
+    order = _order_of_visits(table, visits)
+    lanes: Any = n_visits if n_visits < 3 else np.int64(4)  # three are scanned as four
+    tile: Any = min(-(-longest // CHUNK) * CHUNK, _TILE)  # whole chunks
     fast = np.empty((lanes, tile), dtype=np.float32)
     nearest = np.empty((lanes, tile // CHUNK), dtype=np.float32)
     rows = np.empty((lanes, longest), dtype=np.int64)
     values = np.empty((lanes, longest), dtype=np.float32)
     heaps = np.empty((lanes, room + 1), dtype=np.float32)
-    heap_size = np.empty(4, dtype=np.int64)
-    n_rows = np.empty(4, dtype=np.int64)
     bounds = np.empty(4, dtype=np.float32)
-    who = np.empty(4, dtype=np.int64)
-    stops = np.empty(4, dtype=np.int64)
+    lane = np.empty((4, 4), dtype=np.int64)  # of each visit: query, stop, size of heap, rows
     done = 0
     while done < n_visits:
         # Up to four visits with one start: a tile is read once for all of them.
         segment, start = visits[order[done], 1], visits[order[done], 2]
-        at = FIRST_SEGMENT + segment * SEGMENT_LENGTH
-        n_entries = table[at + N_ENTRIES]
-        vectors = float32_rows(table[at + VECTORS], n_entries, dim)
-        ids = int64s(table[at + IDS], n_entries)
-        removed = uint8s(table[at + REMOVED], n_entries if table[at + REMOVED] != 0 else 0)
-        several = table[at + ITEMS] != 0
+        base = layout.FIRST_SEGMENT + segment * layout.SEGMENT_LENGTH
+        n_entries = table[base + layout.N_ENTRIES]
+        vectors = float32_rows(table[base + layout.VECTORS], n_entries, dim)
+        ids = int64s(table[base + layout.IDS], n_entries)
+        removed = uint8s(
+            table[base + layout.REMOVED], n_entries if table[base + layout.REMOVED] != 0 else 0
+        )
+        several = table[base + layout.ITEMS] != 0
         farthest = start
         together = 0
         while together < 4 and done + together < n_visits:
@@ -483,10 +496,9 @@ def search_segments(  # type: ignore[no-untyped-def]
             if visits[row, 1] != segment or visits[row, 2] != start:
                 break
             q = visits[row, 0]
-            who[together], stops[together] = q, visits[row, 3]
             farthest = max(farthest, visits[row, 3])
-            heap_size[together] = 0
-            n_rows[together] = 0
+            lane[together, 0], lane[together, 1] = q, visits[row, 3]
+            lane[together, 2], lane[together, 3] = 0, 0
             bounds[together] = np.inf
             if sizes[q] == room:
                 worst = np.float64(keys[q, 0])
@@ -498,24 +510,26 @@ def search_segments(  # type: ignore[no-untyped-def]
             high = min(low + tile, farthest)
             if together >= 3:
                 fast_distances_of_four(
-                    vectors, low, high, queries, who[0], who[1], who[2], who[together - 1],
-                    metric, fast, nearest,
+                    vectors, low, high, queries, lane[0, 0], lane[1, 0], lane[2, 0],
+                    lane[together - 1, 0], metric, fast, nearest,
                 )  # fmt: skip
             else:
                 for k in range(together):
-                    fast_distances(vectors, low, high, queries, who[k], k, metric, fast, nearest)
+                    fast_distances(
+                        vectors, low, high, queries, lane[k, 0], k, metric, fast, nearest
+                    )
             for k in range(together):
-                q = who[k]
+                q = lane[k, 0]
                 own = exclude[q] if exclude.shape[0] > 0 else np.int64(-1)
-                heap_size[k], n_rows[k], bounds[k] = prune(
-                    fast, nearest, k, low, min(high, stops[k]), own, ids, removed,
+                lane[k, 2], lane[k, 3], bounds[k] = prune(
+                    fast, nearest, k, low, min(high, lane[k, 1]), own, ids, removed,
                     filter_mode, mask, allowed, relative, errors[q],
-                    bounds[k], heaps, heap_size[k], rows, values, n_rows[k],
+                    bounds[k], heaps, lane[k, 2], rows, values, lane[k, 3],
                 )  # fmt: skip
         for k in range(together):
-            q = who[k]
+            q = lane[k, 0]
             sizes[q] = rerank(
-                rows, values, k, n_rows[k], bounds[k], queries, q, metric,
+                rows, values, k, lane[k, 3], bounds[k], queries, q, metric,
                 vectors, ids, several, keys, names, sizes[q],
             )  # fmt: skip
         done += together
@@ -556,7 +570,7 @@ def search(  # type: ignore[no-untyped-def]
         if not square < np.inf:
             return BAD_INPUT
         for k in range(bucket_ids.shape[1]):
-            if bucket_ids[q, k] < 0 or bucket_ids[q, k] > table[MAX_BUCKET_ID]:
+            if bucket_ids[q, k] < 0 or bucket_ids[q, k] > table[layout.MAX_BUCKET_ID]:
                 return BAD_INPUT
         errors[q] = 1e-36
         if metric == INNER_PRODUCT:

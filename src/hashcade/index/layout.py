@@ -37,9 +37,7 @@ FIRST_SEGMENT = 14
 SEGMENT_LENGTH = 9
 
 
-def describe(
-    views: Sequence[View], tree: BucketTree, shape: CodeShape
-) -> npt.NDArray[np.int64]:
+def describe(views: Sequence[View], tree: BucketTree, shape: CodeShape) -> npt.NDArray[np.int64]:
     """Return the description of an index."""
     any_several = any(view.segment.items is not None for view in views)
     head = [

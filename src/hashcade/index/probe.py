@@ -23,11 +23,8 @@ from __future__ import annotations
 import numpy as np
 
 from hashcade._kernels import helper, kernel
-from hashcade.index.layout import (
-    ANY_REMOVED, BUCKETS, CHILDREN, DEPTH, FIRST_ITEM, FIRST_SEGMENT, IDS, ITEMS, LEVEL_STARTS,
-    LIVE, N_BUCKETS, N_ENTRIES, N_ITEMS, N_NODES, N_SEGMENTS, OFFSETS, REMOVED, ROWS,
-    SEGMENT_LENGTH, SLOTS, WIDTH, int32s, int64s, uint8s,
-)  # fmt: skip
+from hashcade.index import layout
+from hashcade.index.layout import int32s, int64s, uint8s
 
 NO_FILTER = 0
 FILTER_MASK = 1
@@ -58,6 +55,8 @@ def stable_argsort(keys):  # type: ignore[no-untyped-def]
     order = np.empty(n, dtype=np.int64)
     for at in range(n):
         order[at] = at
+    if n < 2:
+        return order
     other = np.empty(n, dtype=np.int64)
     run = 1
     while run < n:
@@ -149,12 +148,12 @@ def best_buckets(scores, query, n_probe, table):  # type: ignore[no-untyped-def]
     n_scored : int
         How many buckets' sums were computed on the way.
     """
-    depth, n_nodes, n_buckets = table[DEPTH], table[N_NODES], table[N_BUCKETS]
-    live = int64s(table[LIVE], n_buckets)
-    level_starts = int64s(table[LEVEL_STARTS], depth + 1)
-    slots = int32s(table[SLOTS], n_nodes)
+    depth, n_nodes, n_buckets = table[layout.DEPTH], table[layout.N_NODES], table[layout.N_BUCKETS]
+    live = int64s(table[layout.LIVE], n_buckets)
+    level_starts = int64s(table[layout.LEVEL_STARTS], depth + 1)
+    slots = int32s(table[layout.SLOTS], n_nodes)
     last_start = level_starts[depth - 1]
-    children = int64s(table[CHILDREN], last_start + 1)
+    children = int64s(table[layout.CHILDREN], last_start + 1)
     n_probe = min(n_probe, n_buckets)
     best_of = np.empty(depth)
     for level in range(depth):
@@ -231,8 +230,8 @@ def counts_one_by_one(table, exclude, filter_mode, max_candidates):  # type: ign
     return (
         filter_mode != NO_FILTER
         or exclude.shape[0] > 0
-        or table[N_ITEMS] > 0
-        or (max_candidates >= 0 and table[ANY_REMOVED] != 0)
+        or table[layout.N_ITEMS] > 0
+        or (max_candidates >= 0 and table[layout.ANY_REMOVED] != 0)
     )
 
 
@@ -245,13 +244,13 @@ def count_items(  # type: ignore[no-untyped-def]
     ``seen`` has a bit for each item, and is not used if all items have one entry. Returns the
     count, the entry to stop before, and whether there was more.
     """
-    at = FIRST_SEGMENT + segment * SEGMENT_LENGTH
-    n_entries = table[at + N_ENTRIES]
-    ids = int64s(table[at + IDS], n_entries)
-    removed = uint8s(table[at + REMOVED], n_entries)
-    items = int32s(table[at + ITEMS], n_entries)
-    any_removed, several = table[at + REMOVED] != 0, table[at + ITEMS] != 0
-    first_item = table[at + FIRST_ITEM]
+    base = layout.FIRST_SEGMENT + segment * layout.SEGMENT_LENGTH
+    n_entries = table[base + layout.N_ENTRIES]
+    ids = int64s(table[base + layout.IDS], n_entries)
+    removed = uint8s(table[base + layout.REMOVED], n_entries)
+    items = int32s(table[base + layout.ITEMS], n_entries)
+    any_removed, several = table[base + layout.REMOVED] != 0, table[base + layout.ITEMS] != 0
+    first_item = table[base + layout.FIRST_ITEM]
     n_items = 0
     for entry in range(start, stop):
         if any_removed and removed[entry] != 0:
@@ -288,21 +287,21 @@ def _visit(  # type: ignore[no-untyped-def]
     ``room`` is how many items may be added, -1 for any number. Returns the visits, which may have
     moved, their number, the number of new items, and whether there was no room for more.
     """
-    n_buckets, n_segments = table[N_BUCKETS], table[N_SEGMENTS]
-    n_live = int64s(table[LIVE], n_buckets)[bucket]
+    n_buckets, n_segments = table[layout.N_BUCKETS], table[layout.N_SEGMENTS]
+    n_live = int64s(table[layout.LIVE], n_buckets)[bucket]
     if n_live == 0 or visited[bucket >> 6] >> (bucket & 63) & 1:
         return visits, n_visits, np.int64(0), False
-    rows = int32s(table[ROWS], n_segments * n_buckets)
+    rows = int32s(table[layout.ROWS], n_segments * n_buckets)
     n_items = np.int64(0)
     truncated = False
     for segment in range(n_segments):
         row = bucket
-        if table[ROWS] != 0:
+        if table[layout.ROWS] != 0:
             row = np.int64(rows[segment * n_buckets + bucket])
             if row < 0:
                 continue
-        at = FIRST_SEGMENT + segment * SEGMENT_LENGTH
-        offsets = int64s(table[at + OFFSETS], row + 2)
+        base = layout.FIRST_SEGMENT + segment * layout.SEGMENT_LENGTH
+        offsets = int64s(table[base + layout.OFFSETS], row + 2)
         start, stop = offsets[row], offsets[row + 1]
         if one_by_one:
             counted, stop, truncated = count_items(
@@ -370,21 +369,25 @@ def plan_visits(  # type: ignore[no-untyped-def]
     visits : int64[v, 5]
         Query, segment, first entry, entry after the last, number of the bucket.
     """
-    n_buckets, depth, width = table[N_BUCKETS], table[DEPTH], table[WIDTH]
-    buckets = int64s(table[BUCKETS], n_buckets)
-    level_starts = int64s(table[LEVEL_STARTS], depth + 1)
-    slots = int32s(table[SLOTS], table[N_NODES])
-    children = int64s(table[CHILDREN], level_starts[depth - 1] + 1)
+    n_buckets, depth, width = table[layout.N_BUCKETS], table[layout.DEPTH], table[layout.WIDTH]
+    buckets = int64s(table[layout.BUCKETS], n_buckets)
+    level_starts = int64s(table[layout.LEVEL_STARTS], depth + 1)
+    slots = int32s(table[layout.SLOTS], table[layout.N_NODES])
+    children = int64s(table[layout.CHILDREN], level_starts[depth - 1] + 1)
     visits = np.empty((max(4, 2 * (last - first)), 5), dtype=np.int64)
     n_visits = np.int64(0)
     one_by_one = counts_one_by_one(table, exclude, filter_mode, max_candidates)
-    # A bit for each bucket and item that the present query has seen.
+    # A bit for each bucket and item that the present query has seen. What is not needed is not
+    # allocated, but is the name of something else: half of a small search is allocations.
     visited = np.zeros((n_buckets >> 6) + 1, dtype=np.int64)
-    seen = np.zeros((table[N_ITEMS] >> 6) + 1, dtype=np.int64)
-    best = np.empty(0, dtype=np.int64)
-    walk = np.empty((depth if scores.shape[0] > 0 else 0, width), dtype=np.int64)
-    position = np.zeros(depth, dtype=np.int64)
-    amount = np.zeros(depth, dtype=np.int64)
+    seen = visited
+    if table[layout.N_ITEMS] > 0:
+        seen = np.zeros((table[layout.N_ITEMS] >> 6) + 1, dtype=np.int64)
+    best = visited
+    # Per level of the walk the children in order, then how many, then how many were visited.
+    walk = visits
+    if scores.shape[0] > 0:
+        walk = np.empty((depth, width + 2), dtype=np.int64)
 
     for local in range(first, last):
         query = order[local] if order.shape[0] > 0 else local
@@ -416,21 +419,17 @@ def plan_visits(  # type: ignore[no-untyped-def]
             elif scores.shape[0] > 0:
                 if level < 0:
                     level = np.int64(0)
-                    amount[0] = level_starts[1]
-                    position[0] = 0
-                    _sort_children(scores, query, level, slots, np.int64(0), amount[0], walk)
-                while level >= 0 and position[level] == amount[level]:
+                    _sort_children(scores, query, level, slots, np.int64(0), level_starts[1], walk)
+                while level >= 0 and walk[level, width] == walk[level, width + 1]:
                     level -= 1
                 if level < 0:
                     break
-                node = walk[level, position[level]]
-                position[level] += 1
+                node = walk[level, walk[level, width + 1]]
+                walk[level, width + 1] += 1
                 if level == depth - 1:
                     bucket = node - level_starts[depth - 1]
                 else:
                     level += 1
-                    amount[level] = children[node + 1] - children[node]
-                    position[level] = 0
                     _sort_children(
                         scores, query, level, slots, children[node], children[node + 1], walk
                     )
@@ -466,7 +465,7 @@ def plan_visits(  # type: ignore[no-untyped-def]
         truncated[query] = full
         for visit in range(first_visit, n_visits):
             visited[visits[visit, 4] >> 6] = 0
-            if table[N_ITEMS] > 0:
+            if table[layout.N_ITEMS] > 0:
                 _forget_items(table, visits, visit, seen)
     return visits[:n_visits]
 
@@ -474,12 +473,12 @@ def plan_visits(  # type: ignore[no-untyped-def]
 @helper()
 def _forget_items(table, visits, visit, seen):  # type: ignore[no-untyped-def]
     """Clear the bits of the items of a visit."""
-    at = FIRST_SEGMENT + visits[visit, 1] * SEGMENT_LENGTH
-    if table[at + ITEMS] == 0:
+    base = layout.FIRST_SEGMENT + visits[visit, 1] * layout.SEGMENT_LENGTH
+    if table[base + layout.ITEMS] == 0:
         return
-    items = int32s(table[at + ITEMS], table[at + N_ENTRIES])
+    items = int32s(table[base + layout.ITEMS], table[base + layout.N_ENTRIES])
     for entry in range(visits[visit, 2], visits[visit, 3]):
-        seen[(table[at + FIRST_ITEM] + items[entry]) >> 6] = 0
+        seen[(table[base + layout.FIRST_ITEM] + items[entry]) >> 6] = 0
 
 
 @helper()
@@ -491,3 +490,5 @@ def _sort_children(scores, query, level, slots, first, last, walk):  # type: ign
     order = stable_argsort(values)
     for k in range(last - first):
         walk[level, k] = first + order[k]
+    walk[level, walk.shape[1] - 2] = last - first
+    walk[level, walk.shape[1] - 1] = 0
