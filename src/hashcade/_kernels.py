@@ -6,6 +6,8 @@ compiles only what no process before it has. ``hashcade warmup`` does it beforeh
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import sys
 import time
@@ -17,6 +19,26 @@ import numba
 from numba.core import event
 
 __all__ = ["compilation_seconds", "helper", "kernel", "usable_cores"]
+
+
+def _import_without_scipy() -> None:
+    """Import numba's array functions without scipy.linalg, a quarter of the way to a first search.
+
+    numba imports it to see whether a matrix product could be compiled, and once more when one is.
+    """
+    if "numba.np.arraymath" in sys.modules or importlib.util.find_spec("scipy") is None:
+        return
+    linalg: Any = importlib.import_module("numba.np.linalg")
+    ensure_blas = linalg.ensure_blas
+    linalg.ensure_blas = lambda: None
+    try:
+        arraymath: Any = importlib.import_module("numba.np.arraymath")
+        arraymath.ensure_blas = ensure_blas
+    finally:
+        linalg.ensure_blas = ensure_blas
+
+
+_import_without_scipy()
 
 _OPTIONS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 

@@ -5,25 +5,27 @@ import pytest
 from numba import njit
 from oracles import reference_keys
 
-from hashcade.index import kernel
+from hashcade.index import distances, kernel
 
 DIMS = [1, 2, 7, 8, 9, 15, 16, 31, 64, 100, 128, 129, 300]
-METRICS = {"euclidean": kernel.EUCLIDEAN, "inner_product": kernel.INNER_PRODUCT}
+METRICS = {"euclidean": distances.EUCLIDEAN, "inner_product": distances.INNER_PRODUCT}
 
 
 @njit
 def exact_key(vectors, row, queries, q, metric):
-    return kernel.exact_key(vectors, row, queries, q, metric)
+    return distances.exact_key(vectors, row, queries, q, metric)
 
 
 @njit
 def fast_distances(vectors, start, stop, queries, q, k, metric, out, nearest):
-    kernel.fast_distances(vectors, start, stop, queries, q, k, metric, out, nearest)
+    distances.fast_distances(vectors, start, stop, queries, q, k, metric, out, nearest)
 
 
 @njit
 def fast_distances_of_four(vectors, start, stop, queries, metric, out, nearest):
-    kernel.fast_distances_of_four(vectors, start, stop, queries, 0, 1, 2, 3, metric, out, nearest)
+    distances.fast_distances_of_four(
+        vectors, start, stop, queries, 0, 1, 2, 3, metric, out, nearest
+    )
 
 
 @njit
@@ -57,7 +59,7 @@ def test_fast_distances_are_off_by_half_of_what_is_allowed_at_most(dim, metric):
     start, stop = 3, n - 2  # not whole chunks
     four = np.full((4, n), np.nan, np.float32)
     one = np.full((4, n), np.nan, np.float32)
-    near_four = np.full((4, n // kernel.CHUNK + 1), np.nan, np.float32)
+    near_four = np.full((4, n // distances.CHUNK + 1), np.nan, np.float32)
     near_one = near_four.copy()
     fast_distances_of_four(vectors, start, stop, queries, METRICS[metric], four, near_four)
     for k in range(4):
@@ -74,14 +76,14 @@ def test_fast_distances_are_off_by_half_of_what_is_allowed_at_most(dim, metric):
             values = fast[k, : stop - start]
             assert (np.abs(values - exact) <= allowed / 2).all()
             assert np.isnan(fast[k, stop - start :]).all()  # nothing is written beyond
-            chunks = np.array_split(values, range(kernel.CHUNK, len(values), kernel.CHUNK))
+            chunks = np.array_split(values, range(distances.CHUNK, len(values), distances.CHUNK))
             np.testing.assert_array_equal(near[k, : len(chunks)], [c.min() for c in chunks])
 
 
 def test_a_heap_becomes_a_row_best_first_and_padded():
     keys = np.array([[3.0, 2.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]], np.float32)
     names = np.array([[7, 6, 5, 0], [0, 0, 0, 0]])
-    finish(keys, names, 0, 3, kernel.EUCLIDEAN)
-    finish(keys, names, 1, 0, kernel.INNER_PRODUCT)
+    finish(keys, names, 0, 3, distances.EUCLIDEAN)
+    finish(keys, names, 1, 0, distances.INNER_PRODUCT)
     assert keys.tolist() == [[1.0, 2.0, 3.0, np.inf], [-np.inf] * 4]
     assert names.tolist() == [[5, 6, 7, -1], [-1] * 4]

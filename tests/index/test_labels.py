@@ -82,7 +82,7 @@ def test_large_labels_beside_small_ones():
     assert index.labels_of([0, 1]).tolist() == [2**40, 3]
 
 
-# -- upsert ------------------------------------------------------------------------------------------
+# -- upsert ----------------------------------------------------------------------------------------
 
 
 def test_upsert_replaces_and_inserts():
@@ -137,7 +137,7 @@ def test_no_search_sees_an_item_twice_or_not_at_all():
     assert errors == []
 
 
-# -- what other layers build on ----------------------------------------------------------------------
+# -- what other layers build on --------------------------------------------------------------------
 
 
 def test_items_are_checked_without_being_added():

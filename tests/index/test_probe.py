@@ -8,7 +8,7 @@ from numba import njit
 
 from hashcade import CodeShape
 from hashcade.index import probe
-from hashcade.index.segment import build_segment
+from hashcade.index.segment import Items
 from hashcade.index.snapshot import empty_snapshot
 
 
@@ -26,10 +26,8 @@ def snapshot_of(buckets, shape):
     buckets = np.asarray(buckets, dtype=np.int64)
     n = len(buckets)
     snapshot = empty_snapshot(shape, 1, with_labels=False)
-    if n == 0:
-        return snapshot
     vectors = np.zeros((n, 1), np.float32)
-    return snapshot.with_segment(build_segment(buckets[:, None], vectors, np.arange(n), None))
+    return snapshot.with_items(Items(np.arange(n), buckets[:, None], vectors, None))
 
 
 def find(snapshot, scores, n_probe):

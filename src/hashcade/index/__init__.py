@@ -16,9 +16,10 @@ from hashcade._lazy import lazy_names
 if TYPE_CHECKING:
     from hashcade.index._origin import Origin, model_fingerprint, read_origin, write_origin
     from hashcade.index.encoded import Encoded
-    from hashcade.index.index import HashIndex, Items, warmup
+    from hashcade.index.index import HashIndex
+    from hashcade.index.precompile import warmup
     from hashcade.index.search import SearchResult
-    from hashcade.index.segment import NO_LABEL
+    from hashcade.index.segment import NO_LABEL, Items
     from hashcade.index.storage import is_index, new_generation, read_generation
     from hashcade.index.validate import checked_ids
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
@@ -27,7 +28,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         {
             "Encoded": "hashcade.index.encoded",
             "HashIndex": "hashcade.index.index",
-            "Items": "hashcade.index.index",
+            "Items": "hashcade.index.segment",
             "NO_LABEL": "hashcade.index.segment",
             "Origin": "hashcade.index._origin",
             "SearchResult": "hashcade.index.search",
@@ -37,7 +38,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             "new_generation": "hashcade.index.storage",
             "read_generation": "hashcade.index.storage",
             "read_origin": "hashcade.index._origin",
-            "warmup": "hashcade.index.index",
+            "warmup": "hashcade.index.precompile",
             "write_origin": "hashcade.index._origin",
         },
     )

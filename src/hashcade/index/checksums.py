@@ -74,7 +74,7 @@ class StoredCheck(BlockCheck):
             self.checked[row] = True
 
     def ids(self, segment: Segment) -> None:
-        """Check ids and item numbers as a whole; numbers out of range would lead a kernel astray."""
+        """Check ids and item numbers as a whole: a kernel must not use a number out of range."""
         if self.checked[-1]:
             return
         self.section("ids")

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,25 +17,15 @@ from hashcade.codes import CodeShape
 from hashcade.errors import CorruptIndexError, StorageError, add_hint
 from hashcade.index import inspect, storage, validate
 from hashcade.index.explain import explain
-from hashcade.index.search import SearchResult, make_request, run
-from hashcade.index.segment import NO_LABEL, build_segment
+from hashcade.index.search import SETTINGS, SearchResult, make_request, run
+from hashcade.index.segment import Items
 from hashcade.index.snapshot import Snapshot, empty_snapshot
-
-
-class Items(NamedTuple):
-    """Items in the form in which an index takes them; see :meth:`HashIndex.checked_items`."""
-
-    ids: npt.NDArray[np.int64]  # (n,)
-    bucket_ids: npt.NDArray[np.int64]  # (n, sparsity)
-    vectors: npt.NDArray[np.float32]  # (n, dim)
-    labels: npt.NDArray[np.int64] | None  # (n,)
 
 
 class HashIndex:
     """Items in buckets: exact search among the few that share a bucket with the query.
 
-    Made by :meth:`build` or :meth:`load`. It needs neither a model nor torch: bucket ids may come
-    from a learned hasher, from a baseline, or from you.
+    Made by :meth:`build` or :meth:`load`. Bucket ids may come from a learned hasher, or from you.
 
     A search looks at one state of the index from beginning to end, whatever is added or removed
     meanwhile: changes make a new state and put it in place at once. Searches may run in any
@@ -152,13 +142,11 @@ class HashIndex:
             At most this many. Default: all cores this process may use.
         """
         snapshot = self._snapshot
-        return run(
-            snapshot,
-            make_request(
-                snapshot, vectors, bucket_ids, scores, n_neighbors, n_probe, max_candidates, fill,
-                filter_ids, exclude_self, metric, threads,
-            ),
+        request = make_request(
+            snapshot, vectors, bucket_ids, scores, n_neighbors, n_probe, max_candidates, fill,
+            filter_ids, exclude_self, metric, threads,
         )  # fmt: skip
+        return run(snapshot, request)
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -171,8 +159,8 @@ class HashIndex:
     ) -> npt.NDArray[np.int64]:
         """Add items, and return their ids; the arguments are those of :meth:`build`.
 
-        Without ``ids`` they continue after the largest id that was ever here. An id that is here
-        already is refused, and then nothing is added. Without ``labels`` the items have none.
+        Without ``ids`` they continue after the largest id that was ever here, without ``labels``
+        items have none. If an id is here already, nothing is added.
         """
         with self._change:
             items = self.checked_items(bucket_ids, vectors, ids, labels)
@@ -183,7 +171,7 @@ class HashIndex:
                         ValueError(f"{name_ids(present)} already in the index"),
                         "remove them first, or use upsert",
                     )
-            self._snapshot = _with_items(self._snapshot, items)
+            self._snapshot = self._snapshot.with_items(items)
             return items.ids
 
     def upsert(
@@ -201,7 +189,7 @@ class HashIndex:
             items = self.checked_items(bucket_ids, vectors, ids, labels)
             present = items.ids[self._snapshot.contains(items.ids)]
             old = self._snapshot.without(present) if len(present) else self._snapshot
-            self._snapshot = _with_items(old, items)
+            self._snapshot = old.with_items(items)
 
     def remove(self, ids: npt.ArrayLike) -> None:
         """Remove items by id. An id that is not here is refused, and then nothing is removed."""
@@ -229,28 +217,13 @@ class HashIndex:
     ) -> Items:
         """Check items as :meth:`add` does, and return them as it would store them.
 
-        Nothing is changed, and it is not checked whether ids are free. Without ``ids`` they
-        continue at ``next_id``, by default that of the index.
+        Nothing is changed, and ids need not be free. Without ``ids`` they continue at ``next_id``.
         """
-        snapshot = self._snapshot
-        values = checked_vectors("vectors", vectors, snapshot.dim)
-        n, shape = len(values), snapshot.shape
-        buckets = validate.checked_buckets(bucket_ids, n, shape, several=shape.sparsity, of="item")
-        classes = None
-        if snapshot.with_labels:
-            classes = np.full(n, NO_LABEL, dtype=np.int64)
-            if labels is not None:
-                classes = validate.checked_classes(labels, n)
-        elif labels is not None:
-            raise add_hint(
-                ValueError("labels were given, but the index has no labels"),
-                "build the index with labels, -1 for items without",
-            )
-        if ids is None:
-            names = validate.following_ids(snapshot.next_id if next_id is None else next_id, n)
-        else:
-            names = validate.checked_ids("ids", ids, n)
-        return Items(names, buckets, values, classes)
+        start = self.next_id if next_id is None else next_id
+        return validate.checked_items(
+            bucket_ids, vectors, ids, labels,
+            shape=self.shape, dim=self.dim, with_labels=self.has_labels, next_id=start,
+        )  # fmt: skip
 
     @property
     def next_id(self) -> int:
@@ -266,8 +239,7 @@ class HashIndex:
     def copy(self) -> HashIndex:
         """Return an index with the same items that goes its own way from here.
 
-        No item is copied: both look at the same arrays, which nobody writes to. So a change can
-        be tried on a copy, and be kept or dropped as a whole.
+        No item is copied, so a change can be tried on a copy, and be kept or dropped as a whole.
         """
         with self._change:
             other = HashIndex(self._snapshot)
@@ -289,31 +261,18 @@ class HashIndex:
         is there already and did not change is not written again. Other indexes that were loaded
         from the directory keep what they loaded.
 
-        Parameters
-        ----------
-        path
-            The directory.
-        generation
-            Name of the new state on disk, from :func:`new_generation`, for a caller that has to
-            know it before it is there.
-        lock_held
-            Whether the caller has the writer lock of the directory.
+        ``generation`` names the new state, from :func:`new_generation`, for a caller that has to
+        know it before it is there; with ``lock_held`` the caller has the writer lock.
 
-        Raises
-        ------
-        IndexLockedError
-            Another writer is at it, or a service that can change it.
-        StorageError
-            The directory cannot be written, or another writer has changed it since this index was
-            loaded from it or saved to it: nothing of theirs is overwritten unseen.
+        Raises ``IndexLockedError`` if another writer, or a service, holds the directory, and
+        ``StorageError`` if it cannot be written, or if another writer has changed it since this
+        index was loaded from it or saved to it: nothing of theirs is overwritten unseen.
         """
         directory = Path(path)
         generation = generation or storage.new_generation()
         with self._change:
             place = directory.resolve()
-            expected = None
-            if self._stored is not None and self._stored[0] == place:
-                expected = self._stored[1]
+            expected = self._stored[1] if self._stored and self._stored[0] == place else None
             try:
                 storage.save(directory, self._snapshot, generation, expected, lock_held=lock_held)
             except StorageError:  # the new state may be in place all the same
@@ -326,24 +285,12 @@ class HashIndex:
     def load(cls, path: str | os.PathLike[str], *, mmap: bool = True) -> HashIndex:
         """Open an index that was saved.
 
-        Parameters
-        ----------
-        path
-            The directory.
-        mmap
-            True: map the files into memory; opening takes milliseconds, processes share the
-            memory, and every bucket is checked when it is first read. False: read and check
-            everything now.
+        With ``mmap`` files are mapped into memory: opening takes milliseconds, processes share the
+        memory, and every bucket is checked when it is first read. Else all is read and checked now.
 
-        Raises
-        ------
-        CorruptIndexError
-            Something is damaged. With ``mmap`` this may also be raised by a later call that reads
-            a damaged bucket: an error, never a wrong answer.
-        IncompatibleFormatError
-            The format is of another version.
-        StorageError
-            There is no index, or it cannot be read.
+        Raises ``CorruptIndexError`` if something is damaged, with ``mmap`` also in a later call
+        that reads a damaged bucket; ``IncompatibleFormatError`` for another format version;
+        ``StorageError`` if there is no index, or it cannot be read.
         """
         directory = Path(path)
         snapshot, manifest = storage.load(directory, mmap=mmap)
@@ -401,28 +348,21 @@ class HashIndex:
 
         ``shown_scores`` are slot scores to show if it is ``bucket_ids`` that say where to look.
 
-        Returns
-        -------
-        dict
-            ``levels``: from the top down the slots of the query's own buckets, each with its score
-            and rank (with scores), and how many buckets and entries lie below it. ``buckets``:
-            those looked into, in order, each with ``path``, ``size``, ``classes`` (label: count,
-            largest first), ``score``, how many ``candidates`` it gave, and whether it is a
-            ``fill``. ``results``: id, distance, label, and the ``buckets`` it came from.
-            ``candidates``, ``truncated``, ``n_items``.
+        Returns a dictionary. ``levels``: from the top down the slots of the query's own buckets,
+        each with its score and rank (with scores), and how many buckets and entries lie below it.
+        ``buckets``: those looked into, in order, each with ``path``, ``size``, ``classes`` (label:
+        count, largest first), ``score``, how many ``candidates`` it gave, and whether it is a
+        ``fill``. ``results``: id, distance, label, and the ``buckets`` it came from.
+        ``candidates``, ``truncated``, ``n_items``.
         """
-        settings: dict[str, Any] = {
-            "n_neighbors": 10, "n_probe": None, "max_candidates": None, "fill": "path",
-            "filter_ids": None, "exclude_self": False, "metric": "euclidean", "threads": None,
-        }  # fmt: skip
-        unknown = options.keys() - settings.keys()
+        unknown = options.keys() - SETTINGS.keys()
         if unknown:
-            raise ValueError(f"unknown option {min(unknown)!r} (allowed: {', '.join(settings)})")
+            raise ValueError(f"unknown option {min(unknown)!r} (allowed: {', '.join(SETTINGS)})")
         snapshot = self._snapshot
         query = validate.checked_queries(vector, snapshot.dim)
         if len(query) != 1:
             raise ValueError(f"vector has {len(query)} rows, must be one vector")
-        request = make_request(snapshot, query, bucket_ids, scores, **{**settings, **options})
+        request = make_request(snapshot, query, bucket_ids, scores, **{**SETTINGS, **options})
         shown = None
         if shown_scores is not None:
             shown = validate.checked_scores(shown_scores, 1, snapshot.shape)[0]
@@ -443,21 +383,15 @@ class HashIndex:
     def node(self, path: Sequence[int] = ()) -> dict[str, Any]:
         """Describe a node of the tree, the root by default, and its occupied children.
 
-        Returns
-        -------
-        dict
-            ``path``, ``n_buckets`` (occupied ones below it), ``n_entries``, ``purity`` (share of
-            entries of their bucket's largest class), ``classes`` (label: count, largest first) and
-            ``children``: the same for each occupied ``slot`` below, in ascending order. Without
-            labels ``purity`` and ``classes`` are None.
+        ``path``, ``n_buckets`` (occupied ones below it), ``n_entries``, ``purity`` (share of
+        entries of their bucket's largest class), ``classes`` (label: count, largest first) and
+        ``children``: the same for each occupied ``slot`` below, in ascending order. Without
+        labels ``purity`` and ``classes`` are None.
         """
         return inspect.node(self._snapshot, validate.checked_path(path, self.shape))
 
     def tree(self) -> dict[str, Any]:
-        """Describe all occupied nodes as :meth:`node` does, each with its ``children`` in it.
-
-        Buckets, the nodes of the last level, have no ``children``.
-        """
+        """Describe all occupied nodes as :meth:`node` does; buckets have no ``children``."""
         return inspect.tree(self._snapshot)
 
     def largest_buckets(self, path: Sequence[int] = (), limit: int = 10) -> npt.NDArray[np.int64]:
@@ -470,10 +404,7 @@ class HashIndex:
         return inspect.sample_ids(self._snapshot, checked_count("n", n), checked_seed(random_state))
 
     def labels_of(self, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Return the labels of items by id, in the same shape.
-
-        -1 (``NO_LABEL``) for an item that has none, and for an id that is not here.
-        """
+        """Return labels by id, in the same shape; -1 (``NO_LABEL``) for none, and for no item."""
         names = np.asarray(ids, dtype=np.int64)
         return self._snapshot.labels_of(names.ravel()).reshape(names.shape)
 
@@ -484,8 +415,9 @@ class HashIndex:
 
     def entries(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return bucket id and item id of all entries: an item is named once per bucket."""
-        numbers, ids, _ = self._snapshot.entries()
-        return self._snapshot.tree.buckets[numbers], ids
+        snapshot = self._snapshot
+        numbers, ids, _ = snapshot.entries()
+        return snapshot.tree.buckets[numbers], ids
 
     @property
     def mean_bucket_size(self) -> float:
@@ -519,19 +451,3 @@ class HashIndex:
             f"HashIndex({len(self)} items, dim={self.dim}, "
             f"{n_occupied} of {self.shape.n_buckets} buckets occupied)"
         )
-
-
-def _with_items(snapshot: Snapshot, items: Items) -> Snapshot:
-    if len(items.ids) == 0:
-        return snapshot
-    segment = build_segment(items.bucket_ids, items.vectors, items.ids, items.labels)
-    return snapshot.with_segment(segment)
-
-
-def warmup() -> None:
-    """Compile all that the index needs, or find it in the cache: then no search waits for it."""
-    shape = CodeShape(width=2, depth=1)
-    vectors = np.zeros((2, 1), dtype=np.float32)
-    index = HashIndex.build([0, 1], vectors, shape=shape)
-    index.search(vectors, bucket_ids=np.array([[0], [1]]), threads=1)
-    index.explain(vectors[0], bucket_ids=[0])

@@ -119,7 +119,7 @@ def _class_stats(counts: ClassCounts) -> dict[str, Any]:
     }
 
 
-# -- items and buckets -------------------------------------------------------------------------------
+# -- items and buckets -----------------------------------------------------------------------------
 
 
 def item(snapshot: Snapshot, item_id: int) -> dict[str, Any]:

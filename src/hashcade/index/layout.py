@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 ) = range(14)  # fmt: skip
 FIRST_SEGMENT = 14
 
-# Of a segment, counted from the start of its row.
+# Of a segment, counted from the start of its row; its items and entries are counted through all
+# segments from FIRST_ITEM and FIRST_ENTRY on.
 (
-    N_ENTRIES, VECTORS, IDS, ITEMS, FIRST_ITEM, REMOVED, N_OWN_BUCKETS, OFFSETS, CHECKED,
-) = range(9)  # fmt: skip
-SEGMENT_LENGTH = 9
+    N_ENTRIES, VECTORS, IDS, ITEMS, REMOVED, N_OWN_BUCKETS, OFFSETS, CHECKED,
+    FIRST_ITEM, FIRST_ENTRY,
+) = range(10)  # fmt: skip
+SEGMENT_LENGTH = 10
 
 
 def describe(views: Sequence[View], tree: BucketTree, shape: CodeShape) -> npt.NDArray[np.int64]:
@@ -48,16 +50,18 @@ def describe(views: Sequence[View], tree: BucketTree, shape: CodeShape) -> npt.N
         len(tree.slots), _address(tree.level_starts), _address(tree.slots),
         _address(tree.children),
     ]  # fmt: skip
-    first_item = 0
+    first_item = first_entry = 0
     for view in views:
         segment = view.segment
         checked = None if segment.check is None else segment.check.checked
         head += [
             segment.n_entries, _address(segment.vectors), _address(segment.ids),
-            _address(segment.items), first_item, _address(view.removed),
+            _address(segment.items), _address(view.removed),
             len(segment.buckets), _address(segment.offsets), _address(checked),
+            first_item, first_entry,
         ]  # fmt: skip
         first_item += segment.n_items
+        first_entry += segment.n_entries
     return np.array(head, dtype=np.int64)
 
 
@@ -79,6 +83,12 @@ def _emit_pointer(typing_context, address):  # type: ignore[no-untyped-def]
 
 
 _pointer: Any = intrinsic(_emit_pointer)
+
+
+@helper()
+def segment_row(segment):  # type: ignore[no-untyped-def]
+    """Return where the row of a segment starts."""
+    return FIRST_SEGMENT + segment * SEGMENT_LENGTH
 
 
 @helper()

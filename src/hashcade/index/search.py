@@ -19,18 +19,24 @@ import numpy.typing as npt
 
 from hashcade._kernels import usable_cores
 from hashcade._validate import checked_choice, checked_count
-from hashcade.index import kernel, probe, validate
+from hashcade.index import kernel, validate, visits
+from hashcade.index.distances import EUCLIDEAN, INNER_PRODUCT
 from hashcade.index.segment import Float32s, Int64s
 from hashcade.index.snapshot import Snapshot
 
-METRICS = {"euclidean": kernel.EUCLIDEAN, "inner_product": kernel.INNER_PRODUCT}
+METRICS = {"euclidean": EUCLIDEAN, "inner_product": INNER_PRODUCT}
 FILLS = {"path": 1, "none": 0}
+# The options of a search and their defaults.
+SETTINGS: dict[str, Any] = {
+    "n_neighbors": 10, "n_probe": None, "max_candidates": None, "fill": "path",
+    "filter_ids": None, "exclude_self": False, "metric": "euclidean", "threads": None,
+}  # fmt: skip
 # Less work than this (numbers read) is done sooner than another thread has begun.
 WORTH_A_THREAD = 1 << 19
 _SHARES_PER_THREAD = 4  # a thread that comes late takes fewer
 _FLOAT32, _INT64, _BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
 _NO_SCORES = np.empty((0, 1, 1), dtype=np.float64)
-_NO_FILTER = (probe.NO_FILTER, validate.NO_MASK, validate.NO_IDS)
+_NO_FILTER = (visits.NO_FILTER, validate.NO_MASK, validate.NO_IDS)
 
 
 @dataclass(eq=False, slots=True)
@@ -216,14 +222,14 @@ if hasattr(os, "register_at_fork"):  # threads do not survive a fork
 
 
 def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s, npt.NDArray[np.bool_]]:
-    """Return visits, candidates and truncated, as ``probe.plan_visits`` describes them.
+    """Return visits, candidates and truncated, as ``visits.plan_visits`` describes them.
 
     All that a search will read is checked, if it comes from a file and was not checked before.
     """
     n = len(request.queries)
     if (
         snapshot.any_several
-        or request.filter_mode != probe.NO_FILTER
+        or request.filter_mode != visits.NO_FILTER
         or len(request.exclude) > 0
         or request.max_candidates >= 0
     ):
@@ -231,12 +237,12 @@ def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s, npt.NDAr
             view.segment.check_ids()
     candidates = np.empty(n, dtype=np.int64)
     truncated = np.empty(n, dtype=np.bool_)
-    visits = probe.plan_visits(
+    planned = visits.plan_visits(
         snapshot.table, validate.NO_IDS, 0, n, request.n_neighbors, *request[4:],
         candidates, truncated,
     )  # fmt: skip
     for number, view in enumerate(snapshot.views):
         if view.segment.check is not None:
-            starts = np.unique(visits[visits[:, 1] == number, 2])
+            starts = np.unique(planned[planned[:, 1] == number, 2])
             view.segment.check_rows(view.segment.rows_of(starts))
-    return visits, candidates, truncated
+    return planned, candidates, truncated

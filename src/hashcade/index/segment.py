@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,15 @@ Float32s = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 NO_LABEL = -1
+
+
+class Items(NamedTuple):
+    """Items in the form in which an index takes them."""
+
+    ids: Int64s  # (n,)
+    bucket_ids: Int64s  # (n, sparsity)
+    vectors: Float32s  # (n, dim)
+    labels: Int64s | None  # (n,)
 
 
 def aligned_empty(n: int, dim: int) -> Float32s:
@@ -200,19 +209,9 @@ class View:
 # -- making segments -----------------------------------------------------------------------------
 
 
-def build_segment(
-    bucket_ids: Int64s, vectors: Float32s, ids: Int64s, labels: npt.NDArray[Any] | None
-) -> Segment:
-    """Sort items into a segment.
-
-    Parameters
-    ----------
-    bucket_ids : int64[n, s]
-        The buckets of each item. A bucket that is named twice for an item counts once.
-    vectors : float32[n, dim]
-    ids : int64[n]
-    labels : int[n] or None
-    """
+def build_segment(items: Items) -> Segment:
+    """Sort items into a segment. A bucket that is named twice for an item counts once."""
+    ids, bucket_ids, vectors, labels = items
     n, several = bucket_ids.shape
     item = np.arange(n, dtype=np.int64)
     bucket = bucket_ids[:, 0]

@@ -12,7 +12,14 @@ import numpy.typing as npt
 from hashcade.codes import CodeShape
 from hashcade.index.bucket_tree import BucketTree, build_tree
 from hashcade.index.layout import describe
-from hashcade.index.segment import NO_LABEL, Int64s, Segment, View, merge_segments
+from hashcade.index.segment import (
+    NO_LABEL,
+    Int64s,
+    Items,
+    View,
+    build_segment,
+    merge_segments,
+)
 
 # Neighbouring segments are merged while the older one is less than this many times as large.
 _GROWTH = 2
@@ -146,12 +153,14 @@ class Snapshot:
 
     # -- changes: each returns a new snapshot ------------------------------------------------------
 
-    def with_segment(self, segment: Segment) -> Snapshot:
+    def with_items(self, items: Items) -> Snapshot:
         """Append a segment, and merge from the end while neighbours are of similar size."""
-        views = [*self.views, View(segment)]
+        if len(items.ids) == 0:
+            return self
+        views = [*self.views, View(build_segment(items))]
         while len(views) > 1 and views[-2].n_items < _GROWTH * views[-1].n_items:
             views[-2:] = [View(merge_segments(views[-2:]))]
-        return self._replaced(views, max(self.next_id, int(segment.ids.max()) + 1))
+        return self._replaced(views, max(self.next_id, int(items.ids.max()) + 1))
 
     def without(self, ids: Int64s) -> Snapshot:
         """Remove items, which must be here."""

@@ -12,14 +12,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hashcade._validate import as_array, checked_count, checked_vectors, name_ids, name_rows
+from hashcade._validate import as_array, checked_vectors, name_ids, name_rows
 from hashcade.codes import CodeShape
 from hashcade.errors import add_hint
-from hashcade.index.probe import FILTER_MASK, FILTER_SORTED, NO_FILTER
-from hashcade.index.segment import NO_LABEL, Float32s, Int64s
+from hashcade.index.segment import NO_LABEL, Float32s, Int64s, Items
+from hashcade.index.visits import FILTER_MASK, FILTER_SORTED, NO_FILTER
 
 NO_MASK = np.empty(0, dtype=np.bool_)
 NO_IDS = np.empty(0, dtype=np.int64)
+
+
+def checked_items(
+    bucket_ids: object, vectors: object, ids: object, labels: object,
+    *, shape: CodeShape, dim: int, with_labels: bool, next_id: int,
+) -> Items:  # fmt: skip
+    """Return items as an index stores them; see ``HashIndex.checked_items``."""
+    values = checked_vectors("vectors", vectors, dim)
+    n = len(values)
+    buckets = checked_buckets(bucket_ids, n, shape, several=shape.sparsity, of="item")
+    if labels is not None and not with_labels:
+        raise add_hint(
+            ValueError("labels were given, but the index has no labels"),
+            "build the index with labels, -1 for items without",
+        )
+    classes = None
+    if with_labels:
+        classes = checked_classes([NO_LABEL] * n if labels is None else labels, n)
+    names = following_ids(next_id, n) if ids is None else checked_ids("ids", ids, n)
+    return Items(names, buckets, values, classes)
 
 
 def plain(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -190,8 +210,3 @@ def checked_path(value: object, shape: CodeShape) -> tuple[int, ...]:
     if path.min() < 0 or path.max() >= shape.width:
         raise ValueError(f"path={path.tolist()} must be >= 0 and < width={shape.width}")
     return tuple(path.tolist())
-
-
-def checked_limit(name: str, value: object) -> int:
-    """Return an optional positive number; -1 stands for None."""
-    return -1 if value is None else checked_count(name, value)
