@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from hashcade.errors import CorruptIndexError
 from hashcade.index.manifest import SegmentRecord
-from hashcade.index.segment import NO_LABEL, BlockCheck, Int64s, Segment, View
+from hashcade.index.segment import NO_LABEL, Int64s, Segment, View
 
 
 def as_bytes(array: npt.NDArray[Any]) -> memoryview:
@@ -41,20 +41,16 @@ def block_crcs(segment: Segment) -> npt.NDArray[np.uint32]:
     return np.array([block_crc(segment, b) for b in range(len(segment.buckets))], dtype=np.uint32)
 
 
-class StoredCheck(BlockCheck):
+class StoredCheck:
     """Checks of a stored segment, each made once, when something is first read.
 
     Two threads may check the same block at the same time; they come to the same result.
     """
 
     def __init__(
-        self,
-        path: Path,
-        record: SegmentRecord,
-        raw: npt.NDArray[np.uint8],
-        mapped: mmap_module.mmap | None,
-        crcs: npt.NDArray[np.uint32],
-    ) -> None:
+        self, path: Path, record: SegmentRecord, raw: npt.NDArray[np.uint8],
+        mapped: mmap_module.mmap | None, crcs: npt.NDArray[np.uint32],
+    ) -> None:  # fmt: skip
         self.path = path
         self._record = record
         self._raw = raw
@@ -83,10 +79,6 @@ class StoredCheck(BlockCheck):
             if segment.items.min() < 0 or segment.items.max() >= segment.n_items:
                 raise CorruptIndexError(f"{self.path}: items must be in 0..{segment.n_items - 1}")
         self.checked[-1] = True
-
-    def labels(self, segment: Segment) -> None:
-        """Check all labels."""
-        self.section("labels")
 
     def section(self, name: str) -> None:
         """Check a whole array that was not checked before."""

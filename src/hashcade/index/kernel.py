@@ -371,24 +371,9 @@ def search(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Answer some queries: check, plan, scan and finish.
 
-    Parameters
-    ----------
-    table
-        See ``layout.py``.
-    max_norm
-        The largest norm of an entry.
-    queries : float32[q, dim]
-    metric
-        ``EUCLIDEAN`` or ``INNER_PRODUCT``.
-    order, first, last, bucket_ids, ..., allowed
-        See :func:`plan_visits`.
-    distances, ids, candidates, truncated : float32[q, n], int64[q, n], int64[q], bool[q]
-        The result, of these queries alone.
-
-    Returns
-    -------
-    status : int
-        ``DONE``, ``BAD_INPUT`` or ``UNCHECKED``; unless done, contents of the result are undefined.
+    ``max_norm`` is the largest norm of an entry; the arguments from ``order`` to ``allowed`` are
+    those of :func:`plan_visits`. The result goes into float32[q, n], int64[q, n], int64[q] and
+    bool[q]. Returns ``DONE``, or why not; then contents of the result are undefined.
     """
     n_queries, dim = queries.shape
     errors = np.empty(n_queries)

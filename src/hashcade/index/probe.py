@@ -101,23 +101,10 @@ def _pop(values, nodes, size):  # type: ignore[no-untyped-def]
 
 @helper()
 def best_buckets(scores, query, n_probe, table):  # type: ignore[no-untyped-def]
-    """Find the occupied buckets with the largest sums of slot scores.
+    """Find the ``n_probe`` occupied buckets with the largest sums of a query's slot scores.
 
-    Parameters
-    ----------
-    scores : float64[q, depth, width]
-    query : int
-        The row of ``scores``.
-    n_probe : int
-    table
-        See ``layout.py``. Buckets without live entries are not occupied.
-
-    Returns
-    -------
-    best : int64[m], m <= n_probe
-        Numbers of buckets, best first.
-    n_scored : int
-        How many buckets' sums were computed on the way.
+    ``scores`` : float64[q, depth, width]; ``table`` is described in ``layout.py``. Returns numbers
+    of buckets, best first, and how many buckets' sums were computed on the way.
     """
     depth, n_nodes, n_buckets = table[layout.DEPTH], table[layout.N_NODES], table[layout.N_BUCKETS]
     live = int64s(table[layout.LIVE], n_buckets)

@@ -179,13 +179,7 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
         plan(snapshot, request)  # checks what is about to be read
 
 
-def _search_in_threads(
-    threads: int,
-    bucket_ids: Int64s,
-    given: tuple[Any, ...],
-    where: tuple[Any, ...],
-    out: tuple[Any, ...],
-) -> int:
+def _search_in_threads(threads: int, bucket_ids: Int64s, given: Any, where: Any, out: Any) -> int:
     """Divide the queries into shares, which this thread and those of a pool take one by one.
 
     Queries of one bucket stay together, so that it is read once for all of them. A thread that

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -45,30 +45,23 @@ def aligned_empty(n: int, dim: int) -> Float32s:
 
 
 def new_uid() -> str:
-    """Return a name that nothing else has, for a file that is written once."""
+    """Return a name that nothing else has."""
     return uuid.uuid4().hex
 
 
-class BlockCheck:
-    """What a stored segment asks before its blocks are used; memory needs no such thing.
+class BlockCheck(Protocol):
+    """Checks of a stored segment before it is read, see ``checksums.py``; memory needs none.
 
-    Attributes
-    ----------
-    checked : bool[n_buckets + 1]
-        Which blocks are known to be right; the last one is for ids and item numbers as a whole,
-        which counting reads before it is known which blocks will be visited. Always the same array.
+    ``checked`` : bool[n_buckets + 1] are the blocks that are known to be right. The last one is for
+    ids and item numbers as a whole, which counting reads before it is known which blocks will be
+    visited. Always the same array, because kernels know its address.
     """
 
     checked: npt.NDArray[np.bool_]
 
-    def buckets(self, segment: Segment, rows: Int64s) -> None:
-        """Raise ``CorruptIndexError`` unless these blocks are what was written."""
-
-    def ids(self, segment: Segment) -> None:
-        """Raise ``CorruptIndexError`` unless ids and item numbers are what was written."""
-
-    def labels(self, segment: Segment) -> None:
-        """Raise ``CorruptIndexError`` unless the labels are what was written."""
+    def buckets(self, segment: Segment, rows: Int64s) -> None: ...  # noqa: D102
+    def ids(self, segment: Segment) -> None: ...  # noqa: D102
+    def section(self, name: str) -> None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +139,7 @@ class Segment:
     def check_labels(self) -> None:
         """Raise ``CorruptIndexError`` if labels are damaged."""
         if self.check is not None and self.labels is not None:
-            self.check.labels(self)
+            self.check.section("labels")
 
 
 @dataclass(frozen=True, eq=False)

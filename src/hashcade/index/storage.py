@@ -62,13 +62,9 @@ def new_generation() -> str:
 
 
 def save(
-    directory: Path,
-    snapshot: Snapshot,
-    generation: str,
-    expected: frozenset[str] | None,
-    *,
-    lock_held: bool = False,
-) -> None:
+    directory: Path, snapshot: Snapshot, generation: str, expected: frozenset[str] | None,
+    *, lock_held: bool = False,
+) -> None:  # fmt: skip
     """Write a snapshot as a new generation.
 
     ``expected`` are the generations of which the directory must still hold one, because the
@@ -126,12 +122,9 @@ def _current(directory: Path) -> Manifest | None:
 
 
 def _write_files(
-    directory: Path,
-    snapshot: Snapshot,
-    generation: str,
-    current: Manifest | None,
+    directory: Path, snapshot: Snapshot, generation: str, current: Manifest | None,
     new_files: list[Path],
-) -> Manifest:
+) -> Manifest:  # fmt: skip
     present = {record.uid: record for record in current.segments} if current else {}
     records = []
     for view in snapshot.views:
@@ -149,14 +142,9 @@ def _write_files(
                 removed = _write_removed(directory, view, new_files)
         records.append(replace(record, removed=removed))
     return Manifest(
-        generation=generation,
-        shape=snapshot.shape,
-        dim=snapshot.dim,
-        with_labels=snapshot.with_labels,
-        next_id=snapshot.next_id,
-        n_items=snapshot.n_items,
-        segments=tuple(records),
-    )
+        generation, snapshot.shape, snapshot.dim, snapshot.with_labels, snapshot.next_id,
+        snapshot.n_items, tuple(records),
+    )  # fmt: skip
 
 
 def _has_size(path: Path, size: int) -> bool:
@@ -345,8 +333,8 @@ def problems_of(snapshot: Snapshot, directory: Path | None) -> list[str]:
     problems: list[str] = []
     if directory is not None:
         try:
-            names = read_manifest(directory).files()
-            problems += [f"{directory / n} is missing" for n in names if not _exists(directory, n)]
+            paths = [directory / name for name in read_manifest(directory).files()]
+            problems += [f"{path} is missing" for path in paths if not path.exists()]
         except OSError as error:
             problems.append(f"{directory}: the manifest cannot be read: {error.strerror}")
         except StorageError as error:
@@ -369,7 +357,3 @@ def problems_of(snapshot: Snapshot, directory: Path | None) -> list[str]:
     if len(ids) and (ids.min() < 0 or ids.max() >= snapshot.next_id):
         problems.append(f"ids must be in 0..{snapshot.next_id - 1}")
     return problems
-
-
-def _exists(directory: Path, name: str) -> bool:
-    return (directory / name).exists()

@@ -150,37 +150,17 @@ def plan_visits(  # type: ignore[no-untyped-def]
     table, order, first, last, n_neighbors, bucket_ids, scores, n_probe, fill, max_candidates,
     exclude, filter_mode, mask, allowed, candidates, truncated,
 ):  # fmt: skip
-    """Decide for some queries which entries they visit.
+    """Decide which entries queries visit: ``order[first:last]``, or first..last - 1 if it is empty.
 
-    Parameters
-    ----------
-    table
-        See ``layout.py``.
-    order, first, last : int64[m], int, int
-        The queries are ``order[first:last]``, or these numbers themselves if ``order`` is empty.
-    n_neighbors
-        With ``fill``, continue while there are fewer items than this.
-    bucket_ids : int64[q, p]
-        Within the range of the shape. Used unless ``n_probe`` is positive.
-    scores : float64[q, depth, width], or empty
-        Used for ``n_probe``, and for filling if there are any.
-    n_probe
-        0 for the buckets given.
-    fill
-        0 or 1.
-    max_candidates
-        Most items to look at; -1 for no limit.
-    exclude : int64[q], or empty
-        An id per query that it must not find.
-    filter_mode, mask, allowed : int, bool[...], int64[...]
-        See :func:`passes_filter`.
-    candidates, truncated : int64[q], bool[q]
-        Out: items to look at, each counted once; whether ``max_candidates`` left something out.
+    ``table`` is described in ``layout.py``. Queries look into ``bucket_ids`` : int64[q, p], all
+    within the range of the shape, or with ``n_probe`` > 0 into as many buckets of the best sums of
+    ``scores`` : float64[q, depth, width]. With ``fill`` they continue while there are fewer items
+    than ``n_neighbors``, along the scores unless these are empty. ``max_candidates`` is -1 for no
+    limit, ``exclude`` : int64[q] an id per query that it must not find, or empty.
 
-    Returns
-    -------
-    visits : int64[v, 5]
-        Query, segment, first entry, entry after the last, number of the bucket.
+    Writes ``candidates`` : int64[q], the items to look at, and ``truncated`` : bool[q], whether
+    ``max_candidates`` left something out. Returns visits : int64[v, 5] of query, segment, first
+    entry, entry after the last, number of the bucket.
     """
     n_buckets, depth, width = table[layout.N_BUCKETS], table[layout.DEPTH], table[layout.WIDTH]
     buckets = int64s(table[layout.BUCKETS], n_buckets)
