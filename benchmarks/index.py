@@ -2,8 +2,9 @@
 
 Three parts:
 
-1. ``lists``: the same candidate lists through faiss ``IndexIVFFlat.search_preassigned``, and the
-   share of the memory bandwidth of a plain streaming sum, measured in the same rounds.
+1. ``lists``: the same candidate lists through faiss ``IndexIVFFlat.search_preassigned``, the share
+   of the memory bandwidth of a plain streaming sum, and the same items in an index to which the
+   last tenth came in ten calls of ``add``, all measured in the same rounds.
 2. ``curves``: queries a second against label precision@10 for faiss IVF, faiss HNSW, hnswlib and
    usearch, each over a sweep of its own parameters. Ours: buckets are the nearest of the class
    means of the training items (a linear hash function; its time is included), over ``n_probe``.
@@ -27,6 +28,7 @@ import statistics
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import faiss
@@ -37,6 +39,7 @@ from numba import njit
 from threadpoolctl import ThreadpoolController
 
 from hashcade import CodeShape, HashIndex
+from hashcade.index import warmup
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("HASHCADE_DATA", ROOT.parent / "shared" / "data"))
@@ -117,6 +120,16 @@ def ivf_with_lists(vectors, lists, n_lists):
     return index, quantizer
 
 
+def grown(vectors, labels, shape):
+    """Return an index to which the last tenth of the items came in ten calls."""
+    n = len(vectors)
+    cuts = [n - n // 10 + n // 100 * k for k in range(10)] + [n]
+    index = HashIndex.build(labels[: cuts[0]], vectors[: cuts[0]], shape=shape)
+    for start, stop in pairwise(cuts):
+        index.add(labels[start:stop], vectors[start:stop])
+    return index
+
+
 def timed(function, repeat=1):
     start = time.perf_counter()
     for _ in range(repeat):
@@ -144,9 +157,11 @@ def spread_of(ratios):
 def compare_lists(name, vectors, labels, tests, test_labels, rounds):
     """Yield a row per batch size and number of threads."""
     n_lists = int(labels.max()) + 1
-    ours = HashIndex.build(labels, vectors, shape=CodeShape(width=n_lists, depth=1))
+    shape = CodeShape(width=n_lists, depth=1)
+    ours = HashIndex.build(labels, vectors, shape=shape)
+    after_adds = grown(vectors, labels, shape)
     theirs, _quantizer = ivf_with_lists(vectors, labels, n_lists)
-    flat = ours._snapshot.views[0].segment.vectors.reshape(-1)
+    flat = vectors.reshape(-1)
     rng = np.random.default_rng(0)
     once = np.sort(np.unique(test_labels, return_index=True)[1])  # one query per bucket
     batches = {
@@ -164,8 +179,8 @@ def compare_lists(name, vectors, labels, tests, test_labels, rounds):
             # the queries among them itself.
             theirs.parallel_mode = 3 if threads > 1 else 0
 
-            def our_search(queries=queries, lists=lists, threads=threads):
-                return ours.search(
+            def our_search(index=ours, queries=queries, lists=lists, threads=threads):
+                return index.search(
                     queries, bucket_ids=lists, n_neighbors=N_NEIGHBORS, fill="none", threads=threads
                 )
 
@@ -177,10 +192,11 @@ def compare_lists(name, vectors, labels, tests, test_labels, rounds):
             same = float((result.ids == their_search()[1]).mean())
             read = float(result.candidates.sum()) * vectors.shape[1] * 4
             repeat = max(1, int(2e8 / read))  # rounds of tens of milliseconds at least
-            ours_s, theirs_s, sum_s = [], [], []
+            ours_s, theirs_s, adds_s, sum_s = [], [], [], []
             for _ in range(rounds):
                 ours_s.append(timed_in_peace(our_search, repeat))
                 theirs_s.append(timed_in_peace(their_search, repeat))
+                adds_s.append(timed_in_peace(lambda: our_search(after_adds), repeat))
                 sum_s.append(timed(lambda: streaming_sum(flat)))
             ratios = np.divide(theirs_s, ours_s)
             share = statistics.median(
@@ -192,6 +208,8 @@ def compare_lists(name, vectors, labels, tests, test_labels, rounds):
                 "ours_us": statistics.median(ours_s) / len(rows) * 1e6,
                 "faiss_us": statistics.median(theirs_s) / len(rows) * 1e6,
                 **spread_of(ratios), "bandwidth_share": share,
+                "after_adds": statistics.median(np.divide(adds_s, ours_s)),
+                "segments": after_adds.stats()["n_segments"],
                 "sum_gb_s": flat.nbytes / statistics.median(sum_s) / 1e9, "same_ids": same,
             }  # fmt: skip
             say(json.dumps(row))
@@ -201,29 +219,33 @@ def compare_lists(name, vectors, labels, tests, test_labels, rounds):
 def single_queries(name, vectors, labels, tests, test_labels, rounds):
     """One query at a time, one thread: here the price of a call counts as much as the scan."""
     n_lists = int(labels.max()) + 1
-    ours = HashIndex.build(labels, vectors, shape=CodeShape(width=n_lists, depth=1))
+    shape = CodeShape(width=n_lists, depth=1)
+    ours = HashIndex.build(labels, vectors, shape=shape)
+    after_adds = grown(vectors, labels, shape)
     theirs, _quantizer = ivf_with_lists(vectors, labels, n_lists)
     faiss.omp_set_num_threads(1)
     lists = np.ascontiguousarray(test_labels[:, None], np.int64)
     nothing = np.zeros((1, 1), np.float32)
     rows = range(300)
 
-    def our_searches():
+    def our_searches(index=ours):
         for i in rows:
-            ours.search(tests[i : i + 1], bucket_ids=lists[i : i + 1], fill="none", threads=1)
+            index.search(tests[i : i + 1], bucket_ids=lists[i : i + 1], fill="none", threads=1)
 
     def their_searches():
         for i in rows:
             theirs.search_preassigned(tests[i : i + 1], N_NEIGHBORS, lists[i : i + 1], nothing)
 
-    our_searches()
-    their_searches()
-    pairs = [(timed(our_searches), timed(their_searches)) for _ in range(rounds)]
+    searches = (our_searches, their_searches, lambda: our_searches(after_adds))
+    for search in searches:
+        search()
+    seconds = np.array([[timed(search) for search in searches] for _ in range(rounds)])
     row = {
         "data": name, "dim": vectors.shape[1],
-        "ours_us": statistics.median(a for a, _ in pairs) / len(rows) * 1e6,
-        "faiss_us": statistics.median(b for _, b in pairs) / len(rows) * 1e6,
-        **spread_of([b / a for a, b in pairs]),
+        "ours_us": float(np.median(seconds[:, 0])) / len(rows) * 1e6,
+        "faiss_us": float(np.median(seconds[:, 1])) / len(rows) * 1e6,
+        **spread_of(seconds[:, 1] / seconds[:, 0]),
+        "after_adds": float(np.median(seconds[:, 2] / seconds[:, 0])),
     }  # fmt: skip
     say("single", json.dumps(row))
     return row
@@ -305,9 +327,7 @@ def life(vectors, labels):
     """Build, save, load, memory, add and remove, for one set of vectors."""
     n, dim = vectors.shape
     shape = CodeShape(width=int(labels.max()) + 1, depth=1)
-    small = HashIndex.build(labels[:10], vectors[:10], shape=shape)  # imports done
-    for buckets in (labels[:1], labels[:1].tolist()):  # and both ways of a search compiled
-        small.search(vectors[:1], bucket_ids=buckets)
+    warmup()
     start = time.perf_counter()
     index = HashIndex.build(labels, vectors, labels=labels, shape=shape)
     row = {"data": "million", "n": n, "dim": dim, "build_s": time.perf_counter() - start}

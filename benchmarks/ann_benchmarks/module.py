@@ -2,7 +2,7 @@
 
 The benchmark has no labels, so groups of near items stand in for classes: k-means gives each item
 a group, and the table learns to tell the groups apart. With labels the table is what it was made
-for, see ``hashcade reproduce``.
+for, see the experiments.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ class Hashcade(BaseANN):
         self._metric = metric
         self._settings = {"width": width, "depth": depth, "sparsity": sparsity}
         self._n_groups = n_groups
-        self._n_probe = None
+        self._n_probe = 1
         self.name = f"hashcade(w={width}, k={depth}, groups={n_groups}, s={sparsity})"
 
     def fit(self, X):
@@ -28,9 +28,8 @@ class Hashcade(BaseANN):
         X = self._prepared(X)
         groups = MiniBatchKMeans(self._n_groups, n_init=1, random_state=0).fit_predict(X)
         self._hasher = Hasher(**self._settings, verbose=False).fit(X, groups)
-        self._index = HashIndex.build(
-            self._hasher.transform(X), self._hasher.embed(X), shape=self._hasher.shape_
-        )
+        encoded = self._hasher.encode(X)
+        self._index = HashIndex.build(encoded.bucket_ids, X, shape=self._hasher.shape_)
 
     def set_query_arguments(self, n_probe):
         self._n_probe = n_probe
@@ -46,11 +45,8 @@ class Hashcade(BaseANN):
 
     def _search(self, X, n, threads):
         X = self._prepared(X)
-        scores = self._hasher.scores(X)
-        found = self._index.search(
-            X, scores=scores, n_neighbors=n, n_probe=self._n_probe, threads=threads
-        )
-        return found.ids
+        where = self._hasher.encode(X).where_to_look(self._n_probe)
+        return self._index.search(X, n_neighbors=n, threads=threads, **where).ids
 
     def _prepared(self, X):
         X = np.asarray(X, dtype=np.float32)

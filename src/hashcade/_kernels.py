@@ -6,30 +6,62 @@ compiles only what no process before it has. ``hashcade warmup`` does it beforeh
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import os
 import sys
 import time
+from functools import cache
 from typing import Any
 
 import numba
 from numba.core import event
 
-__all__ = ["compilation_seconds", "inner_kernel", "kernel"]
+__all__ = ["compilation_seconds", "helper", "kernel", "usable_cores"]
+
+
+def _import_without_scipy() -> None:
+    """Import numba's array functions without scipy.linalg, a quarter of the way to a first search.
+
+    numba imports it to see whether a matrix product could be compiled, and once more when one is.
+    """
+    if "numba.np.arraymath" in sys.modules or importlib.util.find_spec("scipy") is None:
+        return
+    linalg: Any = importlib.import_module("numba.np.linalg")
+    ensure_blas = linalg.ensure_blas
+    linalg.ensure_blas = lambda: None
+    try:
+        arraymath: Any = importlib.import_module("numba.np.arraymath")
+        arraymath.ensure_blas = ensure_blas
+    finally:
+        linalg.ensure_blas = ensure_blas
+
+
+_import_without_scipy()
+
+_OPTIONS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
 def kernel(**options: Any) -> Any:
-    """``numba.njit`` with a cache on disk, and without the GIL."""
-    return numba.njit(**{"cache": True, "nogil": True, **options})
+    """``numba.njit`` with a cache on disk, without the GIL, and with numpy's rules for division."""
+    return numba.njit(**{**_OPTIONS, "cache": True, **options})
 
 
-def inner_kernel(**options: Any) -> Any:
-    """``kernel`` for a function that only kernels call: no entry from Python, so less to compile.
+def helper(**options: Any) -> Any:
+    """A function that only kernels call: no entry from Python, so less to compile.
 
-    It is cached as a part of its callers. numba does not see that a cached kernel has changed
-    where the change is in another file: touch the caller's file as well.
+    It is cached as a part of the kernels that call it. numba does not see that a cached kernel is
+    stale if the change is in another file; the tests remove such kernels before they run.
     """
-    return kernel(
-        cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy", **options
-    )
+    return numba.njit(**{**_OPTIONS, "no_cpython_wrapper": True, **options})
+
+
+@cache
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class _Announce(event.Listener):

@@ -71,6 +71,11 @@ class StorageError(HashcadeError):
 class CorruptIndexError(StorageError):
     """A stored file is damaged: its checksum, its length or its structure is wrong."""
 
+    def __init__(
+        self, message: str = "", *, hint: str | None = "make it again, or restore a copy"
+    ) -> None:
+        super().__init__(message, hint=hint)
+
 
 class IncompatibleFormatError(StorageError):
     """A stored file is sound, but of a format version that this package does not read."""

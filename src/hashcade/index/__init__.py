@@ -3,8 +3,8 @@
 - :class:`HashIndex`: build, search, change, store, look into.
 - :class:`SearchResult`: what a search gives.
 - :class:`Encoded`: what a model makes of items, and where a search looks for them.
-- :func:`read_origin`, :class:`Origin`: which model and data a stored index came from, and what its
-  items and classes are called.
+- :func:`is_index`, :func:`read_generation`: what a directory holds, without loading it.
+- :func:`warmup`: compile everything beforehand.
 
 Needs numpy and numba; never torch.
 """
@@ -13,25 +13,29 @@ from typing import TYPE_CHECKING
 
 from hashcade._lazy import lazy_names
 
-NO_LABEL = -1
-METRICS = ("euclidean", "inner_product")
-
 if TYPE_CHECKING:
-    from hashcade.index._index import HashIndex
-    from hashcade.index._origin import Origin, model_fingerprint, read_origin, write_origin
-    from hashcade.index._search import SearchResult
     from hashcade.index.encoded import Encoded
+    from hashcade.index.index import HashIndex
+    from hashcade.index.precompile import warmup
+    from hashcade.index.search import METRICS, SearchResult
+    from hashcade.index.segment import NO_LABEL, Items
+    from hashcade.index.storage import is_index, new_generation, read_generation
+    from hashcade.index.validate import checked_ids
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "Encoded": "hashcade.index.encoded",
-            "HashIndex": "hashcade.index._index",
-            "Origin": "hashcade.index._origin",
-            "SearchResult": "hashcade.index._search",
-            "model_fingerprint": "hashcade.index._origin",
-            "read_origin": "hashcade.index._origin",
-            "write_origin": "hashcade.index._origin",
+            "HashIndex": "hashcade.index.index",
+            "Items": "hashcade.index.segment",
+            "METRICS": "hashcade.index.search",
+            "NO_LABEL": "hashcade.index.segment",
+            "SearchResult": "hashcade.index.search",
+            "checked_ids": "hashcade.index.validate",
+            "is_index": "hashcade.index.storage",
+            "new_generation": "hashcade.index.storage",
+            "read_generation": "hashcade.index.storage",
+            "warmup": "hashcade.index.precompile",
         },
     )
 
@@ -40,9 +44,11 @@ __all__ = [
     "NO_LABEL",
     "Encoded",
     "HashIndex",
-    "Origin",
+    "Items",
     "SearchResult",
-    "model_fingerprint",
-    "read_origin",
-    "write_origin",
+    "checked_ids",
+    "is_index",
+    "new_generation",
+    "read_generation",
+    "warmup",
 ]

@@ -1,0 +1,409 @@
+"""The search kernel: from queries to the best entries of their buckets, in one compiled call.
+
+Two passes, fused. The fast one computes float32 distances of a tile of entries to up to four
+queries at once, summing in whatever order suits the vector unit. It decides nothing but this:
+an entry that cannot be among the best, the rounding error allowed for, is dropped. Whatever
+remains is ranked again in float64, in a fixed order, and only this number counts. So the
+result is the same for one query or many, one thread or more, one segment or several: the best by
+(distance as returned, id).
+
+Entries lie row after row in memory, so one query on a cold bucket runs at the speed of the memory
+bus. Visits are sorted by where they start: queries that look at the same bucket are next to each
+other, and a tile is read from memory once for all of them.
+
+Functions that are called for each visit take an array and the number of a row, not the row: a slice
+would count references, with an atomic operation each time, which cost a tenth of a scan.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hashcade._kernels import helper, kernel
+from hashcade.index import layout
+from hashcade.index.distances import (
+    CHUNK,
+    EUCLIDEAN,
+    INNER_PRODUCT,
+    exact_key,
+    fast_distances,
+    fast_distances_of_four,
+    sum_of_squares,
+)
+from hashcade.index.layout import float32_rows, int32s, int64s, segment_row, uint8s
+from hashcade.index.probe import stable_argsort
+from hashcade.index.visits import NO_FILTER, counts_one_by_one, passes_filter, plan_visits
+
+# What a search returns: the result is there; a query has NaN or a bucket id out of range; a block
+# of a stored segment has to be checked first.
+DONE = 0
+BAD_INPUT = 1
+UNCHECKED = 2
+
+_TILE = 4096  # entries whose fast distances are held at a time: they stay in the first cache
+
+
+# -- what may be dropped -----------------------------------------------------------------------
+
+
+@helper()
+def inner_product_error(square, max_norm, dim):  # type: ignore[no-untyped-def]
+    """Return how far a fast inner product may be off, for a query with this sum of squares."""
+    size = math.sqrt(square) * max_norm
+    if size > 1e37:  # float32 may overflow: everything is ranked exactly
+        return np.inf
+    return (dim + 8) * 2.0**-23 * size + 1e-36
+
+
+@helper()
+def prune_bound(worst, relative, absolute):  # type: ignore[no-untyped-def]
+    """Return the fast distance beyond which nothing can be better than a fast distance ``worst``.
+
+    Both may be off, in opposite directions, hence twice the error. Rounded up into float32.
+    """
+    bound = worst + abs(worst) * (2.0 * relative + 1e-6) + 2.0 * absolute
+    bound += abs(bound) * 1e-6  # rounding to float32, and of the result that is returned
+    if bound != bound:  # NaN: an overflow in the fast pass
+        return np.float32(np.inf)
+    return np.float32(bound)
+
+
+@helper()
+def _push_largest(heaps, k, value, size):  # type: ignore[no-untyped-def]
+    hole = size
+    while hole > 0:
+        parent = (hole - 1) >> 1
+        if not value > heaps[k, parent]:
+            break
+        heaps[k, hole] = heaps[k, parent]
+        hole = parent
+    heaps[k, hole] = value
+
+
+@helper()
+def _replace_largest(heaps, k, value, size):  # type: ignore[no-untyped-def]
+    hole = 0
+    while True:
+        child = 2 * hole + 1
+        if child >= size:
+            break
+        if child + 1 < size and heaps[k, child + 1] > heaps[k, child]:
+            child += 1
+        if not heaps[k, child] > value:
+            break
+        heaps[k, hole] = heaps[k, child]
+        hole = child
+    heaps[k, hole] = value
+
+
+@helper()
+def prune(  # type: ignore[no-untyped-def]
+    fast, nearest, k, start, stop, own, ids, removed, filter_mode, mask, allowed,
+    relative, absolute, bound, heaps, size, rows, values, n_rows,
+):  # fmt: skip
+    """Keep the entries start..stop that may be among the best, by their fast distances.
+
+    ``heaps[k]`` has the best fast distances of this visit, the worst at its root. The entries of a
+    bucket are different items, so as soon as it is full there are that many items no farther than
+    its root, and nothing beyond the root, errors allowed for, is needed.
+    Returns the new sizes of heap and rows, and the new bound.
+    """
+    room = heaps.shape[1] - 1
+    # A bound from the nearest of each chunk: as many different items as are asked for, one more
+    # if one may be left out. It takes the place of the heap. (Not if others may be left out.)
+    n_needed = room + (own >= 0)
+    n_chunks = (stop - start) // CHUNK
+    by_chunks = (
+        size == 0 and removed.shape[0] == 0 and filter_mode == NO_FILTER and n_chunks >= n_needed
+    )
+    if by_chunks:
+        for chunk in range(n_needed):
+            _push_largest(heaps, k, nearest[k, chunk], chunk)
+        for chunk in range(n_needed, n_chunks):
+            if nearest[k, chunk] < heaps[k, 0]:
+                _replace_largest(heaps, k, nearest[k, chunk], n_needed)
+        bound = min(bound, prune_bound(np.float64(heaps[k, 0]), relative, absolute))
+    for low in range(start, stop, CHUNK):
+        if nearest[k, (low - start) // CHUNK] > bound:  # most chunks are too far as a whole
+            continue
+        for row in range(low, min(low + CHUNK, stop)):
+            value = fast[k, row - start]
+            if value > bound or (removed.shape[0] > 0 and removed[row] != 0):
+                continue
+            # Ids lie elsewhere in memory, and one is read only if it may decide something.
+            if own >= 0 and ids[row] == own:
+                continue
+            if filter_mode != NO_FILTER and not passes_filter(ids[row], filter_mode, mask, allowed):
+                continue
+            rows[k, n_rows] = row
+            values[k, n_rows] = value
+            n_rows += 1
+            if by_chunks:  # a heap would not bring the bound down by much
+                continue
+            if size < room:
+                _push_largest(heaps, k, value, size)
+                size += 1
+            elif value < heaps[k, 0]:
+                _replace_largest(heaps, k, value, room)
+            if size == room:
+                bound = min(bound, prune_bound(np.float64(heaps[k, 0]), relative, absolute))
+    return size, n_rows, bound
+
+
+# -- the best so far: per query a heap of keys and ids with the worst at its root ----------------
+
+
+@helper()
+def _worse(key_a, id_a, key_b, id_b):  # type: ignore[no-untyped-def]
+    return key_a > key_b or (key_a == key_b and id_a > id_b)
+
+
+@helper()
+def _sift_down(keys, names, q, size, key, item_id):  # type: ignore[no-untyped-def]
+    hole = 0
+    while True:
+        child = 2 * hole + 1
+        if child >= size:
+            break
+        if child + 1 < size and _worse(
+            keys[q, child + 1], names[q, child + 1], keys[q, child], names[q, child]
+        ):
+            child += 1
+        if not _worse(keys[q, child], names[q, child], key, item_id):
+            break
+        keys[q, hole] = keys[q, child]
+        names[q, hole] = names[q, child]
+        hole = child
+    keys[q, hole] = key
+    names[q, hole] = item_id
+
+
+@helper()
+def rerank(  # type: ignore[no-untyped-def]
+    rows, values, k, n_rows, bound, queries, q, metric, vectors, ids, several, keys, names, size
+):
+    """Rank what is left exactly and put the best into the heap; return its size."""
+    room = keys.shape[1]
+    for j in range(n_rows):
+        if values[k, j] > bound:  # which came down since
+            continue
+        item_id = ids[rows[k, j]]
+        key = exact_key(vectors, rows[k, j], queries, q, metric)
+        if size == room and not _worse(keys[q, 0], names[q, 0], key, item_id):
+            continue
+        if several:  # an item lies in several buckets, and must not be taken twice
+            again = False
+            for other in range(size):
+                if names[q, other] == item_id:
+                    again = True
+                    break
+            if again:
+                continue
+        if size == room:
+            _sift_down(keys, names, q, size, key, item_id)
+            continue
+        hole = size
+        while hole > 0:
+            parent = (hole - 1) >> 1
+            if not _worse(key, item_id, keys[q, parent], names[q, parent]):
+                break
+            keys[q, hole] = keys[q, parent]
+            names[q, hole] = names[q, parent]
+            hole = parent
+        keys[q, hole] = key
+        names[q, hole] = item_id
+        size += 1
+    return size
+
+
+@helper()
+def finish(keys, names, q, size, metric):  # type: ignore[no-untyped-def]
+    """Turn a heap into a row: best first, inner products with their own sign, padded."""
+    for end in range(size - 1, 0, -1):
+        worst_key, worst_id = keys[q, 0], names[q, 0]
+        _sift_down(keys, names, q, end, keys[q, end], names[q, end])
+        keys[q, end] = worst_key
+        names[q, end] = worst_id
+    for k in range(size, keys.shape[1]):
+        keys[q, k] = np.inf
+        names[q, k] = -1
+    if metric == INNER_PRODUCT:
+        for k in range(keys.shape[1]):
+            keys[q, k] = 0.0 - keys[q, k]  # no negative zero; padding becomes -inf
+
+
+# -- the search ----------------------------------------------------------------------------------
+
+
+@helper()
+def _is_checked(table, segment, row):  # type: ignore[no-untyped-def]
+    """Whether a block of a segment was checked; the one after the last stands for all ids."""
+    address = table[segment_row(segment) + layout.CHECKED]
+    return address == 0 or uint8s(address, row + 1)[row] != 0
+
+
+@helper()
+def _has_checked_ids(table):  # type: ignore[no-untyped-def]
+    """Whether ids and item numbers were checked as a whole, in all segments."""
+    for segment in range(table[layout.N_SEGMENTS]):
+        if not _is_checked(table, segment, table[segment_row(segment) + layout.N_OWN_BUCKETS]):
+            return False
+    return True
+
+
+@helper()
+def _has_checked_blocks(table, visits):  # type: ignore[no-untyped-def]
+    """Whether all blocks that are about to be read were checked."""
+    n_buckets = table[layout.N_BUCKETS]
+    rows = int32s(table[layout.ROWS], table[layout.N_SEGMENTS] * n_buckets)
+    for visit in range(visits.shape[0]):
+        segment, row = visits[visit, 1], visits[visit, 4]
+        if table[layout.ROWS] != 0:
+            row = np.int64(rows[segment * n_buckets + row])
+        if not _is_checked(table, segment, row):
+            return False
+    return True
+
+
+@helper()
+def _order_of_visits(table, visits):  # type: ignore[no-untyped-def]
+    """Sort visits by segment, then by entry; ``places`` are exact up to 2**53."""
+    n_visits = visits.shape[0]
+    if n_visits == 1:
+        return np.zeros(1, dtype=np.int64)
+    places = np.empty(n_visits)
+    for visit in range(n_visits):
+        first_entry = table[segment_row(visits[visit, 1]) + layout.FIRST_ENTRY]
+        places[visit] = first_entry + visits[visit, 2]
+    return stable_argsort(places)
+
+
+@helper()
+def search_segments(  # type: ignore[no-untyped-def]
+    table, visits, queries, metric, errors, exclude, filter_mode, mask, allowed, keys, names, sizes
+):
+    """Make the visits, and leave the best of each query in its heap.
+
+    ``errors`` : float64[q] is the absolute error of the fast distances of each query.
+    """
+    n_visits, dim, room = visits.shape[0], queries.shape[1], keys.shape[1]
+    # Twice the worst relative error of the fast pass; that of inner products is absolute.
+    relative = (dim + 8) * 2.0**-23 if metric == EUCLIDEAN else 0.0
+    longest: Any = np.int64(0)
+    for visit in range(n_visits):
+        longest = max(longest, visits[visit, 3] - visits[visit, 2])
+    order = _order_of_visits(table, visits)
+    lanes: Any = n_visits if n_visits < 3 else np.int64(4)  # three are scanned as four
+    tile: Any = min(-(-longest // CHUNK) * CHUNK, _TILE)  # whole chunks
+    fast = np.empty((lanes, tile), dtype=np.float32)
+    nearest = np.empty((lanes, tile // CHUNK), dtype=np.float32)
+    rows = np.empty((lanes, longest), dtype=np.int64)
+    values = np.empty((lanes, longest), dtype=np.float32)
+    heaps = np.empty((lanes, room + 1), dtype=np.float32)
+    bounds = np.empty(4, dtype=np.float32)
+    lane = np.empty((4, 4), dtype=np.int64)  # of each visit: query, stop, size of heap, rows
+    done = 0
+    while done < n_visits:
+        # Up to four visits with one start: a tile is read once for all of them.
+        segment, start = visits[order[done], 1], visits[order[done], 2]
+        base = segment_row(segment)
+        n_entries = table[base + layout.N_ENTRIES]
+        vectors = float32_rows(table[base + layout.VECTORS], n_entries, dim)
+        ids = int64s(table[base + layout.IDS], n_entries)
+        removed = uint8s(
+            table[base + layout.REMOVED], n_entries if table[base + layout.REMOVED] != 0 else 0
+        )
+        several = table[base + layout.ITEMS] != 0
+        farthest = start
+        together = 0
+        while together < 4 and done + together < n_visits:
+            row = order[done + together]
+            if visits[row, 1] != segment or visits[row, 2] != start:
+                break
+            q = visits[row, 0]
+            farthest = max(farthest, visits[row, 3])
+            lane[together, 0], lane[together, 1] = q, visits[row, 3]
+            lane[together, 2], lane[together, 3] = 0, 0
+            bounds[together] = np.inf
+            if sizes[q] == room:
+                worst = np.float64(keys[q, 0])
+                if metric == EUCLIDEAN:
+                    worst *= worst
+                bounds[together] = prune_bound(worst, relative, errors[q])
+            together += 1
+        for low in range(start, farthest, tile):
+            high = min(low + tile, farthest)
+            if together >= 3:
+                fast_distances_of_four(
+                    vectors, low, high, queries, lane[0, 0], lane[1, 0], lane[2, 0],
+                    lane[together - 1, 0], metric, fast, nearest,
+                )  # fmt: skip
+            else:
+                for k in range(together):
+                    fast_distances(
+                        vectors, low, high, queries, lane[k, 0], k, metric, fast, nearest
+                    )
+            for k in range(together):
+                q = lane[k, 0]
+                own = exclude[q] if exclude.shape[0] > 0 else np.int64(-1)
+                lane[k, 2], lane[k, 3], bounds[k] = prune(
+                    fast, nearest, k, low, min(high, lane[k, 1]), own, ids, removed,
+                    filter_mode, mask, allowed, relative, errors[q],
+                    bounds[k], heaps, lane[k, 2], rows, values, lane[k, 3],
+                )  # fmt: skip
+        for k in range(together):
+            q = lane[k, 0]
+            sizes[q] = rerank(
+                rows, values, k, lane[k, 3], bounds[k], queries, q, metric,
+                vectors, ids, several, keys, names, sizes[q],
+            )  # fmt: skip
+        done += together
+
+
+@kernel()
+def search(  # type: ignore[no-untyped-def]
+    table, max_norm, queries, metric, order, first, last,
+    bucket_ids, scores, n_probe, fill, max_candidates, exclude, filter_mode, mask, allowed,
+    distances, ids, candidates, truncated,
+):  # fmt: skip
+    """Answer some queries: check, plan, scan and finish.
+
+    ``max_norm`` is the largest norm of an entry; the arguments from ``order`` to ``allowed`` are
+    those of :func:`plan_visits`. The result goes into float32[q, n], int64[q, n], int64[q] and
+    bool[q]. Returns ``DONE``, or why not; then contents of the result are undefined.
+    """
+    n_queries, dim = queries.shape
+    errors = np.empty(n_queries)
+    for local in range(first, last):
+        q = order[local] if order.shape[0] > 0 else local
+        square = sum_of_squares(queries, q)
+        if not square < np.inf:
+            return BAD_INPUT
+        for k in range(bucket_ids.shape[1]):
+            if bucket_ids[q, k] < 0 or bucket_ids[q, k] > table[layout.MAX_BUCKET_ID]:
+                return BAD_INPUT
+        errors[q] = 1e-36
+        if metric == INNER_PRODUCT:
+            errors[q] = inner_product_error(square, max_norm, dim)
+    one_by_one = counts_one_by_one(table, exclude, filter_mode, max_candidates)
+    if one_by_one and not _has_checked_ids(table):
+        return UNCHECKED
+    visits = plan_visits(
+        table, order, first, last, ids.shape[1], bucket_ids, scores, n_probe, fill,
+        max_candidates, exclude, filter_mode, mask, allowed, candidates, truncated,
+    )  # fmt: skip
+    if not _has_checked_blocks(table, visits):
+        return UNCHECKED
+    sizes = np.zeros(n_queries, dtype=np.int64)
+    if visits.shape[0] > 0:
+        search_segments(
+            table, visits, queries, metric, errors, exclude, filter_mode, mask, allowed,
+            distances, ids, sizes,
+        )  # fmt: skip
+    for local in range(first, last):
+        q = order[local] if order.shape[0] > 0 else local
+        finish(distances, ids, q, sizes[q], metric)
+    return DONE

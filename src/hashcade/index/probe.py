@@ -1,0 +1,192 @@
+"""Through the bucket tree: the buckets with the best sums of slot scores, and the best slots.
+
+Sums of scores are float64 and run from level 1 down. Floating-point addition is monotone, so a
+bound that is added up in the same order is never below a sum that it bounds, and the search
+through the tree gives exactly what scoring all buckets would give. Equal sums: the lower id first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hashcade._kernels import helper
+from hashcade.index import layout
+from hashcade.index.layout import int32s, int64s
+
+# -- small tools ---------------------------------------------------------------------------------
+
+
+@helper()
+def first_not_below(values, value):  # type: ignore[no-untyped-def]
+    """Return the first position in a sorted int64 array whose value is at least ``value``."""
+    low = 0
+    high = values.shape[0]
+    while low < high:
+        middle = (low + high) >> 1
+        if values[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@helper()
+def stable_argsort(keys):  # type: ignore[no-untyped-def]
+    """Return the order of float64 keys by merging; equal keys stay in the order they came in."""
+    n = keys.shape[0]
+    order = np.empty(n, dtype=np.int64)
+    for at in range(n):
+        order[at] = at
+    if n < 2:
+        return order
+    other = np.empty(n, dtype=np.int64)
+    run = 1
+    while run < n:
+        for low in range(0, n, 2 * run):
+            left, middle = low, min(low + run, n)
+            right, high = middle, min(low + 2 * run, n)
+            for at in range(low, high):
+                if left < middle and (right == high or keys[order[left]] <= keys[order[right]]):
+                    other[at] = order[left]
+                    left += 1
+                else:
+                    other[at] = order[right]
+                    right += 1
+        order, other = other, order
+        run *= 2
+    return order
+
+
+# -- the n_probe best buckets -----------------------------------------------------------------
+
+
+@helper()
+def _push(values, nodes, size, value, node):  # type: ignore[no-untyped-def]
+    """Push onto a heap with the largest value at its root; of equal values the lower node."""
+    hole = size
+    while hole > 0:
+        parent = (hole - 1) >> 1
+        if values[parent] > value or (values[parent] == value and nodes[parent] < node):
+            break
+        values[hole] = values[parent]
+        nodes[hole] = nodes[parent]
+        hole = parent
+    values[hole] = value
+    nodes[hole] = node
+
+
+@helper()
+def _pop(values, nodes, size):  # type: ignore[no-untyped-def]
+    """Remove the root of a heap of ``size``; the heap is then one shorter."""
+    last = size - 1
+    value, node = values[last], nodes[last]
+    hole = 0
+    while True:
+        child = 2 * hole + 1
+        if child >= last:
+            break
+        if child + 1 < last and (
+            values[child + 1] > values[child]
+            or (values[child + 1] == values[child] and nodes[child + 1] < nodes[child])
+        ):
+            child += 1
+        if value > values[child] or (value == values[child] and node < nodes[child]):
+            break
+        values[hole] = values[child]
+        nodes[hole] = nodes[child]
+        hole = child
+    values[hole] = value
+    nodes[hole] = node
+
+
+@helper()
+def best_buckets(scores, query, n_probe, table):  # type: ignore[no-untyped-def]
+    """Find the ``n_probe`` occupied buckets with the largest sums of a query's slot scores.
+
+    ``scores`` : float64[q, depth, width]; ``table`` is described in ``layout.py``. Returns numbers
+    of buckets, best first, and how many buckets' sums were computed on the way.
+    """
+    depth, n_nodes, n_buckets = table[layout.DEPTH], table[layout.N_NODES], table[layout.N_BUCKETS]
+    live = int64s(table[layout.LIVE], n_buckets)
+    level_starts = int64s(table[layout.LEVEL_STARTS], depth + 1)
+    slots = int32s(table[layout.SLOTS], n_nodes)
+    last_start = level_starts[depth - 1]
+    children = int64s(table[layout.CHILDREN], last_start + 1)
+    n_probe = min(n_probe, n_buckets)
+    best_of = np.empty(depth)
+    for level in range(depth):
+        best_of[level] = scores[query, level, 0]
+        for slot in range(1, scores.shape[2]):
+            best_of[level] = max(best_of[level], scores[query, level, slot])
+    # The best so far: negated sums and negated numbers, so that the root is the worst of them
+    # and, of equal sums, the one with the highest id.
+    sums = np.empty(n_probe + 1)
+    numbers = np.empty(n_probe + 1, dtype=np.int64)
+    # Typed: a plain constant would have functions compiled once more, for this value alone.
+    size = np.int64(0)
+    n_scored = 0
+    # Open nodes by their bound. Node -1 is the root; partial[] is the sum so far.
+    open_bound = np.empty(last_start + 1)
+    open_node = np.empty(last_start + 1, dtype=np.int64)
+    partial = np.empty(last_start + 1)
+    open_bound[0] = np.inf
+    open_node[0] = -1
+    n_open = np.int64(1)
+    while n_open > 0 and n_probe > 0:
+        bound, node = open_bound[0], open_node[0]
+        # At a bound equal to the worst sum there may be an equal sum with a lower id.
+        if size == n_probe and bound < -sums[0]:
+            break
+        _pop(open_bound, open_node, n_open)
+        n_open -= 1
+        if node < 0:
+            level = 0
+            low, high = np.int64(0), level_starts[1]
+            so_far = 0.0
+        else:
+            level = 1  # of the children
+            while level_starts[level] <= node:  # ends: the node is not of the last level
+                level += 1
+            low, high = children[node], children[node + 1]
+            so_far = partial[node]
+        for child in range(low, high):
+            total = so_far + scores[query, level, slots[child]]
+            if level == depth - 1:
+                bucket = child - last_start
+                if live[bucket] == 0:
+                    continue
+                n_scored += 1
+                if size == n_probe:
+                    if total < -sums[0] or (total == -sums[0] and bucket > -numbers[0]):
+                        continue
+                    _pop(sums, numbers, size)
+                    size -= 1
+                _push(sums, numbers, size, -total, -bucket)
+                size += 1
+                continue
+            bound = total
+            for below in range(level + 1, depth):
+                bound += best_of[below]
+            if size == n_probe and bound < -sums[0]:
+                continue
+            partial[child] = total
+            _push(open_bound, open_node, n_open, bound, child)
+            n_open += 1
+    best = np.empty(size, dtype=np.int64)
+    for rest in range(size, 0, -1):
+        best[rest - 1] = -numbers[0]
+        _pop(sums, numbers, rest)
+    return best, n_scored
+
+
+@helper()
+def sort_children(scores, query, level, slots, first, last, walk):  # type: ignore[no-untyped-def]
+    """Write children ``first..last - 1`` into ``walk[level]``: best first, then lowest slot."""
+    values = np.empty(last - first)
+    for child in range(first, last):
+        values[child - first] = -scores[query, level, slots[child]]
+    order = stable_argsort(values)
+    for k in range(last - first):
+        walk[level, k] = first + order[k]
+    walk[level, walk.shape[1] - 2] = last - first
+    walk[level, walk.shape[1] - 1] = 0
