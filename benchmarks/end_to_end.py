@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
@@ -32,9 +31,12 @@ from _timing import machine, versions
 from threadpoolctl import threadpool_limits
 
 from hashcade import Hasher, HashIndex
-from hashcade.reproduce._run import Experiment
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))  # for experiments, which is not installed
+from experiments.__main__ import default_data, default_work  # noqa: E402
+from experiments.run import Experiment  # noqa: E402
+
 RESULTS = ROOT / "docs" / "results"
 N_NEIGHBORS = 10
 PROBES = (1, 2, 3, 4, 6, 8)
@@ -245,16 +247,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, help="of the small head, to see that it runs")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--work", type=Path, help="as for hashcade reproduce")
+    parser.add_argument("--work", type=Path, help="as for python -m experiments")
     options = parser.parse_args()
-    data = Path(os.environ.get("HASHCADE_DATA", ROOT.parent / "shared" / "data"))
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hashcade"
-    work = options.work or cache / "reproduce"
-
-    running = Experiment.load("cifar100", options.preset, data=data, work=work)
-    base = running.base("npairs", 0)
-    (job,) = (j for j in running.jobs([0], ["ours+", "npairs", "k1"]) if not j.change)
-    table = running.fitted(job)
+    work = options.work or default_work()
+    experiment = Experiment.load("cifar100", options.preset, data=default_data(), work=work)
+    base = experiment.base("npairs", 0)
+    (job,) = (j for j in experiment.jobs([0], ["ours+", "npairs", "k1"]) if not j.change)
+    table = experiment.fitted(job)
     vectors, queries = base.train_vectors, base.test_vectors
     searches: dict[tuple[str, str], Search] = {}
     arguments = (vectors, queries)
@@ -269,11 +268,11 @@ def main() -> int:
     here = machine()
     packages = versions("hashcade", "faiss-cpu", "usearch", "torch")
     about = (
-        f"{running.world.name}, {len(vectors):,} × {vectors.shape[1]} base embeddings (preset "
+        f"{experiment.dataset.name}, {len(vectors):,} × {vectors.shape[1]} base embeddings (preset "
         f"{options.preset}, npairs), {len(queries):,} queries in one batch, one thread, median of "
         f"{options.rounds} rounds. {here['cpu']}; "
         + ", ".join(f"{name} {value}" for name, value in packages.items())
-        + f". {running.world.note}"
+        + f". {experiment.dataset.note}"
     )
     command = "python benchmarks/end_to_end.py" + (
         "" if options.preset == "transfer" else f" --preset {options.preset}"
