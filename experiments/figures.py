@@ -85,8 +85,8 @@ def plot_precision_speedup(
     stored = list(rows)
     canvas = Figure(figsize=(5.2 * len(metrics), 4.4), layout="constrained")
     for axes, name in zip(np.ravel(canvas.subplots(1, len(metrics))), metrics, strict=True):
-        drawn = curve_points(stored, loss=loss, database=database, metric=name)
-        for method, points in drawn.items():
+        curves = curve_points(stored, loss=loss, database=database, metric=name)
+        for method, points in curves.items():
             colour, marker = _STYLES[method]
             if method == "metric":
                 axes.axhline(points[0][1], color=colour, linewidth=0.8, linestyle=":")

@@ -18,7 +18,7 @@ def paper_metrics(
 ) -> Mapping[str, float]:
     """Metrics of one row of the paper's tables; empty if the paper has no such row.
 
-    Exhaustive search has one row for all sparsities. ``nmi`` is known at sparsity 1.
+    Exhaustive search has one row for all sparsities. There is an ``nmi`` at sparsity 1 only.
 
     Examples
     --------

@@ -48,7 +48,7 @@ def draw_tree(
             return "0.6"
         return _COLOURS[int(np.searchsorted(branches, slot)) % len(_COLOURS)]
 
-    # ---- branches: a node stands in the middle of its leaves, level by level
+    # ---- branches: a node is drawn in the middle of its leaves, level by level
     for level in range(shape.depth):
         for node in np.unique(paths[:, : level + 1], axis=0):
             below = np.flatnonzero((paths[:, : level + 1] == node).all(axis=1))
@@ -79,9 +79,9 @@ def draw_tree(
     shown = "" if len(ids) == n_occupied else f", {len(ids)} of them shown"
     figure.suptitle(f"{n_occupied} occupied of {shape.n_buckets} buckets{shown}", fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=130)
-    with Image.open(drawn) as picture:  # 256 colours: half the file, and no visible difference
+    png = io.BytesIO()
+    figure.savefig(png, dpi=130)
+    with Image.open(png) as picture:  # 256 colours: half the file, and no visible difference
         picture.convert("RGB").quantize(256).save(path, format="PNG", optimize=True)
     return figure
 

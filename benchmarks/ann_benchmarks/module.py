@@ -2,7 +2,7 @@
 
 The benchmark has no labels, so groups of near items stand in for classes: k-means gives each item
 a group, and the table learns to tell the groups apart. With labels the table is what it was made
-for, see ``hashcade reproduce``.
+for, see ``python -m experiments``.
 """
 
 import numpy as np
