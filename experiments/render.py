@@ -58,6 +58,8 @@ def write_page(out: Path, name: str, rows: Sequence[ResultRow], *, title: str) -
     ``rows`` are all stored rows of one experiment and preset; ``title`` is the heading of a page
     that does not exist yet.
     """
+    page = out / f"{name}.md"
+    before, after = surrounding_text(page, title)
     experiment, preset = rows[0].key.experiment, rows[0].key.preset
     notes = {row.details.get("data", {}).get("note", "") for row in rows} - {""}
     seeds = sorted({row.key.seed for row in rows})
@@ -73,8 +75,8 @@ def write_page(out: Path, name: str, rows: Sequence[ResultRow], *, title: str) -
     else:
         blocks += _search_blocks(out, name, rows, tables, is_comparable=not notes)
     blocks += _time_blocks(rows)
-    page = out / f"{name}.md"
-    write_whole(page, insert_generated(page, "\n\n".join(blocks), title=title))
+    text = "\n\n".join(blocks)
+    write_whole(page, f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
     if tables:
         write_whole(out / f"{name}.tex", "\n".join(table.to_latex() for table in tables))
         plain = [table.to_plain() for table in tables]
@@ -82,22 +84,21 @@ def write_page(out: Path, name: str, rows: Sequence[ResultRow], *, title: str) -
     return page
 
 
-def insert_generated(page: Path, text: str, *, title: str) -> str:
-    """The text of a page with a new generated part; the rest of it stays.
+def surrounding_text(page: Path, title: str) -> tuple[str, str]:
+    """The text before and after the generated part of a page.
 
     A page without the two markers is an error: hand-written text is never overwritten.
     """
-    before, after = f"# {title}\n\n", "\n"
-    if page.is_file():
-        content = page.read_text("utf-8")
-        start, end = content.find(BEGIN), content.find(END)
-        if not 0 <= start < end or content.count(BEGIN) != 1 or content.count(END) != 1:
-            raise DataError(
-                f"{page} has no generated part to replace",
-                hint=f"put the lines {BEGIN} and {END} where it belongs, or remove the page",
-            )
-        before, after = content[:start], content[end + len(END) :]
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+    if not page.is_file():
+        return f"# {title}\n\n", "\n"
+    content = page.read_text("utf-8")
+    start, end = content.find(BEGIN), content.find(END)
+    if not 0 <= start < end or content.count(BEGIN) != 1 or content.count(END) != 1:
+        raise DataError(
+            f"{page} has no generated part to replace",
+            hint=f"put the lines {BEGIN} and {END} where it belongs, or remove the page",
+        )
+    return content[:start], content[end + len(END) :]
 
 
 # -- parts of pages ----------------------------------------------------------------------------
