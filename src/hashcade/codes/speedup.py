@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import comb
 
-from hashcade.codes._shape import CodeShape
+from hashcade.codes.shape import CodeShape
 
 
 def expected_speedup(shape: CodeShape, *, limit: bool = False) -> float:

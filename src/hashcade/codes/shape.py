@@ -8,13 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.codes._check import (
-    as_array,
-    checked_codes,
-    checked_count,
-    checked_sparsity,
-    name_rows,
-)
+from hashcade._validate import as_array, checked_count, name_rows
+from hashcade.codes.checks import checked_codes, checked_sparsity
 
 _MAX_BUCKETS = 2**63 - 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.codes._check import checked_codes
+from hashcade.codes.checks import checked_codes
 
 
 def relabel_by_code(class_codes: npt.ArrayLike) -> npt.NDArray[np.int64]:

@@ -8,7 +8,8 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.codes._check import checked_codes, checked_groups, checked_penalty, checked_scores
+from hashcade._validate import checked_number
+from hashcade.codes.checks import checked_codes, checked_groups, checked_scores
 
 
 def code_energy(
@@ -54,8 +55,8 @@ def code_energy(
     """
     scores = checked_scores(class_scores)  # (n_classes, width)
     codes = checked_codes(class_codes, scores.shape)  # (n_classes, width)
-    alpha = checked_penalty("sibling_penalty", sibling_penalty)
-    beta = checked_penalty("collision_penalty", collision_penalty)
+    alpha = checked_number("sibling_penalty", sibling_penalty)
+    beta = checked_number("collision_penalty", collision_penalty)
 
     n_siblings = 0
     if sibling_groups is not None:
