@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hashcade._kernels import inner_kernel
+from hashcade._kernels import helper
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -24,7 +24,7 @@ _FEW = 4  # units in a row, up to which filling it anew beats updating it
 _INF = np.inf
 
 
-@inner_kernel()
+@helper()
 def offer(
     u: int,
     row: int,
@@ -51,7 +51,7 @@ def offer(
         mover[row, k] = u if better else mover[row, k]
 
 
-@inner_kernel()
+@helper()
 def offer_slot(
     u: int,
     row: int,
@@ -77,7 +77,7 @@ def offer_slot(
         mover[row, k] = u
 
 
-@inner_kernel()
+@helper()
 def rebuild_row(
     row: int,
     q: int,
@@ -105,7 +105,7 @@ def rebuild_row(
         u = next_in_row[u]
 
 
-@inner_kernel()
+@helper()
 def refresh(
     row: int,
     q: int,
@@ -137,7 +137,7 @@ def refresh(
     mover[row, k] = best_unit
 
 
-@inner_kernel()
+@helper()
 def withdraw(
     u: int,
     row: int,
@@ -176,14 +176,14 @@ def withdraw(
 # -- lists -----------------------------------------------------------------------------------------
 
 
-@inner_kernel()
+@helper()
 def link_unit(u: int, name: int, first: Ints, following: Ints) -> None:
     """Put a unit at the front of a linked list."""
     following[u] = first[name]
     first[name] = u
 
 
-@inner_kernel()
+@helper()
 def unlink_unit(u: int, name: int, first: Ints, following: Ints) -> None:
     """Take a unit out of a linked list."""
     if first[name] == u:
@@ -195,14 +195,14 @@ def unlink_unit(u: int, name: int, first: Ints, following: Ints) -> None:
     following[before] = following[u]
 
 
-@inner_kernel()
+@helper()
 def append(item: int, items: Ints, n_items: Ints, row: int) -> None:
     """Append to a row of an array that is filled from the left."""
     items[row, n_items[row]] = item
     n_items[row] += 1
 
 
-@inner_kernel()
+@helper()
 def remove(item: int, items: Ints, n_items: Ints, row: int) -> None:
     """Remove from such a row; the last one takes the place."""
     n_items[row] -= 1

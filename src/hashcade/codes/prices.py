@@ -30,7 +30,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hashcade._kernels import inner_kernel, kernel
+from hashcade._kernels import helper, kernel
 from hashcade.codes.ranking import move_in_list, rank_slot, rank_slot_roughly, unpack
 
 Floats = npt.NDArray[np.float64]
@@ -252,7 +252,7 @@ def estimate_prices(
     return slot_price, pair_price, best_slots
 
 
-@inner_kernel()
+@helper()
 def _level(n_units: int, n_slots: int, step: float) -> float:
     """Price level at which slots whose units cost 0, step, 2·step, ... sell n_units together."""
     full_rounds = n_units // n_slots
@@ -261,7 +261,7 @@ def _level(n_units: int, n_slots: int, step: float) -> float:
     return step * (full_rounds - 0.5)  # any level within the step will do: its middle
 
 
-@inner_kernel()
+@helper()
 def _net_values(
     q: int,
     columns: Floats,
@@ -281,7 +281,7 @@ def _net_values(
             out[p] = columns[q, p] - pair_price[h, q]
 
 
-@inner_kernel()
+@helper()
 def _correct(
     choice: Ints,
     sparsity: int,
@@ -344,14 +344,14 @@ def _correct(
                 pair_price[h, q] = -_INF
 
 
-@inner_kernel()
+@helper()
 def _change(demand: float, supply: float, slack: float, unit_step: float) -> float:
     """Change of a price that brings supply, rising with it, and demand, falling, together."""
     leaving = max(max(demand, supply), 1.0) / slack if slack > 0.0 else _INF
     return (demand - supply) / (leaving + 1.0 / unit_step)
 
 
-@inner_kernel()
+@helper()
 def _mean_gap(last_bought: Floats, next_best: Floats) -> float:
     gap = 0.0
     for p in range(last_bought.size):
@@ -359,7 +359,7 @@ def _mean_gap(last_bought: Floats, next_best: Floats) -> float:
     return gap / last_bought.size
 
 
-@inner_kernel()
+@helper()
 def _margins(net: Floats, last_bought: Floats, next_best: Floats, out: Floats) -> None:
     # Bought (net value at least that of the last bought slot): the alternative is the next best
     # slot. Not bought: it would have to push out the last bought one.
@@ -368,13 +368,13 @@ def _margins(net: Floats, last_bought: Floats, next_best: Floats, out: Floats) -
         out[p] = net[p] - alternative
 
 
-@inner_kernel()
+@helper()
 def _touched(net: Floats, new_net: Floats, next_best: Floats, out: Floats) -> None:
     for p in range(net.size):
         out[p] = max(net[p], new_net[p]) - next_best[p]
 
 
-@inner_kernel(forceinline=True)
+@helper(forceinline=True)
 def _insert_bid(bid: Floats, first: int, n: int, b: float) -> None:
     i = first + n
     while i > first and bid[i - 1] < b:
@@ -383,7 +383,7 @@ def _insert_bid(bid: Floats, first: int, n: int, b: float) -> None:
     bid[i] = b
 
 
-@inner_kernel()
+@helper()
 def _sell(key: Floats, n_keys: int, step: float) -> tuple[int, float, float]:
     """Sell as many units as there are keys above the cost of the last one.
 
@@ -424,7 +424,7 @@ def _sell(key: Floats, n_keys: int, step: float) -> tuple[int, float, float]:
     return n_sold, lowest_sold, highest_unsold
 
 
-@inner_kernel()
+@helper()
 def _count_above(key: Floats, n_keys: int, price: float) -> int:
     n = 0
     for i in range(n_keys):

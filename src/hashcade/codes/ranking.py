@@ -8,13 +8,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hashcade._kernels import inner_kernel
+from hashcade._kernels import helper
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-@inner_kernel()
+@helper()
 def rank_slot_roughly(net: Floats, q: int, n_bits: int, value: Floats) -> None:
     """Insert one slot into the ranked list of every class, with its number in the last bits.
 
@@ -33,7 +33,7 @@ def rank_slot_roughly(net: Floats, q: int, n_bits: int, value: Floats) -> None:
             net[p] = w if v > w else v
 
 
-@inner_kernel()
+@helper()
 def unpack(value: Floats, n_bits: int, choice: Ints) -> None:
     """Read the slots out of the last bits."""
     bits = value.view(np.int64)
@@ -42,7 +42,7 @@ def unpack(value: Floats, n_bits: int, choice: Ints) -> None:
             choice[i, p] = bits[i, p] & ((1 << n_bits) - 1)
 
 
-@inner_kernel()
+@helper()
 def rank_slot(moved: Floats, q: int, value: Floats, choice: Ints, carried: Ints) -> None:
     """Insert one slot into the ranked list of every class (insertion sort, all classes abreast).
 
@@ -67,7 +67,7 @@ def rank_slot(moved: Floats, q: int, value: Floats, choice: Ints, carried: Ints)
                 carried[p] = s
 
 
-@inner_kernel(forceinline=True)
+@helper(forceinline=True)
 def move_in_list(
     p: int,
     q: int,
@@ -103,7 +103,7 @@ def move_in_list(
     choice[i, p] = q
 
 
-@inner_kernel(forceinline=True)
+@helper(forceinline=True)
 def rank_class(
     p: int,
     value: Floats,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hashcade._kernels import inner_kernel
+from hashcade._kernels import helper
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int64]
 UNSEEN = -1  # position of a pair that was never in the heap
 
 
-@inner_kernel(fastmath={"nnan", "nsz", "reassoc"})
+@helper(fastmath={"nnan", "nsz", "reassoc"})
 def copy(values: Floats, out: Floats) -> float:
     """Copy an array; return its largest absolute value."""
     largest = 0.0
@@ -30,7 +30,7 @@ def copy(values: Floats, out: Floats) -> float:
     return largest
 
 
-@inner_kernel()
+@helper()
 def justified(count: int, most: int, step: float, gap: float) -> int:
     """Return the number of arcs, nearest to count, that fit the price difference between ends."""
     while count > 0 and step * (count - 1) > gap:
@@ -40,7 +40,7 @@ def justified(count: int, most: int, step: float, gap: float) -> int:
     return count
 
 
-@inner_kernel(fastmath={"nnan", "nsz", "reassoc"})
+@helper(fastmath={"nnan", "nsz", "reassoc"})
 def lowest(labels: Floats) -> float:
     """Return the least label."""
     least: float = labels[0]
@@ -49,7 +49,7 @@ def lowest(labels: Floats) -> float:
     return least
 
 
-@inner_kernel()
+@helper()
 def relax_from_slot(
     node: int,
     before: float,  # distance less the price of the node that is left
@@ -71,7 +71,7 @@ def relax_from_slot(
         slot_unit[k] = mover[k] if better else slot_unit[k]
 
 
-@inner_kernel()
+@helper()
 def relax_from_pair(
     node: int,
     before: float,  # distance less the price of the node that is left
@@ -94,7 +94,7 @@ def relax_from_pair(
         slot_unit[k] = mover[k] if better else slot_unit[k]
 
 
-@inner_kernel()
+@helper()
 def relax_class(
     node: int,
     before: float,  # distance less the price of the pair that is left, plus the score there
@@ -117,7 +117,7 @@ def relax_class(
         slot_unit[k] = u if better else slot_unit[k]
 
 
-@inner_kernel()
+@helper()
 def count_closer(
     before: float,
     distance: float,
@@ -136,7 +136,7 @@ def count_closer(
     return n
 
 
-@inner_kernel()
+@helper()
 def lower_label(
     pair: int, label: float, pair_label: Floats, position: Ints, heap: Ints, n_heap: int
 ) -> int:
@@ -158,7 +158,7 @@ def lower_label(
     return n_heap
 
 
-@inner_kernel()
+@helper()
 def pop_nearest(pair_label: Floats, position: Ints, heap: Ints, n_heap: int) -> int:
     """Take the nearest pair out; return the size of the heap."""
     n_heap -= 1
