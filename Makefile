@@ -8,10 +8,9 @@ STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 DATA   ?= $(or $(HASHCADE_DATA),../shared/data)
 SEEDS  ?= 0 1 2
-REPRODUCE = $(BIN)/hashcade reproduce --data $(DATA)
-PAGES  := --output docs/results
+REPRODUCE = $(BIN)/python -m experiments --data $(DATA)
 EACH_SEED = $(SEEDS:%=--seed %)
-CODE   := src tests tools $(wildcard benchmarks)
+CODE   := src experiments tests tools $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-end-to-end bench-service docs docs-api docs-cli \
@@ -45,8 +44,8 @@ format: $(STAMP) ## ruff: mend what can be mended
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-types: $(STAMP) ## mypy --strict on src
-	$(BIN)/mypy --strict src
+types: $(STAMP) ## mypy --strict on src and experiments
+	$(BIN)/mypy --strict src experiments
 
 docs-cli: $(STAMP) ## Write docs/cli.md from the commands
 	$(BIN)/python -m hashcade.cli._reference docs/cli.md
@@ -78,29 +77,29 @@ bench-index: $(STAMP) ## The index against faiss, hnswlib and usearch; writes do
 	-$(PIP) hnswlib
 	$(BIN)/python benchmarks/index.py
 
-# Experiments of the paper. A run that was stopped goes on; what is stored is not computed again.
+# Experiments of the paper; pages in docs/results. An interrupted run resumes; stored rows stay.
 reproduce-smoke: $(STAMP) ## All experiments on digits, in two minutes; writes build/
 	for experiment in cifar100 imagenet imagenet-split ablation solver-time; do \
 	  $(REPRODUCE) $$experiment --preset smoke --output build/results --work build/work || exit 1; \
 	done
 
 reproduce-transfer: $(STAMP) ## Cifar-100 on EfficientNet-Lite0 features, three seeds
-	$(REPRODUCE) cifar100 --preset transfer $(EACH_SEED) $(PAGES)
+	$(REPRODUCE) cifar100 --preset transfer $(EACH_SEED)
 
 reproduce-cpu: $(STAMP) ## Cifar-100 from scratch on a CPU: up to 2.5 hours
-	$(REPRODUCE) cifar100 --preset cpu $(PAGES)
+	$(REPRODUCE) cifar100 --preset cpu
 
-reproduce-imagenet: $(STAMP) ## ImageNet 32×32, or the sample that is at hand
-	$(REPRODUCE) imagenet --preset transfer $(EACH_SEED) $(PAGES)
+reproduce-imagenet: $(STAMP) ## ImageNet 32×32, or the sample tiny-imagenet-32
+	$(REPRODUCE) imagenet --preset transfer $(EACH_SEED)
 
 reproduce-split: $(STAMP) ## ImageNetSplit, or its sample: classes that were never learned
-	$(REPRODUCE) imagenet-split --preset transfer $(EACH_SEED) $(PAGES)
+	$(REPRODUCE) imagenet-split --preset transfer $(EACH_SEED)
 
 reproduce-ablation: $(STAMP) ## One setting changed at a time, on Cifar-100
-	$(REPRODUCE) ablation --preset transfer $(PAGES)
+	$(REPRODUCE) ablation --preset transfer
 
 reproduce-solver: $(STAMP) ## Time of the solver beside the paper's
-	$(REPRODUCE) solver-time --preset cpu $(PAGES)
+	$(REPRODUCE) solver-time --preset cpu
 
 bench-end-to-end: $(STAMP) ## Queries a second with the hash network, against other indexes
 	-$(PIP) hnswlib
@@ -111,7 +110,7 @@ bench-service: $(STAMP) ## The service under load, under kill -9, and beside the
 
 clean: ## Remove caches and build results
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests $(wildcard benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src experiments tests $(wildcard benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## Remove .venv as well
 	rm -rf $(VENV)

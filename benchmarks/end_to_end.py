@@ -1,13 +1,13 @@
 """End to end, as a user would choose: ``make bench-end-to-end`` writes docs/results/end-to-end.
 
-Queries per second against label precision@10, one thread, in one interleaved run. The database are
-the base embeddings of the training items of Cifar-100, the queries those of all test items. Every
-method is given the query's embedding; the time for anything else it needs is counted. Ours+ needs
+Queries a second against label precision@10, one thread, in one interleaved run. The database are
+the base embeddings of the training items of Cifar-100, the queries those of all test items.
+Everybody is given the query's embedding; whatever else a method needs is counted. Ours+ needs
 slot scores, and there are two ways to them:
 
 - ``Ours+``: the hash network of the results page, from the same features that the base network
   takes to the embedding (its copy below, and its head);
-- ``Ours+ on embeddings``: a small head on the embedding itself, for users who only have embeddings.
+- ``Ours+ on embeddings``: a small head on the embedding itself, for those who have nothing else.
 
     python benchmarks/end_to_end.py                    # needs the rows of `make reproduce-transfer`
     python benchmarks/end_to_end.py --preset smoke     # to see that it runs
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
@@ -33,10 +32,11 @@ from threadpoolctl import threadpool_limits
 
 from hashcade import Hasher, HashIndex
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))
-from experiments.run import Experiment
-
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))  # for experiments, which is not installed
+from experiments.__main__ import default_data, default_work  # noqa: E402
+from experiments.run import Experiment  # noqa: E402
+
 RESULTS = ROOT / "docs" / "results"
 N_NEIGHBORS = 10
 PROBES = (1, 2, 3, 4, 6, 8)
@@ -55,14 +55,13 @@ def add_ours(
     vectors: np.ndarray, queries: np.ndarray,
 ) -> None:  # fmt: skip
     """Searches over n_probe; the time of the hash network is part of each."""
-    index = HashIndex.build(hasher.encode(train).bucket_ids, vectors, shape=hasher.shape_)
-
-    def search(n_probe: int) -> np.ndarray:
-        where = hasher.encode(test).where_to_look(n_probe)
-        return index.search(queries, n_neighbors=N_NEIGHBORS, threads=1, **where).ids
-
+    index = HashIndex.build(hasher.transform(train), vectors, shape=hasher.shape_)
     for n_probe in PROBES:
-        searches[name, f"n_probe={n_probe}"] = lambda p=n_probe: search(p)
+        searches[name, f"n_probe={n_probe}"] = lambda p=n_probe: (
+            index.search(
+                queries, scores=hasher.scores(test), n_probe=p, n_neighbors=N_NEIGHBORS, threads=1
+            ).ids
+        )
 
 
 def small_head(train: np.ndarray, labels: np.ndarray, *, steps: int | None) -> Hasher:
@@ -83,7 +82,7 @@ def add_faiss(
     flat = faiss.IndexFlatL2(dim)
     flat.add(vectors)
     searches["faiss flat", ""] = lambda: flat.search(queries, N_NEIGHBORS)[1]
-    alive: list[Any] = [flat]
+    kept: list[Any] = [flat]
     for n_lists in (64, 128, 256, 512):
         if 4 * n_lists > len(vectors):
             continue
@@ -91,7 +90,7 @@ def add_faiss(
         ivf = faiss.IndexIVFFlat(quantizer, dim, n_lists)
         ivf.train(vectors)
         ivf.add(vectors)
-        alive += [quantizer, ivf]
+        kept += [quantizer, ivf]
 
         def search_ivf(n_probe: int, ivf: Any = ivf) -> np.ndarray:
             ivf.nprobe = n_probe
@@ -103,7 +102,7 @@ def add_faiss(
     hnsw = faiss.IndexHNSWFlat(dim, 16)
     hnsw.hnsw.efConstruction = 200
     hnsw.add(vectors)
-    alive.append(hnsw)
+    kept.append(hnsw)
 
     def search_hnsw(ef: int) -> np.ndarray:
         hnsw.hnsw.efSearch = ef
@@ -111,7 +110,7 @@ def add_faiss(
 
     for ef in (10, 20, 40, 80):
         searches["faiss HNSW", f"ef={ef}"] = lambda ef=ef: search_hnsw(ef)
-    return alive
+    return kept
 
 
 def add_graphs(
@@ -204,16 +203,15 @@ def write(results: dict[str, Any], out: Path) -> None:
     free = [p for p in points if is_ours(p) and beaten_by(p, points) is None]
     names = "; ".join(f"{p['method']} {p['setting']}" for p in free) or "none"
     lines = [
-        "# End to end: queries per second, including the hash network, against precision",
+        "# End to end: queries a second with the hash network's time, against precision",
         "",
-        f"Written by `{results['command']}`. {results['about']}",
+        f"Made by `{results['command']}`. {results['about']}",
         "",
-        "![Queries per second against label precision@10](end-to-end.png)",
+        "![Queries a second against label precision@10](end-to-end.png)",
         "",
-        "Settings of hashcade that no other index dominates (at least as precise and as fast): "
-        f"{names}.",
+        f"Points of ours that no peer dominates (as precise and as fast): {names}.",
         "",
-        "| method | setting | precision@10 | µs per query | queries/s | dominated by |",
+        "| method | setting | precision@10 | µs a query | queries/s | dominated by |",
         "|---|---|---:|---:|---:|---|",
     ]
     for p in sorted(points, key=lambda p: (not is_ours(p), p["method"], p["us"])):
@@ -222,7 +220,7 @@ def write(results: dict[str, Any], out: Path) -> None:
         mark = "**" if is_ours(p) else ""
         lines.append(
             f"| {mark}{p['method']}{mark} | {p['setting']} | {p['precision']:.4f} | {p['us']:.1f} "
-            f"| {1e6 / p['us']:,.0f} | {by or ('none' if is_ours(p) else '')} |"
+            f"| {1e6 / p['us']:,.0f} | {by or ('nobody' if is_ours(p) else '')} |"
         )
     (out / "end-to-end.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -237,7 +235,7 @@ def draw(points: list[dict[str, Any]], path: Path) -> None:
         ours = method.startswith("Ours")
         axes.plot(*zip(*line, strict=True), marker="*" if ours else "o", label=method,
                   markersize=10 if ours else 4, linewidth=2 if ours else 1)  # fmt: skip
-    axes.set(xlabel="label precision@10", ylabel="queries per second, one thread", yscale="log")
+    axes.set(xlabel="label precision@10", ylabel="queries a second, one thread", yscale="log")
     axes.grid(visible=True, which="both", alpha=0.25)
     axes.legend(fontsize=7)
     figure.savefig(path, dpi=120)
@@ -251,14 +249,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--work", type=Path, help="as for python -m experiments")
     options = parser.parse_args()
-    data = Path(os.environ.get("HASHCADE_DATA", ROOT.parent / "shared" / "data"))
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hashcade"
-    work = options.work or cache / "reproduce"
-
-    running = Experiment.load("cifar100", options.preset, data=data, work=work)
-    base = running.base("npairs", 0)
-    (job,) = (j for j in running.jobs([0], ["ours+", "npairs", "k1"]) if not j.change)
-    table = running.fitted(job)
+    work = options.work or default_work()
+    experiment = Experiment.load("cifar100", options.preset, data=default_data(), work=work)
+    base = experiment.base("npairs", 0)
+    (job,) = (j for j in experiment.jobs([0], ["ours+", "npairs", "k1"]) if not j.change)
+    table = experiment.fitted(job)
     vectors, queries = base.train_vectors, base.test_vectors
     searches: dict[tuple[str, str], Search] = {}
     arguments = (vectors, queries)
@@ -266,18 +261,18 @@ def main() -> int:
     head = small_head(vectors, base.train_labels, steps=options.steps)
     add_ours(searches, "Ours+ on embeddings", head, vectors, queries, *arguments)
     say("building the peers")
-    alive = add_faiss(searches, *arguments)
+    kept = add_faiss(searches, *arguments)
     add_graphs(searches, *arguments)
     points = measure(searches, base.train_labels, base.test_labels, options.rounds)
-    del alive
-    hardware = machine()
+    del kept
+    here = machine()
     packages = versions("hashcade", "faiss-cpu", "usearch", "torch")
     about = (
-        f"{running.dataset.name}, {len(vectors):,} × {vectors.shape[1]} base embeddings (preset "
+        f"{experiment.dataset.name}, {len(vectors):,} × {vectors.shape[1]} base embeddings (preset "
         f"{options.preset}, npairs), {len(queries):,} queries in one batch, one thread, median of "
-        f"{options.rounds} rounds. {hardware['cpu']}; "
+        f"{options.rounds} rounds. {here['cpu']}; "
         + ", ".join(f"{name} {value}" for name, value in packages.items())
-        + f". {running.dataset.note}"
+        + f". {experiment.dataset.note}"
     )
     command = "python benchmarks/end_to_end.py" + (
         "" if options.preset == "transfer" else f" --preset {options.preset}"

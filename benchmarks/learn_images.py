@@ -32,24 +32,18 @@ import torch
 from _timing import machine, versions
 
 from hashcade import Hasher
-from hashcade.data import load_cifar100
 
 ROOT = Path(__file__).resolve().parents[1]
-ARCHIVES = ("cifar-100-python", "cifar-100-python.tar.gz", "cifar-100-python.tar.xz")
+sys.path.append(str(ROOT))  # for experiments, which is not installed
+from experiments.__main__ import default_data, default_work  # noqa: E402
+from experiments.datasets import load_dataset  # noqa: E402
+
 RUNS = [(network, loss) for network in ("stride", "nin") for loss in ("npairs", "triplet")]
 PROBE_STEPS = 12
 BASE_PART = 0.75  # of the time; the hash stage only fine-tunes
 TRAINING_PART = 0.9  # of the time; the rest is left for validation
 WORK = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hashcade" / "bench-learn"
 RESULTS = ROOT / "docs" / "results"
-
-
-def find_data() -> Path:
-    folder = Path(os.environ.get("HASHCADE_DATA", ROOT.parent / "shared" / "data"))
-    for name in ARCHIVES:
-        if (folder / name).exists():
-            return folder / name
-    sys.exit(f"{folder} has none of {', '.join(ARCHIVES)}: set HASHCADE_DATA to a folder that has")
 
 
 def settings_of(network: str, loss: str) -> dict[str, Any]:
@@ -160,7 +154,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=WORK, help=f"default: {WORK}")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the page")
     arguments = parser.parse_args()
-    data = load_cifar100(find_data())
+    data = load_dataset("cifar100", "cpu", default_data(), default_work()).train
     torch.set_num_threads(2)
     speeds = {}
     for network, loss in RUNS:

@@ -4,30 +4,22 @@ import doctest
 import importlib
 import pkgutil
 
-import hashcade.neighbors
 import pytest
 
-import hashcade.baselines
 import hashcade.codes
 import hashcade.data
 import hashcade.evaluate
 import hashcade.index
 import hashcade.learn
-import hashcade.report
-import hashcade.reproduce
 
 MODULES = sorted(
     m.name
     for package in (
-        hashcade.baselines,
         hashcade.codes,
         hashcade.data,
         hashcade.evaluate,
         hashcade.index,
         hashcade.learn,
-        hashcade.neighbors,
-        hashcade.report,
-        hashcade.reproduce,
     )
     for m in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
 )

@@ -8,10 +8,7 @@ import inspect
 import sys
 from pathlib import Path
 
-PACKAGES = [
-    "codes", "data", "index", "learn", "baselines", "evaluate", "neighbors", "report", "reproduce",
-    "serve", "errors",
-]  # fmt: skip
+PACKAGES = ["codes", "data", "index", "learn", "evaluate", "sklearn", "serve", "errors"]
 HEAD = """# Python reference
 
 Made from the docstrings by `make docs-api`. `from hashcade import ...` has the names that most

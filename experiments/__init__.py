@@ -1,0 +1,10 @@
+"""The laboratory: the experiments of the paper, computed again and shown beside its tables.
+
+``python -m experiments cifar100 --preset transfer`` from the root of a clone. Not in the wheel, and
+nothing in ``src`` knows of it. Read in this order:
+
+- ``presets``, ``jobs``: all settings, and which tables are fitted with them.
+- ``datasets``, ``base_network``, ``baselines``: what they are fitted on, and the methods.
+- ``run``, ``cache``, ``rows``: compute what is missing, and store it.
+- ``paper``, ``tables``, ``figures``, ``verdicts``, ``render``: from stored rows to a page.
+"""
