@@ -53,6 +53,8 @@ def new_file(path: Path) -> Iterator[Path]:
     path = path.absolute()
     temporary = path.with_name(f".{path.stem}.new-{os.getpid()}{path.suffix}")
     with storage_errors(f"cannot write {path}"):
+        if path.exists() and not path.is_file():  # a directory, or a device such as /dev/null
+            raise StorageError(f"{path} exists and is not a file", hint="choose another path")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             yield temporary
@@ -83,6 +85,8 @@ def new_directory(path: Path) -> Iterator[Path]:
     path = path.resolve() if path.is_symlink() else path.absolute()  # the link stays a link
     temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
     with storage_errors(f"cannot write {path}"):
+        if os.path.lexists(path) and not path.is_dir():
+            raise StorageError(f"{path} exists and is not a directory", hint="choose another path")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(temporary, ignore_errors=True)

@@ -73,6 +73,24 @@ def test_there_is_never_a_moment_with_nothing_at_the_path(tmp_path):
     assert watcher.communicate(timeout=30)[0] == "0\n"
 
 
+def test_only_a_file_is_replaced_by_a_file_and_a_directory_by_a_directory(tmp_path):
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("directory", "pipe"):
+        with pytest.raises(StorageError, match="is not a file"):
+            replace_file(tmp_path / name, "content")
+    for name in ("file", "pipe"):
+        with (
+            pytest.raises(StorageError, match="is not a directory"),
+            new_directory(tmp_path / name),
+        ):
+            pass
+    assert (tmp_path / "directory").is_dir()
+    assert (tmp_path / "pipe").is_fifo()
+    assert len(os.listdir(tmp_path)) == 3
+
+
 def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
