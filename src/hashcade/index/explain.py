@@ -35,9 +35,9 @@ def explain(
         n_candidates = 0
         for segment_number, start, stop in parts:
             view = snapshot.views[segment_number]
-            here = view.segment.ids[view.live_entries(start, stop)]
-            n_candidates += len(here)
-            for item in here[np.isin(here, ids)].tolist():
+            visited = view.segment.ids[view.live_entries(start, stop)]
+            n_candidates += len(visited)
+            for item in visited[np.isin(visited, ids)].tolist():
                 sources[item].append(bucket)
         path = snapshot.shape.paths(bucket).tolist()
         total = None

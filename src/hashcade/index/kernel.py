@@ -186,11 +186,16 @@ def rerank(  # type: ignore[no-untyped-def]
     rows, values, k, n_rows, bound, queries, q, metric, vectors, ids, several, keys, names, size
 ):
     """Rank what is left exactly and put the best into the heap; return its size."""
-    room = keys.shape[1]
-    for j in range(n_rows):
-        if values[k, j] > bound:  # which came down since
-            continue
-        item_id = ids[rows[k, j]]
+    room, half = keys.shape[1], rows.shape[1] >> 1
+    n_near = 0
+    for j in range(n_rows):  # the bound came down since
+        if not values[k, j] > bound:
+            rows[k, n_near] = rows[k, j]
+            n_near += 1
+    for j in range(n_near):  # all ids first: reads that do not wait for each other
+        rows[k, half + j] = ids[rows[k, j]]
+    for j in range(n_near):
+        item_id = rows[k, half + j]
         key = exact_key(vectors, rows[k, j], queries, q, metric)
         if size == room and not _worse(keys[q, 0], names[q, 0], key, item_id):
             continue
@@ -300,7 +305,7 @@ def search_segments(  # type: ignore[no-untyped-def]
     tile: Any = min(-(-longest // CHUNK) * CHUNK, _TILE)  # whole chunks
     fast = np.empty((lanes, tile), dtype=np.float32)
     nearest = np.empty((lanes, tile // CHUNK), dtype=np.float32)
-    rows = np.empty((lanes, longest), dtype=np.int64)
+    rows = np.empty((lanes, 2 * longest), dtype=np.int64)  # and the ids of those to be ranked
     values = np.empty((lanes, longest), dtype=np.float32)
     heaps = np.empty((lanes, room + 1), dtype=np.float32)
     bounds = np.empty(4, dtype=np.float32)
