@@ -1,0 +1,33 @@
+"""``hashcade warmup``."""
+
+from __future__ import annotations
+
+import time
+
+from hashcade.cli import options as opt
+from hashcade.cli.outputs import print_json
+
+
+def warmup(as_json: opt.Json = False) -> None:
+    """Compile all kernels now, so that no later command has to.
+
+    They are cached on disk, once per installation.
+
+    \b
+    Examples:
+      hashcade warmup
+    """
+    start = time.perf_counter()
+    from hashcade._kernels import compilation_seconds
+    from hashcade.codes import warmup as warm_codes
+    from hashcade.index import warmup as warm_index
+
+    warm_codes()
+    warm_index()
+    seconds, compiling = time.perf_counter() - start, compilation_seconds()
+    if as_json:
+        print_json({"seconds": seconds, "compilation_seconds": compiling})
+    elif compiling < 0.5:
+        print(f"ready: all kernels were compiled before (checked in {seconds:.1f} s)")
+    else:
+        print(f"ready: compiled all kernels in {compiling:.1f} s")
