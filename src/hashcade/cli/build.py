@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from hashcade.cli import options as opt
-from hashcade.cli.inputs import encode_items, labels_of, load_model, model_path, read_data, root_of
+from hashcade.cli.inputs import labels_of, load_model, model_path, read_and_encode, root_of
 from hashcade.cli.outputs import (
     TABLE,
     new_result,
@@ -17,9 +17,6 @@ from hashcade.cli.outputs import (
     refuse_existing,
 )
 from hashcade.errors import ConfigError
-
-if TYPE_CHECKING:
-    from hashcade.table import HashTable
 
 _DATA = (
     "The items: as for hashcade fit, but labels are not needed. Or a file made by hashcade "
@@ -52,50 +49,36 @@ def build(
       hashcade build model/ codes.npz -o table/        from hashcade encode
     """
     refuse_existing(output, TABLE, force=force)
+    from hashcade.table import MODEL_DIR, HashTable
+
     codes = _read_codes(data)
     if codes is not None:
-        table = _from_codes(codes, data, model, metric)
+        table = HashTable.from_parts(None, *_from_codes(codes, data, model, metric))
     else:
         hasher = load_model(model)
-        found = read_data(
-            data, size=hasher.config_.image_size, split=split, items=items, labels=labels,
-            skip_bad=skip_bad, quiet=quiet,
+        found, encoded = read_and_encode(
+            hasher, model, data, split=split, items=items, labels=labels, skip_bad=skip_bad,
+            quiet=quiet,
         )  # fmt: skip
-        encoded = encode_items(hasher, found, model, quiet=quiet)
-        from hashcade.table import HashTable
-
         table = HashTable.from_parts(hasher, metric=metric)
         table.add(encoded, labels=labels_of(found), names=found.names or None)
         table.catalog.data = root_of(data, split, found)
-    _write(table, model, output, force=force)
+    with new_result(output, TABLE, force=force) as new:
+        table.save(new)
+        # With its card; from codes the table was filled without the model.
+        shutil.copytree(model_path(model), new / MODEL_DIR, dirs_exist_ok=True)
     stats = table.stats()
     if as_json:
         print_json({"output": str(output), **stats})
         return
-    fields: list[tuple[str, object]] = [
+    purity = [("purity", percent(stats["purity"]))] if "purity" in stats else []
+    print_fields(
         ("table", output),
         ("items", f"{stats['n_items']:,} of dimension {stats['dim']:,}"),
         ("buckets", f"{stats['n_occupied']:,} of {stats['n_buckets']:,} are occupied"),
         ("speed-up", f"{stats['expected_speedup']:.1f} expected"),
-    ]
-    if "purity" in stats:
-        fields.append(("purity", percent(stats["purity"])))
-    print_fields(fields)
-
-
-def _write(table: HashTable, model: Path, output: Path, *, force: bool) -> None:
-    """Write the table with a copy of the model, its card included."""
-    from hashcade.cli.model_card import CARD_FILES
-    from hashcade.table import MODEL_DIR
-
-    with new_result(output, TABLE, force=force) as new:
-        table.save(new)
-        if table.hasher is None:
-            shutil.copytree(model_path(model), new / MODEL_DIR)
-            return
-        for name in CARD_FILES:
-            if (model_path(model) / name).is_file():
-                shutil.copyfile(model_path(model) / name, new / MODEL_DIR / name)
+        *purity,
+    )
 
 
 # -- codes made by hashcade encode -----------------------------------------------------------------
@@ -112,12 +95,12 @@ def _read_codes(path: Path) -> dict[str, Any] | None:
     return arrays if needed <= arrays.keys() else None
 
 
-def _from_codes(codes: dict[str, Any], data: Path, model: Path, metric: str) -> HashTable:
+def _from_codes(codes: dict[str, Any], data: Path, model: Path, metric: str) -> tuple[Any, Any]:
+    """Index and catalog."""
     from hashcade.codes import CodeShape
     from hashcade.index import HashIndex
     from hashcade.learn import model_fingerprint
     from hashcade.store import Catalog
-    from hashcade.table import HashTable
 
     expected, given = str(codes["model_fingerprint"]), model_fingerprint(model_path(model))
     if expected != given:
@@ -127,16 +110,9 @@ def _from_codes(codes: dict[str, Any], data: Path, model: Path, metric: str) -> 
             hint="give the right model, or encode again",
         )
     width, depth, sparsity = (int(number) for number in codes["shape"])
-    catalog = Catalog(metric=metric, data=Path(str(codes["data"])))
+    shape = CodeShape(width=width, depth=depth, sparsity=sparsity)
+    names = dict(enumerate(codes["names"].tolist())) if "names" in codes else None
+    catalog = Catalog(names=names, metric=metric, data=Path(str(codes["data"])))
     numbers = catalog.codes(codes.get("labels"), len(codes["vectors"]))
-    index = HashIndex.build(
-        codes["bucket_ids"],
-        codes["vectors"],
-        labels=numbers,
-        shape=CodeShape(width=width, depth=depth, sparsity=sparsity),
-    )
-    if "names" in codes:
-        import numpy as np
-
-        catalog.name_items(np.arange(len(numbers)), codes["names"].tolist())
-    return HashTable.from_parts(None, index, catalog)
+    index = HashIndex.build(codes["bucket_ids"], codes["vectors"], labels=numbers, shape=shape)
+    return index, catalog

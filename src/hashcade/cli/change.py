@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from hashcade.cli import options as opt
-from hashcade.cli.inputs import encode_items, labels_of, load_table, read_data, root_of
+from hashcade.cli.inputs import labels_of, load_table, read_and_encode, root_of
 from hashcade.cli.outputs import counted, print_fields, print_json
 
 
@@ -29,14 +29,12 @@ def add(
       hashcade add table/ new.npy --json       prints the ids
     """
     opened = load_table(table)
-    hasher = opened.hasher_or_raise()
-    found = read_data(
-        data, size=hasher.config_.image_size, split=split, items=items, labels=labels,
-        skip_bad=skip_bad, quiet=quiet,
+    found, encoded = read_and_encode(
+        opened.hasher, table, data, split=split, items=items, labels=labels, skip_bad=skip_bad,
+        quiet=quiet,
     )  # fmt: skip
-    encoded = encode_items(hasher, found, table, quiet=quiet)
     root, names = root_of(data, split, found), list(found.names)
-    if names and root != opened.catalog.data:  # names begin in the folder of the first items
+    if root != opened.catalog.data:  # names begin in the folder that the table was filled from
         names = [str(root / name) for name in names]
     ids = opened.add(encoded, labels=labels_of(found), names=names or None)
     opened.save(table)
@@ -44,9 +42,8 @@ def add(
         print_json({"table": str(table), "ids": ids.tolist(), "n_items": len(opened)})
         return
     span = f", ids {ids.min()} to {ids.max()}" if len(ids) else ""
-    print_fields(
-        [("added", counted(len(ids), "item") + span), ("table", counted(len(opened), "item"))]
-    )
+    added = counted(len(ids), "item") + span
+    print_fields(("added", added), ("table", counted(len(opened), "item")))
 
 
 def remove(
@@ -67,4 +64,5 @@ def remove(
     if as_json:
         print_json({"table": str(table), "removed": len(ids), "n_items": len(opened)})
         return
-    print_fields([("removed", counted(len(ids), "item")), ("table", counted(len(opened), "item"))])
+    removed = counted(len(ids), "item")
+    print_fields(("removed", removed), ("table", counted(len(opened), "item")))

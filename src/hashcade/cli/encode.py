@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from hashcade.cli import options as opt
-from hashcade.cli.inputs import encode_items, labels_of, load_model, model_path, read_data, root_of
-from hashcade.cli.outputs import new_result_file, print_fields, print_json, refuse_existing_file
+from hashcade.cli.inputs import labels_of, load_model, model_path, read_and_encode, root_of
+from hashcade.cli.outputs import FILE, new_result, print_fields, print_json, refuse_existing
 from hashcade.errors import ConfigError
 
 
@@ -38,13 +38,11 @@ def encode(
     """
     if output.suffix != ".npz":
         raise ConfigError(f"--output={output} must end in .npz")
-    refuse_existing_file(output, force=force)
+    refuse_existing(output, FILE, force=force)
     hasher = load_model(model)
-    found = read_data(
-        data, size=hasher.config_.image_size, split=split, items=items, labels=labels,
-        skip_bad=skip_bad, quiet=quiet,
-    )  # fmt: skip
-    encoded = encode_items(hasher, found, model, quiet=quiet)
+    found, encoded = read_and_encode(
+        hasher, model, data, split=split, items=items, labels=labels, skip_bad=skip_bad, quiet=quiet
+    )
 
     import numpy as np
 
@@ -58,14 +56,14 @@ def encode(
         "model_fingerprint": np.array(model_fingerprint(model_path(model))),
         "data": np.array(str(root_of(data, split, found))),
     }
-    names = labels_of(found)
-    if names is not None:
-        arrays["labels"] = np.array(names)
+    y = labels_of(found)
+    if y is not None:
+        arrays["labels"] = np.array(y)
     if found.names:
         arrays["names"] = np.array(found.names)
     if scores:
         arrays["scores"] = encoded.scores
-    with new_result_file(output, force=force) as new:
+    with new_result(output, FILE, force=force) as new:
         np.savez(new, **arrays)
     occupied = len(np.unique(encoded.bucket_ids))
     if as_json:
@@ -73,4 +71,4 @@ def encode(
         print_json({"output": str(output), **counts})
         return
     buckets = f"{len(found):,} in {occupied:,} of {shape.n_buckets:,} buckets"
-    print_fields([("codes", output), ("items", buckets)])
+    print_fields(("codes", output), ("items", buckets))

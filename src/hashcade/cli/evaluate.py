@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from hashcade.cli import options as opt
-from hashcade.cli.inputs import encode_items, labels_of, load_table, read_data, root_of
+from hashcade.cli.inputs import labels_of, load_table, read_and_encode, root_of
 from hashcade.cli.outputs import print_fields, print_json, print_table, say
 from hashcade.errors import ConfigError
 
@@ -44,39 +44,29 @@ def evaluate(
       hashcade evaluate table/ vectors.npy --exclude-self --json
     """
     opened = load_table(table)
-    hasher = opened.hasher_or_raise()
-    queries = read_data(
-        data, need_labels=True, size=hasher.config_.image_size, split=split, items=items,
-        labels=labels, skip_bad=skip_bad, quiet=quiet,
+    queries, encoded = read_and_encode(
+        opened.hasher, table, data, need_labels=True, split=split, items=items, labels=labels,
+        skip_bad=skip_bad, quiet=quiet,
     )  # fmt: skip
     y = labels_of(queries) or []
     if not set(y) & set(opened.catalog.classes):
-        raise ConfigError(
-            f"{queries.source} and {table} have no class in common", hint="check --labels"
-        )
+        hint = "check --labels"
+        raise ConfigError(f"{queries.source} and {table} have no class in common", hint=hint)
     if root_of(data, split, queries) == opened.catalog.data and not exclude_self:
-        say("hashcade: queries find themselves in this table; --exclude-self leaves them out")
-    encoded = encode_items(hasher, queries, table, quiet=quiet)
+        say("hashcade: queries find themselves in this table; leave them out with --exclude-self")
     counts = tuple(sorted(set(n_neighbors or (1, 10))))
+    same: dict[str, Any] = {"n_neighbors": counts, "exclude_self": exclude_self}
     protocol = "paper" if fill else "plain"
-    result = opened.evaluate(
-        encoded, y, n_neighbors=counts, n_probe=n_probe, exclude_self=exclude_self,
-        protocol=protocol, recall=recall,
-    )  # fmt: skip
-    everything = opened.evaluate(
-        encoded, y, n_neighbors=counts, n_probe=max(2, result.n_occupied),
-        exclude_self=exclude_self,
-    ).precision  # fmt: skip
+    result = opened.evaluate(encoded, y, n_probe=n_probe, protocol=protocol, recall=recall, **same)
+    everything = opened.evaluate(encoded, y, n_probe=max(2, result.n_occupied), **same).precision
     if as_json:
         exhaustive = {str(k): value for k, value in everything.items()}
         print_json({**result.to_dict(), "exhaustive_precision": exhaustive})
         return
     print_fields(
-        [
-            ("queries", f"{result.n_queries:,} from {queries.source}"),
-            ("table", f"{result.n_items:,} items in {result.n_occupied:,} buckets"),
-            ("NMI", f"{result.nmi:.1f} % of buckets and classes"),
-        ]
+        ("queries", f"{result.n_queries:,} from {queries.source}"),
+        ("table", f"{result.n_items:,} items in {result.n_occupied:,} buckets"),
+        ("NMI", f"{result.nmi:.1f} % of buckets and classes"),
     )
     head = ["neighbors", "precision %", "exhaustive %", "speed-up"]
     rows: list[list[object]] = [

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from hashcade._extras import check_extras
 from hashcade.cli import options as opt
-from hashcade.cli.inputs import described, labels_of, read_data, root_of
+from hashcade.cli.inputs import labels_of, read_data, root_of
 from hashcade.cli.outputs import (
     MODEL,
     TABLE,
@@ -20,9 +20,6 @@ from hashcade.cli.outputs import (
     say,
 )
 from hashcade.errors import ConfigError
-
-if TYPE_CHECKING:
-    from hashcade import data as _data
 
 _NO_LABELS = "Learn without labels: clusters of the embeddings take the place of classes."
 
@@ -65,35 +62,7 @@ def fit(
       hashcade fit vectors.parquet --items clip --labels kind -o table/
       hashcade fit photos/ --split train --run-dir run/ -o table/
     """
-    refuse_existing(output, TABLE, force=force)
-    if no_labels and labels is not None:
-        raise ConfigError(f"--no-labels and --labels={labels} exclude each other")
-    found = _read(
-        data, need_labels=not no_labels, size=size, split=split, items=items, labels=labels,
-        skip_bad=skip_bad, quiet=quiet,
-    )  # fmt: skip
-    settings = _settings(
-        found, setting, width=width, depth=depth, sparsity=sparsity, loss=loss, steps=steps,
-        base_steps=base_steps, device=device, random_state=seed, run_dir=run_dir,
-        backbone=backbone, verbose=not quiet,
-    )  # fmt: skip
-    from hashcade.table import MODEL_DIR, HashTable
-
-    start = time.perf_counter()
-    table = HashTable(metric=metric, **settings)
-    targets = None if no_labels else labels_of(found)
-    table.fit(found.items, targets, names=found.names or None)
-    table.catalog.data = root_of(data, split, found)
-    seconds = time.perf_counter() - start
-    with new_result(output, TABLE, force=force) as new:
-        table.save(new)
-        card = _write_card(table.hasher, found, new / MODEL_DIR, output, seconds)
-    stats = table.index.stats()
-    if as_json:
-        print_json({"output": str(output), "card": card, "stats": table.with_labels(stats)})
-        return
-    used = f"{stats['n_occupied']:,} of {stats['n_buckets']:,} are occupied"
-    print_fields([("table", output), *_data_fields(card), ("buckets", used), *_result_fields(card)])
+    _learn(TABLE, **locals())
 
 
 def train(
@@ -130,57 +99,98 @@ def train(
       hashcade train vectors.npz --width 32 --set learning_rate=0.001 -o model/
       hashcade build model/ other-photos/ -o table/
     """
-    refuse_existing(output, MODEL, force=force)
-    found = _read(
-        data, need_labels=True, size=size, split=split, items=items, labels=labels,
-        skip_bad=skip_bad, quiet=quiet,
-    )  # fmt: skip
-    settings = _settings(
-        found, setting, width=width, depth=depth, sparsity=sparsity, loss=loss, steps=steps,
-        base_steps=base_steps, device=device, random_state=seed, run_dir=run_dir,
-        backbone=backbone, verbose=not quiet,
-    )  # fmt: skip
-    from hashcade.learn import Hasher
-
-    start = time.perf_counter()
-    hasher = Hasher(**settings).fit(found.items, labels_of(found))
-    seconds = time.perf_counter() - start
-    with new_result(output, MODEL, force=force) as new:
-        hasher.save(new)
-        card = _write_card(hasher, found, new, output, seconds)
-    if as_json:
-        print_json(card)
-        return
-    model = f"{output} (fingerprint {card['fingerprint'][:12]})"
-    print_fields([("model", model), *_data_fields(card), *_result_fields(card)])
+    _learn(MODEL, **locals())
 
 
-def _read(path: Path, *, size: str, quiet: bool, **options: Any) -> _data.Items:
-    """Read the data; what is missing for it is said before."""
+def _learn(
+    kind: str,
+    data: Path,
+    output: Path,
+    *,
+    split: str | None,
+    labels: str | None,
+    size: str,
+    setting: list[str] | None,
+    backbone: str | None,
+    seed: int,
+    force: bool,
+    quiet: bool,
+    as_json: bool,
+    items: str | None,
+    skip_bad: bool,
+    no_labels: bool = False,
+    metric: str = "euclidean",
+    **settings: Any,
+) -> None:
+    """Learn, and write a table or a model; ``settings`` are those of a Hasher."""
+    refuse_existing(output, kind, force=force)
     sides = opt.image_size(size)
+    if no_labels and labels is not None:
+        raise ConfigError(f"--no-labels and --labels={labels} exclude each other")
     from hashcade.data import required_extras
 
-    check_extras(torch="train", **required_extras(path))
-    found = read_data(path, size=sides, quiet=quiet, **options)
-    if not quiet:
-        say(described(found))
-    return found
-
-
-def _settings(
-    found: _data.Items, pairs: list[str] | None, *, backbone: str | None, **settings: Any
-) -> dict[str, Any]:
-    """Settings of a Hasher; --set has NAME=VALUE, with values as in JSON, else text."""
+    check_extras(torch="train", **required_extras(data))
+    found = read_data(
+        data, need_labels=not no_labels, ignore_labels=no_labels, size=sides, split=split,
+        items=items, labels=labels, skip_bad=skip_bad, quiet=quiet,
+    )  # fmt: skip
     if backbone in ("nin", "stride") and not found.is_images:
         raise ConfigError(f"--backbone={backbone} is for images, {found.source} has embeddings")
     settings["backbone"] = backbone or ("stride" if found.is_images else None)
-    for pair in pairs or []:
+    settings |= {"random_state": seed, "verbose": not quiet, **_parsed(setting or [])}
+
+    from hashcade.cli.model_card import describe, make_card, write_card
+    from hashcade.learn import Hasher
+    from hashcade.table import MODEL_DIR, HashTable
+
+    y = labels_of(found)
+    if not quiet:
+        say(describe(found))
+    start = time.perf_counter()
+    if kind == TABLE:
+        table = HashTable(metric=metric, **settings)
+        table.fit(found.items, y, names=found.names or None)
+        table.catalog.data = root_of(data, split, found)
+        hasher, save = table.hasher, table.save
+    else:
+        hasher = Hasher(**settings).fit(found.items, y)
+        save = hasher.save
+    seconds = time.perf_counter() - start
+    with new_result(output, kind, force=force) as new:
+        save(new)
+        model = new / MODEL_DIR if kind == TABLE else new
+        card = make_card(hasher, found, model, seconds=seconds)
+        write_card(model, card, output if kind == MODEL else output / MODEL_DIR)
+    if as_json:
+        print_json({"output": str(output), **card})
+        return
+    shape, metrics = card["table"], card["metrics"]
+    fields: list[tuple[str, object]] = [
+        (kind, output),
+        ("data", f"{len(found):,} items of {card['data']['n_classes']:,} classes"),
+        ("shape", "width {width}, depth {depth}, sparsity {sparsity}".format(**shape)),
+    ]
+    if kind == TABLE:
+        stats = table.stats()
+        occupied = f"{stats['n_occupied']:,} of {stats['n_buckets']:,} are occupied"
+        fields.append(("buckets", occupied))
+    if metrics:
+        precision = f"precision@1 {metrics['precision_at_1']:.1f} %"
+        speedup = f"speed-up {metrics['speedup_factor']:.1f}"
+        fields.append(("validation", f"{precision}, {speedup}"))
+    print_fields(*fields, ("time", f"{seconds:.0f} s"))
+
+
+def _parsed(pairs: list[str]) -> dict[str, Any]:
+    """Settings from NAME=VALUE, with values as in JSON, else text."""
+    from hashcade.learn import Hasher
+
+    settings: dict[str, Any] = {}
+    allowed = Hasher().get_params() if pairs else {}
+    for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise ConfigError(f"--set {pair}: must be NAME=VALUE")
-        from hashcade.learn import Hasher
-
-        allowed = Hasher().get_params()
         if name not in allowed:
             hint = f"use one of {', '.join(allowed)}"
             raise ConfigError(f"--set {name}: unknown setting", hint=hint)
@@ -189,30 +199,3 @@ def _settings(
         except ValueError:
             settings[name] = value
     return settings
-
-
-def _write_card(
-    hasher: Any, found: _data.Items, directory: Path, output: Path, seconds: float
-) -> dict[str, Any]:
-    from hashcade.cli.model_card import make_card, write_card
-
-    card = make_card(hasher, found, directory, seconds=seconds)
-    write_card(directory, card, output)
-    return card
-
-
-def _data_fields(card: dict[str, Any]) -> list[tuple[str, object]]:
-    data, table = card["data"], card["table"]
-    classes = f" of {data['n_classes']:,} classes" if data["n_classes"] else ""
-    shape = f"width {table['width']}, depth {table['depth']}, sparsity {table['sparsity']}"
-    return [("data", f"{data['n_items']:,} items{classes}"), ("shape", shape)]
-
-
-def _result_fields(card: dict[str, Any]) -> list[tuple[str, object]]:
-    metrics = card["metrics"]
-    fields: list[tuple[str, object]] = [("trained in", f"{card['seconds']:.0f} s")]
-    if metrics:
-        precision = f"precision@1 {metrics['precision_at_1']:.1f} %"
-        speedup = f"speed-up {metrics['speedup_factor']:.1f}"
-        fields.insert(0, ("validation", f"{precision}, {speedup}"))
-    return fields

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hashcade._progress import progress_bar
-from hashcade.cli.outputs import MODEL, TABLE, counted, kind_of, known_kind, say
+from hashcade.cli.outputs import MODEL, TABLE, kind_of, known_kind, say
 from hashcade.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
@@ -16,30 +16,28 @@ if TYPE_CHECKING:
     from hashcade.table import HashTable
 
 
+# -- data ------------------------------------------------------------------------------------------
+
+
 def read_data(
     path: Path,
     *,
+    labels: str | None = None,
     need_labels: bool = False,
     ignore_labels: bool = False,
-    split: str | None = None,
-    items: str | None = None,
-    labels: str | None = None,
-    size: tuple[int, int] | None = None,
     skip_bad: bool = False,
     quiet: bool = False,
+    **options: Any,
 ) -> Items:
     """Read items; with labels (``LabelledItems``) if there are any, or if they are needed.
 
-    ``size`` is what images are brought to if they are files; arrays of images stay as they are.
+    ``options`` are ``split``, ``items`` and ``size`` of :func:`hashcade.data.load`.
     """
     from hashcade.data import has_labels, load, load_items
 
-    options: dict[str, Any] = {
-        "split": split, "items": items, "size": size,
-        "on_error": "skip" if skip_bad else "raise", "verbose": False if quiet else None,
-    }  # fmt: skip
-    labelled = need_labels or labels is not None
-    if labelled or (not ignore_labels and has_labels(path, split=split, items=items)):
+    options |= {"on_error": "skip" if skip_bad else "raise", "verbose": False if quiet else None}
+    where = {"split": options.get("split"), "items": options.get("items")}
+    if need_labels or labels or (not ignore_labels and has_labels(path, **where)):
         data: Items = load(path, labels=labels, **options)
     else:
         data = load_items(path, **options)
@@ -52,31 +50,20 @@ def labels_of(data: Items) -> list[int | str] | None:
     """Labels as the source had them; None for items without labels."""
     from hashcade.data import LabelledItems
 
-    return data.original_labels() if isinstance(data, LabelledItems) else None
-
-
-def described(data: Items) -> str:
-    """Data in one line."""
-    shape = "×".join(map(str, data.items.shape[1:]))
-    labels = labels_of(data)
-    classes = f", {len(set(labels)):,} classes" if labels is not None else ""
-    kind = "images" if data.is_images else "embeddings"
-    return f"{len(data):,} {kind} ({shape}){classes} from {data.source}"
+    return list(data.original_labels()) if isinstance(data, LabelledItems) else None
 
 
 def root_of(path: Path, split: str | None, data: Items) -> Path:
-    """The folder that the names of images begin in."""
-    if not data.names:
-        return path.absolute()
+    """The folder that the names of images begin in; for other data the file."""
     place = path / split if split and (path / split).is_dir() else path
-    return (place.parent if place.is_file() else place).absolute()
+    return (place.parent if data.names and place.is_file() else place).absolute()
 
 
 # -- models and tables -----------------------------------------------------------------------------
 
 
 def model_path(path: Path) -> Path:
-    """The directory of a model: a model itself, or the model of a table."""
+    """The directory of a model: the model itself, or that of a table."""
     from hashcade.table import MODEL_DIR
 
     if not path.exists():
@@ -89,59 +76,56 @@ def load_model(path: Path) -> Hasher:
     """Load a model. What is wrong with the path is said before torch is imported."""
     from hashcade.learn import read_config
 
-    place = model_path(path)
-    read_config(place)
+    read_config(model_path(path))
     from hashcade.learn import Hasher
 
-    return Hasher.load(place)
+    return Hasher.load(model_path(path))
+
+
+def require_table(path: Path) -> None:
+    """Raise unless there is a table."""
+    if known_kind(path) == MODEL:
+        hint = "make a table with: hashcade build MODEL DATA -o TABLE"
+        raise StorageError(f"{path} is a model, not a table", hint=hint)
 
 
 def load_table(path: Path) -> HashTable:
     """Load a table with its model."""
-    refuse_other_kind(path)
+    require_table(path)
     from hashcade.table import HashTable
 
-    table = HashTable.load(path)
-    say_pending(path)
-    return table
+    return HashTable.load(path)
 
 
-def refuse_other_kind(path: Path) -> None:
-    """Raise unless there is a table."""
-    if known_kind(path) == MODEL:
-        raise StorageError(
-            f"{path} is a model, not a table",
-            hint="make a table with: hashcade build MODEL DATA -o TABLE",
-        )
+def load_without_model(path: Path) -> HashTable:
+    """Load a table without its model, and so without torch: to look into it."""
+    from hashcade.store import load_state
+    from hashcade.table import HashTable
+
+    (index, catalog), _ = load_state(path)
+    return HashTable.from_parts(None, index, catalog)
 
 
-def say_pending(path: Path) -> None:
-    """Say on stderr if a service has changes that are not yet saved in the table."""
-    count = pending_changes(path)
-    if count:
-        verb = "is" if count == 1 else "are"
-        say(f"hashcade: {counted(count, 'change')} of a service {verb} not yet saved in {path}")
-
-
-def pending_changes(path: Path) -> int:
-    """How many acknowledged changes of a service are not yet saved in a table."""
-    return 0
-
-
-def encode_items(hasher: Hasher, data: Items, model: Path, *, quiet: bool) -> Encoded:
-    """What a model makes of items, with a progress bar."""
+def read_and_encode(
+    hasher: Hasher | None, model: Path, data: Path, *, quiet: bool, **options: Any
+) -> tuple[Items, Encoded]:
+    """Read data as a model takes them, and run it once; ``options`` are for :func:`read_data`."""
+    if hasher is None:
+        hint = "make one with: hashcade build MODEL DATA -o TABLE"
+        raise StorageError(f"{model} is a table without a model", hint=hint)
+    found = read_data(data, size=hasher.config_.image_size, quiet=quiet, **options)
     expected = tuple(hasher.config_.item_shape)
-    if data.items.shape[1:] != expected:
+    if found.items.shape[1:] != expected:
         raise ConfigError(
-            f"{data.source} has {_kind(data.items.shape[1:])}, {model} was trained on "
-            f"{_kind(expected)}",
+            f"{found.source} has {_described(found.items.shape[1:])}, {model} was trained on "
+            f"{_described(expected)}",
             hint="give data of that kind, or train another model",
         )
     with progress_bar("encoding", quiet=quiet) as move:
-        return hasher.encode(data.items, progress=move)
+        return found, hasher.encode(found.items, progress=move)
 
 
-def _kind(shape: tuple[int, ...]) -> str:
+def _described(shape: tuple[int, ...]) -> str:
     if len(shape) == 1:
         return f"embeddings of {shape[0]} numbers"
     return f"images of {shape[0]}×{shape[1]}"

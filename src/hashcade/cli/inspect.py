@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hashcade.cli import options as opt
-from hashcade.cli.inputs import say_pending
+from hashcade.cli.inputs import load_without_model
 from hashcade.cli.outputs import (
     MODEL,
     counted,
@@ -62,18 +62,17 @@ def _inspect_model(path: Path, as_json: bool) -> None:
         ("model", f"{path} (fingerprint {model_fingerprint(path)[:12]})"),
         ("takes", f"{'×'.join(map(str, resolved['item_shape']))} {kind}{network}"),
         ("classes", f"{len(config['classes']):,}"),
-        ("shape", _shape_text(**resolved["shape"])),
+        ("shape", "width {width}, depth {depth}, sparsity {sparsity}".format(**resolved["shape"])),
         ("version", f"hashcade {config['hashcade_version']}"),
     ]
     fields += [(name, f"{value:.1f}") for name, value in config["validation"].items()]
     if card is not None:
         fields += [("data", card["data"]["source"]), ("created", card["created"])]
-    print_fields(fields)
+    print_fields(*fields)
 
 
 def _inspect_table(path: Path, top: int, branches: int, as_json: bool) -> None:
-    table = open_without_model(path)
-    say_pending(path)
+    table = load_without_model(path)
     stats, tree = table.stats(), table.with_labels(table.index.tree())
     largest = sorted(_leaves(tree), key=lambda node: (-node["n_entries"], node["path"]))[:top]
     if as_json:
@@ -107,44 +106,23 @@ def _inspect_table(path: Path, top: int, branches: int, as_json: bool) -> None:
             print(f"  {line}")
 
 
-def open_without_model(path: Path) -> HashTable:
-    """A table as it is stored, without its model and so without torch."""
-    from hashcade.index import HashIndex
-    from hashcade.store import Catalog
-    from hashcade.table import INDEX_DIR, HashTable
-
-    return HashTable.from_parts(None, HashIndex.load(path / INDEX_DIR), Catalog.read(path))
-
-
 def _print_summary(path: Path, table: HashTable, stats: dict[str, Any]) -> None:
     shape = table.index.shape
-    buckets = f"{stats['n_occupied']:,} of {stats['n_buckets']:,} buckets are occupied"
-    fields: list[tuple[str, object]] = [
-        ("table", f"{path}: {stats['n_items']:,} items of dimension {stats['dim']:,}"),
-        ("shape", f"{_shape_text(shape.width, shape.depth, shape.sparsity)}: {buckets}"),
-        (
-            "sizes",
-            f"largest {stats['largest_bucket']:,}, mean {stats['mean_bucket']:.1f}, "
-            f"Gini {stats['gini']:.2f} (0 even, 1 all in one)",
-        ),
-        (
-            "speed-up",
-            f"{stats['expected_speedup']:.1f} expected: {stats['expected_candidates']:.1f} of "
-            f"{stats['n_items']:,} items are candidates",
-        ),
-    ]
-    if "purity" in stats:
-        fields.append(("purity", percent(stats["purity"])))
-    megabytes = (stats["bytes_vectors"] + stats["bytes_other"]) / 1e6
-    segments = counted(stats["n_segments"], "segment")
-    fields.append(("memory", f"{megabytes:,.1f} MB in {segments}"))
+    n_items, megabytes = stats["n_items"], (stats["bytes_vectors"] + stats["bytes_other"]) / 1e6
+    optional = {"purity": percent(stats["purity"])} if "purity" in stats else {}
     if table.catalog.data is not None:
-        fields.append(("data", table.catalog.data))
-    print_fields(fields)
-
-
-def _shape_text(width: int, depth: int, sparsity: int) -> str:
-    return f"width {width}, depth {depth}, sparsity {sparsity}"
+        optional["data"] = str(table.catalog.data)
+    print_fields(
+        ("table", f"{path}: {n_items:,} items of dimension {stats['dim']:,}"),
+        ("shape", f"width {shape.width}, depth {shape.depth}, sparsity {shape.sparsity}"),
+        ("buckets", f"{stats['n_occupied']:,} of {stats['n_buckets']:,} are occupied"),
+        ("sizes", f"largest {stats['largest_bucket']:,}, mean {stats['mean_bucket']:.1f}, "
+         f"Gini {stats['gini']:.2f} (0 even, 1 all in one)"),
+        ("speed-up", f"{stats['expected_speedup']:.1f} expected: "
+         f"{stats['expected_candidates']:.1f} of {n_items:,} items are candidates"),
+        ("memory", f"{megabytes:,.1f} MB in {counted(stats['n_segments'], 'segment')}"),
+        *optional.items(),
+    )  # fmt: skip
 
 
 # -- the tree --------------------------------------------------------------------------------------

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from hashcade.data import Items
     from hashcade.learn import Hasher
 
-CARD_FILES = ("card.json", "README.md")
-_PACKAGES = ("numpy", "numba", "torch", "safetensors")
-
 
 def make_card(hasher: Hasher, data: Items, saved: Path, *, seconds: float) -> dict[str, Any]:
     """Everything worth knowing about a model that was saved, in plain values."""
@@ -32,10 +29,10 @@ def make_card(hasher: Hasher, data: Items, saved: Path, *, seconds: float) -> di
         "fingerprint": model_fingerprint(saved),
         "data": {
             "source": data.source,
-            "kind": "images" if data.is_images else "embeddings",
+            "summary": describe(data),
             "item_shape": list(data.items.shape[1:]),
             "n_items": len(data),
-            "n_classes": len(set(labels_of(data) or ())),
+            "n_classes": len(hasher.classes_),
             "skipped": list(data.skipped),
         },
         "table": resolved["shape"],
@@ -53,56 +50,77 @@ def make_card(hasher: Hasher, data: Items, saved: Path, *, seconds: float) -> di
             "python": platform.python_version(),
             "machine": f"{platform.system()} {platform.machine()}",
             "cores": os.cpu_count(),
-            **{name: _version(name) for name in _PACKAGES},
+            **{name: _version(name) for name in ("numpy", "numba", "torch", "safetensors")},
         },
     }
 
 
+def describe(data: Items) -> str:
+    """Data in one line."""
+    shape = "×".join(map(str, data.items.shape[1:]))
+    labels = labels_of(data)
+    classes = f", {len(set(labels)):,} classes" if labels is not None else ""
+    kind = "images" if data.is_images else "embeddings"
+    return f"{len(data):,} {kind} ({shape}){classes} from {data.source}"
+
+
 def write_card(directory: Path, card: dict[str, Any], output: Path) -> None:
     """Write the card into the directory of a model, for programs and for people."""
-    text = json.dumps(card, indent=1, ensure_ascii=False) + "\n"
-    for name, content in zip(CARD_FILES, (text, card_text(card, output)), strict=True):
-        replace_file(directory / name, content)
+    replace_file(directory / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
+    replace_file(directory / "README.md", card_text(card, output))
 
 
 def card_text(card: dict[str, Any], output: Path) -> str:
     """The card in Markdown."""
     data, table, metrics = card["data"], card["table"], card["metrics"]
     stages = ", ".join(f"{s['name']} {s['steps']:,}" for s in card["resolved"]["stages"])
-    shape = "×".join(map(str, data["item_shape"]))
-    lines = [
-        f"# A hash table for {data['n_classes']:,} classes",
-        "",
-        f"Created on {card['created']} by hashcade {card['environment']['hashcade']}; fingerprint "
-        f"`{card['fingerprint'][:12]}`. For programs: `card.json`.",
-        "",
-        "| | |",
-        "|---|---|",
-        f"| data | {data['n_items']:,} {data['kind']} ({shape}), "
-        f"{data['n_classes']:,} classes, from `{data['source']}` |",
-        f"| skipped | {len(data['skipped']):,} that could not be read |",
-        f"| table | width {table['width']}, depth {table['depth']}, sparsity {table['sparsity']}: "
-        f"{table['width'] ** table['depth']:,} buckets |",
-        f"| training | {stages} batches in {card['seconds']:.0f} s, seed {card['seed']} |",
-    ]
+    rows = {
+        "data": data["summary"],
+        "skipped": f"{len(data['skipped']):,} that could not be read",
+        "table": "width {width}, depth {depth}, sparsity {sparsity}".format(**table)
+        + f": {table['width'] ** table['depth']:,} buckets",
+        "training": f"{stages} batches in {card['seconds']:.0f} s, seed {card['seed']}",
+    }
+    note = "There was no validation set, so there are no metrics."
     if metrics:
-        lines += [
-            f"| precision@1 | {metrics['precision_at_1']:.1f} % |",
-            f"| speed-up | {metrics['speedup_factor']:.1f} times fewer candidates than items |",
-            f"| NMI of buckets and classes | {metrics['bucket_nmi']:.1f} % |",
-            "",
+        rows |= {
+            "precision@1": f"{metrics['precision_at_1']:.1f} %",
+            "speed-up": f"{metrics['speedup_factor']:.1f}",
+            "NMI of buckets and classes": f"{metrics['bucket_nmi']:.1f} %",
+        }
+        note = (
             "The metrics are those of the validation set, searched within itself. It also chose "
-            "the weights, so expect a little less on new items.",
-        ]
-    else:
-        lines += ["", "There was no validation set, so there are no metrics."]
-    lines += ["", "## Settings", "", "| setting | value |", "|---|---|"]
-    lines += [
-        f"| {name} | {value} |" for name, value in card["settings"].items() if value is not None
-    ]
-    lines += ["", "## Use", "", "```sh", f"hashcade build {output} DATA -o table/"]
-    lines += ["hashcade search table/ QUERY", "```", ""]
-    return "\n".join(lines)
+            "the weights, so expect a little less on new items."
+        )
+    settings = {name: value for name, value in card["settings"].items() if value is not None}
+    return f"""# A hash table for {data["n_classes"]:,} classes
+
+Created on {card["created"]} by hashcade {card["environment"]["hashcade"]}; fingerprint
+`{card["fingerprint"][:12]}`. For programs: `card.json`.
+
+| | |
+|---|---|
+{_rows(rows)}
+
+{note}
+
+## Settings
+
+| setting | value |
+|---|---|
+{_rows(settings)}
+
+## Use
+
+```sh
+hashcade build {output} DATA -o table/
+hashcade search table/ QUERY
+```
+"""
+
+
+def _rows(values: dict[str, Any]) -> str:
+    return "\n".join(f"| {name} | {value} |" for name, value in values.items())
 
 
 def _version(package: str) -> str | None:

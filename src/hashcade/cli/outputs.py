@@ -13,86 +13,67 @@ from typing import Any
 from hashcade._io import new_directory, new_file, writer_lock
 from hashcade.errors import StorageError
 
-MODEL, TABLE = "model", "table"
+TABLE, MODEL, FILE = "table", "model", "file"
 
 # -- directories and files -------------------------------------------------------------------------
 
 
 def kind_of(path: Path) -> str | None:
-    """What a directory holds: ``"table"``, ``"model"``, or None."""
-    for name, key, value, kind in (
-        ("catalog.json", "format", "hashcade-table", TABLE),
-        ("config.json", "kind", "hashcade model", MODEL),
+    """What is at a path: ``"table"``, ``"model"``, ``"file"``, or None."""
+    for kind, name, mark in (
+        (TABLE, "catalog.json", b'"hashcade-table"'),
+        (MODEL, "config.json", b'"hashcade model"'),
     ):
-        try:
-            content = json.loads((path / name).read_bytes())
-        except (OSError, ValueError):
-            continue
-        if isinstance(content, dict) and content.get(key) == value:
+        if (path / name).is_file() and mark in (path / name).read_bytes():
             return kind
-    return None
+    return FILE if path.is_file() else None
 
 
 def known_kind(path: Path) -> str:
-    """What a directory holds, or a ``StorageError``."""
+    """``"table"`` or ``"model"``, or a ``StorageError`` for anything else."""
     if not path.exists():
         raise StorageError(f"{path} does not exist", hint="check the path")
     kind = kind_of(path)
-    if kind is None:
-        raise StorageError(
-            f"{path} is neither a table nor a model",
-            hint="make a table with: hashcade fit DATA -o TABLE",
-        )
+    if kind not in (TABLE, MODEL):
+        hint = "make a table with: hashcade fit DATA -o TABLE"
+        raise StorageError(f"{path} is neither a table nor a model", hint=hint)
     return kind
 
 
 def refuse_existing(path: Path, kind: str, *, force: bool) -> None:
     """Raise, before the work begins, if the result could not be put there.
 
-    An empty directory is as good as none. With ``force`` a result of the same kind may be
-    replaced, and nothing else ever is.
+    An empty directory is as good as none, except for a file. With ``force`` a result of the same
+    kind may be replaced, and nothing else ever is.
     """
-    if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
+    empty = kind != FILE and path.is_dir() and not any(path.iterdir())
+    if not os.path.lexists(path) or empty:
         return
     if kind_of(path) != kind:
         raise StorageError(f"{path} exists and is not a {kind}", hint="choose another path")
     if not force:
-        raise StorageError(f"{path} exists", hint="replace it with --force, or choose another path")
+        hint = "replace it with --force, or choose another path"
+        raise StorageError(f"{path} exists", hint=hint)
     with _held(path):
         pass
 
 
 @contextmanager
 def new_result(path: Path, kind: str, *, force: bool) -> Iterator[Path]:
-    """Give an empty directory that takes the place of ``path`` at the end, or is removed.
+    """Give an empty directory, or the name of a file, that takes the place of ``path`` at the end.
 
-    A table that a service has open is not replaced: its changes would go with it.
+    If anything goes wrong it is removed. A table that a service has open is not replaced: the
+    changes of the service would go with it.
     """
     refuse_existing(path, kind, force=force)
-    with _held(path), new_directory(path) as new:
+    with _held(path), new_file(path) if kind == FILE else new_directory(path) as new:
         yield new
 
 
 def _held(path: Path) -> Any:
-    """Nobody writes to a table, and no service that can change it runs, meanwhile."""
+    """Meanwhile nobody writes to a table at this path, and no service changes it."""
     index = path / "index"
     return writer_lock(index) if index.is_dir() else nullcontext()
-
-
-def refuse_existing_file(path: Path, *, force: bool) -> None:
-    """Raise if a file cannot be written there."""
-    if path.is_dir():
-        raise StorageError(f"{path} is a directory", hint="give the name of a file")
-    if path.exists() and not force:
-        raise StorageError(f"{path} exists", hint="replace it with --force, or choose another path")
-
-
-@contextmanager
-def new_result_file(path: Path, *, force: bool) -> Iterator[Path]:
-    """Give a name to write to; the file takes its place at the end, or is removed."""
-    refuse_existing_file(path, force=force)
-    with new_file(path) as new:
-        yield new
 
 
 # -- text ------------------------------------------------------------------------------------------
@@ -103,7 +84,7 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, ensure_ascii=False))
 
 
-def print_fields(fields: Sequence[tuple[str, object]]) -> None:
+def print_fields(*fields: tuple[str, object]) -> None:
     """Print names and values, one pair per line."""
     width = max(len(name) for name, _ in fields)
     for name, value in fields:
@@ -113,14 +94,13 @@ def print_fields(fields: Sequence[tuple[str, object]]) -> None:
 def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print aligned columns: numbers to the right, text to the left. Nothing is cut off."""
     texts = [[_text(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(head, *texts, strict=True)]
-    numeric = [all(_is_number(row[at]) for row in rows) for at in range(len(head))]
-    for line in [list(head), *texts]:
-        cells = [
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
-        ]
-        print("  " + "  ".join(cells).rstrip())
+    columns = []
+    for column in zip(head, *texts, strict=True):
+        width = max(map(len, column))
+        numeric = all(cell.replace(".", "", 1).isdigit() for cell in column[1:])
+        columns.append([cell.rjust(width) if numeric else cell.ljust(width) for cell in column])
+    for line in zip(*columns, strict=True):
+        print("  " + "  ".join(line).rstrip())
 
 
 def say(text: str) -> None:
@@ -136,12 +116,6 @@ def percent(share: float) -> str:
 def counted(number: int, noun: str) -> str:
     """A number with its noun: 1 bucket, 2 buckets."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def _is_number(cell: object) -> bool:
-    if isinstance(cell, str):
-        return cell.replace(".", "", 1).isdigit()
-    return isinstance(cell, int | float)
 
 
 def _text(cell: object) -> str:

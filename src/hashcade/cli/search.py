@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from hashcade.cli import options as opt
-from hashcade.cli.inputs import encode_items, load_table, read_data
+from hashcade.cli.inputs import load_table, read_and_encode
 from hashcade.cli.outputs import print_json, print_table
-
-if TYPE_CHECKING:
-    from hashcade.index import Encoded
-    from hashcade.table import HashTable, Matches
 
 _QUERY = "An image, a folder of images, or vectors as .npy, .npz or Parquet."
 _MOST = "Compare a query with at most this many items."
@@ -38,17 +35,23 @@ def search(
       hashcade search table/ query.jpg --n-probe 4     more buckets: finds more
     """
     opened = load_table(table)
-    hasher = opened.hasher_or_raise()
-    queries = read_data(
-        query, ignore_labels=True, size=hasher.config_.image_size, split=split, items=items,
-        quiet=quiet,
-    )  # fmt: skip
-    encoded = encode_items(hasher, queries, table, quiet=quiet)
+    queries, encoded = read_and_encode(
+        opened.hasher, table, query, split=split, items=items, ignore_labels=True, quiet=quiet
+    )
     matches = opened.search(
         encoded, n_neighbors, n_probe=n_probe, max_candidates=max_candidates, fill=fill
     )
     names = queries.names or tuple(f"row {row}" for row in range(len(queries)))
-    results = [_plain(row, name, matches, encoded, opened) for row, name in enumerate(names)]
+    results = [
+        {
+            "query": name,
+            "buckets": opened.index.shape.paths(encoded.bucket_ids[row]).tolist(),
+            "candidates": int(matches.candidates[row]),
+            "truncated": bool(matches.truncated[row]),
+            "results": [asdict(match) for match in matches[row]],
+        }
+        for row, name in enumerate(names)
+    ]
     if as_json:
         print_json({"table": str(table), "n_items": len(opened), "queries": results})
         return
@@ -58,40 +61,15 @@ def search(
         _print(result, len(opened))
 
 
-def _plain(
-    row: int, name: str, matches: Matches, encoded: Encoded, table: HashTable
-) -> dict[str, Any]:
-    """The results of one query in plain values."""
-    return {
-        "query": name,
-        "buckets": table.index.shape.paths(encoded.bucket_ids[row]).tolist(),
-        "candidates": int(matches.candidates[row]),
-        "truncated": bool(matches.truncated[row]),
-        "results": [
-            {
-                "rank": rank,
-                "id": match.id,
-                "name": match.name,
-                "label": match.label,
-                "distance": match.distance,
-            }
-            for rank, match in enumerate(matches[row], 1)
-        ],
-    }
-
-
 def _print(result: dict[str, Any], n_items: int) -> None:
     paths = " and ".join("/".join(map(str, path)) for path in result["buckets"])
     print(f"{result['query']} is in bucket {paths}")
     matches = result["results"]
-    columns = [
-        name
-        for name in ("rank", "id", "name", "label", "distance")
-        if name not in ("name", "label") or any(match[name] is not None for match in matches)
-    ]
+    known = [name for name in ("name", "label") if any(m[name] is not None for m in matches)]
+    columns = ["id", *known, "distance"]
     if matches:
-        head = ["#" if name == "rank" else name for name in columns]
-        print_table(head, [[match[name] for name in columns] for match in matches])
+        rows = [[rank, *(match[name] for name in columns)] for rank, match in enumerate(matches, 1)]
+        print_table(["#", *columns], rows)
     else:
         print("  no results")
     share = n_items / max(1, result["candidates"])

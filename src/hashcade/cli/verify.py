@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from hashcade._io import read_file
 from hashcade.cli import options as opt
 from hashcade.cli.errors import ERROR, explained
-from hashcade.cli.inputs import say_pending
-from hashcade.cli.inspect import open_without_model
+from hashcade.cli.inputs import load_without_model
 from hashcade.cli.outputs import MODEL, known_kind, print_json, say
 from hashcade.errors import CorruptIndexError, HashcadeError
 
@@ -46,20 +47,20 @@ def verify(
 def _problems(path: Path) -> list[str]:
     """Everything that is wrong with a table or a model."""
     if known_kind(path) == MODEL:
-        return _tried(lambda: _check_model(path))
+        return _errors(_check_model, path)
     from hashcade.table import MODEL_DIR
 
-    problems = _tried(lambda: open_without_model(path).index.verify())
+    problems = _errors(lambda: load_without_model(path).index.verify())
     if (path / MODEL_DIR).is_dir():
-        problems += _tried(lambda: _check_model(path / MODEL_DIR))
-    return problems + _tried(lambda: say_pending(path))
+        problems += _errors(_check_model, path / MODEL_DIR)
+    return problems
 
 
-def _tried(check: object) -> list[str]:
+def _errors(check: Callable[..., None], *arguments: Any) -> list[str]:
     try:
-        check()  # type: ignore[operator]
+        check(*arguments)
     except CorruptIndexError as error:
-        return str(error).splitlines()
+        return str(error).splitlines()  # all that is damaged
     except HashcadeError as error:
         return [explained(error)]
     return []
@@ -71,8 +72,5 @@ def _check_model(path: Path) -> None:
 
     weights = path / "model.safetensors"
     expected = read_config(path)["model_sha256"]
-    if not weights.is_file():
-        raise CorruptIndexError(f"{weights} is missing")
-    with weights.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-            raise CorruptIndexError(f"{weights} is damaged: its checksum is wrong")
+    if hashlib.sha256(read_file(weights)).hexdigest() != expected:
+        raise CorruptIndexError(f"{weights} is damaged: its checksum is wrong")
