@@ -11,7 +11,7 @@ SEEDS  ?= 0 1 2
 REPRODUCE = $(BIN)/hashcade reproduce --data $(DATA)
 PAGES  := --output docs/results
 EACH_SEED = $(SEEDS:%=--seed %)
-CODE   := src tests tools $(wildcard benchmarks)
+CODE   := src tests tools examples $(wildcard benchmarks experiments)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-end-to-end bench-service docs docs-api docs-cli \
@@ -34,8 +34,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## Learn, build, search and draw on scikit-learn's digits; writes demo/
-	$(BIN)/python -m hashcade.demo
+demo: $(STAMP) ## Learn, fill, search, evaluate and draw on scikit-learn's digits; writes demo/
+	$(BIN)/hashcade demo
 
 lint: $(STAMP) ## ruff: rules and formatting
 	$(BIN)/ruff check $(CODE)
@@ -49,7 +49,7 @@ types: $(STAMP) ## mypy --strict on src
 	$(BIN)/mypy --strict src
 
 docs-cli: $(STAMP) ## Write docs/cli.md from the commands
-	$(BIN)/python -m hashcade.cli._reference docs/cli.md
+	$(BIN)/python tools/cli_reference.py docs/cli.md
 
 docs-api: $(STAMP) ## Write docs/api.md from the docstrings
 	$(BIN)/python tools/api_reference.py docs/api.md

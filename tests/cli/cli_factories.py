@@ -13,12 +13,16 @@ COMMAND = Path(sys.executable).with_name("hashcade")
 COLORS = {"apple": (220, 30, 30), "leaf": (30, 160, 40), "sea": (20, 60, 200)}
 
 
-def clean_environment(home, **more):
-    """What a fresh login has, with the command and the package under test."""
+def clean_environment(home, *, shadows=None, **more):
+    """What a fresh login has, with the command and the package under test.
+
+    Modules in the folder ``shadows`` stand before the real ones.
+    """
+    package = str(Path(hashcade.__file__).parents[1])
     return {
         "HOME": str(home),
         "PATH": os.pathsep.join([str(COMMAND.parent), "/usr/bin", "/bin"]),
-        "PYTHONPATH": str(Path(hashcade.__file__).parents[1]),
+        "PYTHONPATH": os.pathsep.join([str(shadows), package] if shadows else [package]),
         "LANG": "C.UTF-8",
         "OMP_NUM_THREADS": "1",
         **{name: os.environ[name] for name in ("NUMBA_CACHE_DIR",) if name in os.environ},

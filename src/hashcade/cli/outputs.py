@@ -46,6 +46,9 @@ def refuse_existing(path: Path, kind: str, *, force: bool) -> None:
     An empty directory is as good as none, except for a file. With ``force`` a result of the same
     kind may be replaced, and nothing else ever is.
     """
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise StorageError(f"{above} is not a directory", hint="choose another path")
     empty = kind != FILE and path.is_dir() and not any(path.iterdir())
     if not os.path.lexists(path) or empty:
         return
