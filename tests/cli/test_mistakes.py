@@ -205,7 +205,7 @@ def port_taken(sample):
     return ["serve", sample.table, "--port", sample.socket.getsockname()[1]]
 
 
-@mistake("host=0.0.0.0 can be reached from other machines, so a token is needed: set")
+@mistake("host=0.0.0.0 can be reached from other machines, so a token is needed; set")
 def no_token_for_other_machines(sample):
     return ["serve", sample.table, "--host", "0.0.0.0", "--port", "0"]
 
@@ -368,10 +368,17 @@ def test_a_missing_extra_is_one_line_with_the_command_to_run(installed, module, 
     make_photos(installed.cwd / "photos", per_class=2)
     (installed.cwd / "f.pq").write_bytes(b"PAR1")
     shadows = installed.home / "shadows"
-    (shadows / module).mkdir(parents=True)
-    # Stands before the real package, and is missed as if it were not there.
-    (shadows / module / "__init__.py").write_text(
-        f"raise ModuleNotFoundError('No module named {module}', name={module!r})"
+    shadows.mkdir()
+    (shadows / "sitecustomize.py").write_text(
+        textwrap.dedent(f"""
+            import sys
+            from importlib.machinery import PathFinder
+            class Without(PathFinder):
+                @classmethod
+                def find_spec(cls, name, path=None, target=None):
+                    return None if name == {module!r} else PathFinder.find_spec(name, path, target)
+            sys.meta_path[sys.meta_path.index(PathFinder)] = Without
+        """)
     )
     done = installed("train", file, "-o", "model", code=2, shadows=shadows)
     assert done.stderr == (

@@ -15,16 +15,16 @@ N_NEIGHBORS = 7
 @pytest.fixture(
     scope="module",
     params=[
-        (assignment, sparsity, segments)
+        (assignment, sparsity, several)
         for assignment in ("codebook", "path")
         for sparsity in (1, 2)
-        for segments in (1, 3)
+        for several in (False, True)
     ],
-    ids=lambda param: f"{param[0]}-sparsity{param[1]}-segments{param[2]}",
+    ids=lambda param: f"{param[0]}-{param[1]}-{'segments' if param[2] else 'segment'}",
 )
 def stored(request, tmp_path_factory):
     """An adapter with a fitted table, the same table on disk, and queries."""
-    assignment, sparsity, segments = request.param
+    assignment, sparsity, several = request.param
     folder = tmp_path_factory.mktemp("rule")
     X, y = make_embeddings(220, n_classes=8)
     # Noisy queries: some of them go to other buckets than the items of their class.
@@ -33,10 +33,10 @@ def stored(request, tmp_path_factory):
         width=4, sparsity=sparsity, assignment=assignment, steps=12, hidden_size=16, verbose=False
     )
     adapter = HashNeighborsTransformer(hasher=hasher, n_neighbors=N_NEIGHBORS).fit(X, y)
-    for part in range(1, segments):
-        adapter.table_.add(X[part * 10 : part * 10 + 10] + 0.01)
+    if several:
+        adapter.table_.add(X[:30] + 0.01)
     adapter.table_.save(folder / "table")
-    assert adapter.table_.index.stats()["n_segments"] == segments
+    assert adapter.table_.index.stats()["n_segments"] == (2 if several else 1)
     np.save(folder / "queries.npy", queries)
     return adapter, folder, queries
 

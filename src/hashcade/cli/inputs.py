@@ -102,8 +102,8 @@ def load_without_model(path: Path) -> HashTable:
     from hashcade.store import load_state
     from hashcade.table import HashTable
 
-    (index, catalog), _ = load_state(path)
-    return HashTable.from_parts(None, index, catalog)
+    state, _ = load_state(path)
+    return HashTable.from_parts(None, state.index, state.catalog)
 
 
 def read_and_encode(
