@@ -64,7 +64,7 @@ def build_without_data(sample):
     return ["build", sample.model, "-o", "table"]
 
 
-@mistake("--set rates: unknown setting; use one of width, depth, ")
+@mistake("--set rates=0.1: unknown setting; use NAME=VALUE with one of width, depth, ")
 def unknown_setting(sample):
     return ["train", sample.data, "-o", "model", "--set", "rates=0.1"]
 
@@ -84,7 +84,7 @@ def image_size_in_words(sample):
     return ["train", sample.data, "-o", "model", "--image-size", "huge"]
 
 
-@mistake("--backbone=nin is for images, ", "vectors.npy has embeddings")
+@mistake("vectors.npy has embeddings; leave out --backbone=nin, which is for images")
 def network_for_embeddings(sample):
     return ["train", sample.data, "-o", "model", "--backbone", "nin"]
 
@@ -210,7 +210,7 @@ def no_token_for_other_machines(sample):
     return ["serve", sample.table, "--host", "0.0.0.0", "--port", "0"]
 
 
-@mistake(" is a model, not a table; make a table with: hashcade build MODEL DATA -o TABLE")
+@mistake(" is not a hashcade table: ", "; make a table with: hashcade fit DATA -o TABLE")
 def serve_a_model(sample):
     return ["serve", sample.model]
 
@@ -257,7 +257,7 @@ def no_model(sample):
     return ["build", "nothing", sample.data, "-o", "table"]
 
 
-@mistake("nothing is neither a table nor a model; make a table with: hashcade fit DATA -o TABLE")
+@mistake("nothing is not a hashcade table: ", "; make a table with: hashcade fit DATA -o TABLE")
 def no_table(sample):
     os.mkdir("nothing")
     save("query", sample.X[:1])

@@ -33,8 +33,8 @@ def test_train_leaves_a_card_with_data_settings_seed_and_metrics(command, sample
     assert card["metrics"] == hasher.validation_
     text = (cwd / "model" / "README.md").read_text()
     assert "300 embeddings (16), 6 classes" in text
-    assert f"| precision@1 | {hasher.validation_['precision_at_1']:.1f} % |" in text
-    assert "hashcade build model DATA" in text
+    assert f"| precision_at_1 | {hasher.validation_['precision_at_1']:.1f} |" in text
+    assert "| learning_rate | 0.002 |" in text
     assert sorted(path.name for path in (cwd / "model").iterdir()) == [
         "README.md", "card.json", "config.json", "model.safetensors",
     ]  # fmt: skip
@@ -327,7 +327,7 @@ def test_serve_hands_its_options_to_the_service(sample, command, monkeypatch, cw
 def test_warmup_says_how_long_it_took(command):
     done = command("warmup")
     assert done.code == 0
-    assert done.out.startswith("ready: ")
+    assert done.out.startswith("compiled in ")
     assert json.loads(command("warmup", "--json").out)["compilation_seconds"] >= 0
 
 

@@ -1,10 +1,6 @@
 """The command line: every verb of the library, thin over :class:`HashTable`.
 
-``hashcade --help`` lists the verbs, ``hashcade fit --help`` explains one with examples, and
-``docs/cli.md`` is made from the same texts. Results go to stdout, everything else to stderr.
-
-Exit codes: 0 success; 1 an internal error; 2 an error that the message explains; 130 stopped by
-Ctrl-C; 143 stopped by SIGTERM. In no case is a half-written result left behind.
+Results go to stdout, everything else to stderr. ``docs/cli.md`` is made from the help texts.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ VERBS = (
     demo, fit, train, build, add, remove, search, evaluate, inspect, verify, encode, serve, warmup,
 )  # fmt: skip
 
+_VERSION = "Show the version and exit."
+
 
 def make_app() -> typer.Typer:
     """The application with its verbs."""
@@ -46,13 +48,7 @@ def _print_version(show: bool) -> None:
 
 def hashcade(
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            callback=_print_version,
-            is_eager=True,
-            help="Show the version and exit.",
-        ),
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help=_VERSION)
     ] = False,
 ) -> None:
     """Learn a hash table for similarity search, search it, look into it.

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
+from hashcade._io import read_file, replace_file
 from hashcade.cli import options as opt
+from hashcade.cli import outputs as out
 from hashcade.cli.inputs import labels_of, load_model, model_path, read_and_encode, root_of
-from hashcade.cli.outputs import (
-    TABLE,
-    new_result,
-    percent,
-    print_fields,
-    print_json,
-    refuse_existing,
-)
 from hashcade.errors import ConfigError
 
+MODEL_FILES = ("config.json", "model.safetensors", "card.json", "README.md")
 _DATA = (
     "The items: as for hashcade fit, but labels are not needed. Or a file made by hashcade "
     "encode, which needs no torch."
@@ -48,7 +42,7 @@ def build(
       hashcade build model/ embeddings.npy -o table/
       hashcade build model/ codes.npz -o table/        from hashcade encode
     """
-    refuse_existing(output, TABLE, force=force)
+    out.refuse_existing(output, out.TABLE, force=force)
     from hashcade.table import MODEL_DIR, HashTable
 
     codes = _read_codes(data)
@@ -63,21 +57,19 @@ def build(
         table = HashTable.from_parts(hasher, metric=metric)
         table.add(encoded, labels=labels_of(found), names=found.names or None)
         table.catalog.data = root_of(data, split, found)
-    with new_result(output, TABLE, force=force) as new:
+    with out.new_result(output, out.TABLE, force=force) as new:
         table.save(new)
-        # With its card; from codes the table was filled without the model.
-        shutil.copytree(model_path(model), new / MODEL_DIR, dirs_exist_ok=True)
+        for name in MODEL_FILES:  # with its card; from codes the table was filled without a model
+            if (model_path(model) / name).is_file():
+                replace_file(new / MODEL_DIR / name, read_file(model_path(model) / name))
     stats = table.stats()
-    if as_json:
-        print_json({"output": str(output), **stats})
-        return
-    purity = [("purity", percent(stats["purity"]))] if "purity" in stats else []
-    print_fields(
+    out.report(
+        as_json,
+        {"output": str(output), **stats},
         ("table", output),
         ("items", f"{stats['n_items']:,} of dimension {stats['dim']:,}"),
         ("buckets", f"{stats['n_occupied']:,} of {stats['n_buckets']:,} are occupied"),
         ("speed-up", f"{stats['expected_speedup']:.1f} expected"),
-        *purity,
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from hashcade.cli import options as opt
+from hashcade.cli import outputs as out
 from hashcade.cli.inputs import labels_of, load_table, read_and_encode, root_of
-from hashcade.cli.outputs import counted, print_fields, print_json
 
 
 def add(
@@ -38,12 +38,10 @@ def add(
         names = [str(root / name) for name in names]
     ids = opened.add(encoded, labels=labels_of(found), names=names or None)
     opened.save(table)
-    if as_json:
-        print_json({"table": str(table), "ids": ids.tolist(), "n_items": len(opened)})
-        return
+    result = {"table": str(table), "ids": ids.tolist(), "n_items": len(opened)}
     span = f", ids {ids.min()} to {ids.max()}" if len(ids) else ""
-    added = counted(len(ids), "item") + span
-    print_fields(("added", added), ("table", counted(len(opened), "item")))
+    added = out.counted(len(ids), "item") + span
+    out.report(as_json, result, ("added", added), ("table", out.counted(len(opened), "item")))
 
 
 def remove(
@@ -61,8 +59,6 @@ def remove(
     opened = load_table(table)
     opened.remove(ids)
     opened.save(table)
-    if as_json:
-        print_json({"table": str(table), "removed": len(ids), "n_items": len(opened)})
-        return
-    removed = counted(len(ids), "item")
-    print_fields(("removed", removed), ("table", counted(len(opened), "item")))
+    result = {"table": str(table), "removed": len(ids), "n_items": len(opened)}
+    removed, left = out.counted(len(ids), "item"), out.counted(len(opened), "item")
+    out.report(as_json, result, ("removed", removed), ("table", left))

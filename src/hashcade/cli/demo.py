@@ -4,96 +4,57 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from hashcade._extras import check_extras, require_extra
 from hashcade.cli import options as opt
 from hashcade.cli.inspect import tree_lines
 
-if TYPE_CHECKING:
-    from hashcade.table import HashTable
+_OUTPUT = "Folder for the table."
 
 
 def demo(
-    output: Annotated[
-        Path, opt.option("Folder for the results.", "--output", "-o", metavar="DIR")
-    ] = Path("demo"),
-    steps: Annotated[int, opt.number("Batches of each of the two stages of training.")] = 200,
+    output: Annotated[Path, opt.option(_OUTPUT, "--output", "-o", metavar="DIR")] = Path("demo"),
+    steps: Annotated[int, opt.number("Batches of training.")] = 200,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Show everything on handwritten digits: learn, fill, search, evaluate, draw.
+    """Show everything on handwritten digits: learn, fill, search, evaluate, look.
 
-    Takes about a minute, and downloads nothing. Needs the extra demo (torch, scikit-learn,
-    Pillow).
+    Takes seconds, and downloads nothing. Needs the extra demo (torch, scikit-learn).
 
     \b
     Examples:
       hashcade demo
       hashcade demo --output /tmp/digits --steps 50
     """
-    check_extras(torch="demo", sklearn="demo", PIL="demo")
+    check_extras(torch="demo", sklearn="demo")
     import numpy as np
 
     from hashcade.table import HashTable
 
     # ---- data: two thirds to learn from and to search in, one third to search for
-    images, labels = load_digits()
-    order = np.random.default_rng(0).permutation(len(images))
-    items, queries = order[: len(order) * 2 // 3], order[len(order) * 2 // 3 :]
+    X, y = require_extra("sklearn.datasets", "demo").load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(X))
+    items, queries = np.split(order, [len(X) * 2 // 3])
     print(f"data        {len(items):,} digits to learn from, {len(queries):,} to search for")
 
-    # ---- learn and fill: a network for vectors, then its copy for buckets
+    # ---- learn, and fill the table
     start = time.perf_counter()
-    table = HashTable(
-        width=8, backbone="stride", embedding_size=32, augment="crop", items_per_class=8,
-        steps=steps, base_steps=steps, verbose=not quiet,
-    )  # fmt: skip
-    table.fit(images[items], labels[items])
+    table = HashTable(width=8, steps=steps, verbose=not quiet).fit(X[items], y[items])
     table.save(output / "table")
     print(f"learned     in {time.perf_counter() - start:.0f} s")
 
     # ---- search and evaluate
-    encoded = table.encode(images[queries])
-    matches = table.search(encoded, 5)
-    found = [str(match.label) for match in matches[0]]
-    print(f"search      the five nearest to a {labels[queries[0]]} are {', '.join(found)}")
+    encoded = table.encode(X[queries])
+    labels = [str(match.label) for match in table.search(encoded, 5)[0]]
+    print(f"search      the five nearest to a {y[queries[0]]} are {', '.join(labels)}")
     print(f"{'':10}  {'precision@5':>11} {'candidates':>11} {'speed-up':>9}")
-    n_occupied = table.index.stats()["n_occupied"]
-    for name, n_probe in (("all items", max(2, n_occupied)), ("one bucket", 1)):
-        result = table.evaluate(encoded, labels[queries], n_neighbors=5, n_probe=n_probe)
-        candidates = len(items) / result.speedup[5]
-        print(f"{name}  {result.precision[5]:11.1f} {candidates:11,.1f} {result.speedup[5]:9.1f}")
+    everywhere = max(2, table.stats()["n_occupied"])
+    for name, n_probe in (("all items", everywhere), ("one bucket", 1)):
+        result = table.evaluate(encoded, y[queries], n_neighbors=5, n_probe=n_probe)
+        precision, speedup = result.precision[5], result.speedup[5]
+        print(f"{name:10}  {precision:11.1f} {len(items) / speedup:11,.1f} {speedup:9.1f}")
 
     # ---- look into it
-    for line in tree_lines(table.with_labels(table.index.tree()), branches=8):
-        print(f"  {line}")
-    draw_buckets(output / "buckets.png", table, images[items])
-    print(f"written     {output / 'table'}, {output / 'buckets.png'}")
-
-
-def load_digits() -> tuple[Any, Any]:
-    """scikit-learn's digits as colour images, uint8[1797, 16, 16, 3], and their labels."""
-    import numpy as np
-
-    digits = require_extra("sklearn.datasets", "demo").load_digits()
-    grey = np.round(digits.images * (255 / 16)).astype(np.uint8)  # (n, 8, 8)
-    enlarged = grey.repeat(2, axis=1).repeat(2, axis=2)
-    return enlarged[..., None].repeat(3, axis=3), digits.target.astype(np.int64)
-
-
-def draw_buckets(path: Path, table: HashTable, images: Any, *, most: int = 24) -> None:
-    """Draw a row of items for each bucket, in the order of the tree, with its path before it."""
-    import numpy as np
-    from PIL import Image, ImageDraw
-
-    bucket_ids, ids = table.index.entries()
-    occupied = np.unique(bucket_ids)
-    side, margin = images.shape[1] + 2, 40
-    picture = Image.new("RGB", (margin + most * side, len(occupied) * side), "white")
-    draw = ImageDraw.Draw(picture)
-    for row, bucket in enumerate(occupied.tolist()):
-        path_text = "/".join(map(str, table.index.shape.paths(bucket).tolist()))
-        draw.text((4, row * side + 3), path_text, fill="black")
-        for column, item in enumerate(np.sort(ids[bucket_ids == bucket])[:most].tolist()):
-            picture.paste(Image.fromarray(images[item]), (margin + column * side, row * side))
-    picture.save(path)
+    print(*tree_lines(table.with_labels(table.index.tree()), branches=8), sep="\n  ")
+    print(f"written     {output / 'table'}: look into it with hashcade inspect or serve")

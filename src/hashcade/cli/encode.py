@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from hashcade.cli import options as opt
+from hashcade.cli import outputs as out
 from hashcade.cli.inputs import labels_of, load_model, model_path, read_and_encode, root_of
-from hashcade.cli.outputs import FILE, new_result, print_fields, print_json, refuse_existing
 from hashcade.errors import ConfigError
 
 
@@ -38,7 +38,7 @@ def encode(
     """
     if output.suffix != ".npz":
         raise ConfigError(f"--output={output} must end in .npz")
-    refuse_existing(output, FILE, force=force)
+    out.refuse_existing(output, out.FILE, force=force)
     hasher = load_model(model)
     found, encoded = read_and_encode(
         hasher, model, data, split=split, items=items, labels=labels, skip_bad=skip_bad, quiet=quiet
@@ -63,12 +63,9 @@ def encode(
         arrays["names"] = np.array(found.names)
     if scores:
         arrays["scores"] = encoded.scores
-    with new_result(output, FILE, force=force) as new:
+    with out.new_result(output, out.FILE, force=force) as new:
         np.savez(new, **arrays)
     occupied = len(np.unique(encoded.bucket_ids))
-    if as_json:
-        counts = {"n_items": len(found), "n_occupied": occupied, "n_buckets": shape.n_buckets}
-        print_json({"output": str(output), **counts})
-        return
+    result = {"output": str(output), "n_items": len(found), "n_occupied": occupied}
     buckets = f"{len(found):,} in {occupied:,} of {shape.n_buckets:,} buckets"
-    print_fields(("codes", output), ("items", buckets))
+    out.report(as_json, result, ("codes", output), ("items", buckets))

@@ -22,14 +22,10 @@ def run(app: typer.Typer, arguments: Sequence[str] | None) -> int:
     if hasattr(signal, "SIGTERM"):
         signal.signal(signal.SIGTERM, _terminate)
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # A verb without arguments says what is missing; hashcade alone lists its verbs.
-    completing = "_HASHCADE_COMPLETE" in os.environ
+    if not given and "_HASHCADE_COMPLETE" not in os.environ:
+        given = ["--help"]
     try:
-        code = app(
-            given if given or completing else ["--help"],
-            standalone_mode=False,
-            prog_name="hashcade",
-        )
+        code = app(given, standalone_mode=False, prog_name="hashcade")
         sys.stdout.flush()
     except (typer.TyperException, typer.Abort) as error:
         return _fail(_usage(error))
@@ -38,12 +34,12 @@ def run(app: typer.Typer, arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:  # the reader of our results has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERNAL
-    except (HashcadeError, ValueError, ImportError, OSError, MemoryError) as error:
-        _reraise_if_debugging()
-        return _fail(explained(error))
     except Exception as error:
-        _reraise_if_debugging()
-        what = f"{type(error).__name__}: {_one_line(str(error))}"
+        if os.environ.get(DEBUG):
+            raise
+        if isinstance(error, HashcadeError | ValueError | ImportError | OSError | MemoryError):
+            return _fail(explained(error))
+        what = f"{type(error).__name__}: {_one_line(error)}"
         _fail(f"internal error (please report it): {what}; {DEBUG}=1 shows where")
         return INTERNAL
     if code == INTERRUPTED:
@@ -54,18 +50,17 @@ def run(app: typer.Typer, arguments: Sequence[str] | None) -> int:
 def explained(error: BaseException) -> str:
     """The message of an error, with its hint if it has one."""
     hint = getattr(error, "hint", None)
+    message = _one_line(error) or type(error).__name__
     if isinstance(error, MemoryError):
         message, hint = "not enough memory", "use fewer items, or smaller ones"
     elif isinstance(error, OSError) and error.strerror:
         message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    else:
-        message = _one_line(str(error)) or type(error).__name__
     return f"{message}; {hint}" if hint else message
 
 
-def _one_line(text: str) -> str:
-    """The first line of a text, and how many more there are."""
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+def _one_line(error: object) -> str:
+    """The first line of a message, and how many more there are."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     more = f" (and {len(lines) - 1} more lines)" if len(lines) > 1 else ""
     return (lines[0] if lines else "") + more
 
@@ -82,11 +77,6 @@ def _usage(error: Any) -> str:
 def _fail(message: str) -> int:
     print(f"hashcade: {message}", file=sys.stderr, flush=True)
     return ERROR
-
-
-def _reraise_if_debugging() -> None:
-    if os.environ.get(DEBUG):
-        raise
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

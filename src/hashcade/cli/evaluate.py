@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from hashcade.cli import options as opt
+from hashcade.cli import outputs as out
 from hashcade.cli.inputs import labels_of, load_table, read_and_encode, root_of
-from hashcade.cli.outputs import print_fields, print_json, print_table, say
 from hashcade.errors import ConfigError
 
 _COUNTS = "Results per query; may be repeated."
@@ -53,21 +53,22 @@ def evaluate(
         hint = "check --labels"
         raise ConfigError(f"{queries.source} and {table} have no class in common", hint=hint)
     if root_of(data, split, queries) == opened.catalog.data and not exclude_self:
-        say("hashcade: queries find themselves in this table; leave them out with --exclude-self")
+        out.say("hashcade: queries find themselves; leave them out with --exclude-self")
     counts = tuple(sorted(set(n_neighbors or (1, 10))))
     same: dict[str, Any] = {"n_neighbors": counts, "exclude_self": exclude_self}
     protocol = "paper" if fill else "plain"
     result = opened.evaluate(encoded, y, n_probe=n_probe, protocol=protocol, recall=recall, **same)
     everything = opened.evaluate(encoded, y, n_probe=max(2, result.n_occupied), **same).precision
-    if as_json:
-        exhaustive = {str(k): value for k, value in everything.items()}
-        print_json({**result.to_dict(), "exhaustive_precision": exhaustive})
-        return
-    print_fields(
+    exhaustive = {str(k): value for k, value in everything.items()}
+    out.report(
+        as_json,
+        {**result.to_dict(), "exhaustive_precision": exhaustive},
         ("queries", f"{result.n_queries:,} from {queries.source}"),
         ("table", f"{result.n_items:,} items in {result.n_occupied:,} buckets"),
         ("NMI", f"{result.nmi:.1f} % of buckets and classes"),
     )
+    if as_json:
+        return
     head = ["neighbors", "precision %", "exhaustive %", "speed-up"]
     rows: list[list[object]] = [
         [k, f"{result.precision[k]:.1f}", f"{everything[k]:.1f}", f"{result.speedup[k]:.1f}"]
@@ -76,4 +77,4 @@ def evaluate(
     if result.recall is not None:
         head.append("recall %")
         rows = [[*row, f"{result.recall[k]:.1f}"] for row, k in zip(rows, counts, strict=True)]
-    print_table(head, rows)
+    out.print_table(head, rows)

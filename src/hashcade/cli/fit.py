@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 from hashcade._extras import check_extras
 from hashcade.cli import options as opt
+from hashcade.cli import outputs as out
 from hashcade.cli.inputs import labels_of, read_data, root_of
-from hashcade.cli.outputs import (
-    MODEL,
-    TABLE,
-    new_result,
-    print_fields,
-    print_json,
-    refuse_existing,
-    say,
-)
 from hashcade.errors import ConfigError
 
 _NO_LABELS = "Learn without labels: clusters of the embeddings take the place of classes."
+_OF_HASHER = ("width", "depth", "sparsity", "loss", "steps", "base_steps", "device", "run_dir")
 
 
 def fit(
@@ -62,7 +55,7 @@ def fit(
       hashcade fit vectors.parquet --items clip --labels kind -o table/
       hashcade fit photos/ --split train --run-dir run/ -o table/
     """
-    _learn(TABLE, **locals())
+    _learn(out.TABLE, locals())
 
 
 def train(
@@ -99,101 +92,81 @@ def train(
       hashcade train vectors.npz --width 32 --set learning_rate=0.001 -o model/
       hashcade build model/ other-photos/ -o table/
     """
-    _learn(MODEL, **locals())
+    _learn(out.MODEL, {"no_labels": False, **locals()})
 
 
-def _learn(
-    kind: str,
-    data: Path,
-    output: Path,
-    *,
-    split: str | None,
-    labels: str | None,
-    size: str,
-    setting: list[str] | None,
-    backbone: str | None,
-    seed: int,
-    force: bool,
-    quiet: bool,
-    as_json: bool,
-    items: str | None,
-    skip_bad: bool,
-    no_labels: bool = False,
-    metric: str = "euclidean",
-    **settings: Any,
-) -> None:
-    """Learn, and write a table or a model; ``settings`` are those of a Hasher."""
-    refuse_existing(output, kind, force=force)
-    sides = opt.image_size(size)
-    if no_labels and labels is not None:
-        raise ConfigError(f"--no-labels and --labels={labels} exclude each other")
+def _learn(kind: str, options: dict[str, Any]) -> None:
+    """Learn, and write a table or a model."""
+    given = SimpleNamespace(**options)
+    out.refuse_existing(given.output, kind, force=given.force)
+    sides = opt.image_size(given.size)
+    if given.no_labels and given.labels is not None:
+        raise ConfigError(f"--no-labels and --labels={given.labels} exclude each other")
     from hashcade.data import required_extras
 
-    check_extras(torch="train", **required_extras(data))
+    check_extras(torch="train", **required_extras(given.data))
     found = read_data(
-        data, need_labels=not no_labels, ignore_labels=no_labels, size=sides, split=split,
-        items=items, labels=labels, skip_bad=skip_bad, quiet=quiet,
+        given.data, need_labels=not given.no_labels, ignore_labels=given.no_labels, size=sides,
+        split=given.split, items=given.items, labels=given.labels, skip_bad=given.skip_bad,
+        quiet=given.quiet,
     )  # fmt: skip
-    if backbone in ("nin", "stride") and not found.is_images:
-        raise ConfigError(f"--backbone={backbone} is for images, {found.source} has embeddings")
-    settings["backbone"] = backbone or ("stride" if found.is_images else None)
-    settings |= {"random_state": seed, "verbose": not quiet, **_parsed(setting or [])}
+    if given.backbone in ("nin", "stride") and not found.is_images:
+        hint = f"leave out --backbone={given.backbone}, which is for images"
+        raise ConfigError(f"{found.source} has embeddings", hint=hint)
+    settings = {name: options[name] for name in _OF_HASHER}
+    settings["backbone"] = given.backbone or ("stride" if found.is_images else None)
+    settings |= {"random_state": given.seed, "verbose": not given.quiet, **_parsed(given.setting)}
 
     from hashcade.cli.model_card import describe, make_card, write_card
     from hashcade.learn import Hasher
     from hashcade.table import MODEL_DIR, HashTable
 
-    y = labels_of(found)
-    if not quiet:
-        say(describe(found))
+    if not given.quiet:
+        out.say(describe(found))
     start = time.perf_counter()
-    if kind == TABLE:
-        table = HashTable(metric=metric, **settings)
-        table.fit(found.items, y, names=found.names or None)
-        table.catalog.data = root_of(data, split, found)
+    if kind == out.TABLE:
+        table = HashTable(metric=given.metric, **settings)
+        table.fit(found.items, labels_of(found), names=found.names or None)
+        table.catalog.data = root_of(given.data, given.split, found)
         hasher, save = table.hasher, table.save
     else:
-        hasher = Hasher(**settings).fit(found.items, y)
+        hasher = Hasher(**settings).fit(found.items, labels_of(found))
         save = hasher.save
     seconds = time.perf_counter() - start
-    with new_result(output, kind, force=force) as new:
+    with out.new_result(given.output, kind, force=given.force) as new:
         save(new)
-        model = new / MODEL_DIR if kind == TABLE else new
+        model = new / MODEL_DIR if kind == out.TABLE else new
         card = make_card(hasher, found, model, seconds=seconds)
-        write_card(model, card, output if kind == MODEL else output / MODEL_DIR)
-    if as_json:
-        print_json({"output": str(output), **card})
-        return
-    shape, metrics = card["table"], card["metrics"]
-    fields: list[tuple[str, object]] = [
-        (kind, output),
-        ("data", f"{len(found):,} items of {card['data']['n_classes']:,} classes"),
-        ("shape", "width {width}, depth {depth}, sparsity {sparsity}".format(**shape)),
-    ]
-    if kind == TABLE:
+        write_card(model, card)
+    metrics, fields = card["metrics"], {}
+    if kind == out.TABLE:
         stats = table.stats()
-        occupied = f"{stats['n_occupied']:,} of {stats['n_buckets']:,} are occupied"
-        fields.append(("buckets", occupied))
+        fields["buckets"] = f"{stats['n_occupied']:,} of {stats['n_buckets']:,} are occupied"
     if metrics:
         precision = f"precision@1 {metrics['precision_at_1']:.1f} %"
-        speedup = f"speed-up {metrics['speedup_factor']:.1f}"
-        fields.append(("validation", f"{precision}, {speedup}"))
-    print_fields(*fields, ("time", f"{seconds:.0f} s"))
+        fields["validation"] = f"{precision}, speed-up {metrics['speedup_factor']:.1f}"
+    out.report(
+        given.as_json,
+        {"output": str(given.output), **card},
+        (kind, given.output),
+        ("data", f"{len(found):,} items of {card['data']['n_classes']:,} classes"),
+        ("shape", "width {width}, depth {depth}, sparsity {sparsity}".format(**card["table"])),
+        *fields.items(),
+        ("time", f"{seconds:.0f} s"),
+    )
 
 
-def _parsed(pairs: list[str]) -> dict[str, Any]:
+def _parsed(pairs: list[str] | None) -> dict[str, Any]:
     """Settings from NAME=VALUE, with values as in JSON, else text."""
     from hashcade.learn import Hasher
 
     settings: dict[str, Any] = {}
-    allowed = Hasher().get_params() if pairs else {}
-    for pair in pairs:
+    for pair in pairs or ():
         name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise ConfigError(f"--set {pair}: must be NAME=VALUE")
-        if name not in allowed:
-            hint = f"use one of {', '.join(allowed)}"
-            raise ConfigError(f"--set {name}: unknown setting", hint=hint)
+        allowed = Hasher().get_params()
+        if not equals or name not in allowed:
+            hint = f"use NAME=VALUE with one of {', '.join(allowed)}"
+            raise ConfigError(f"--set {pair}: unknown setting", hint=hint)
         try:
             settings[name] = json.loads(value)
         except ValueError:

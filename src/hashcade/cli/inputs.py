@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hashcade._progress import progress_bar
-from hashcade.cli.outputs import MODEL, TABLE, kind_of, known_kind, say
+from hashcade.cli.outputs import TABLE, kind_of, say
 from hashcade.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
@@ -66,9 +66,6 @@ def model_path(path: Path) -> Path:
     """The directory of a model: the model itself, or that of a table."""
     from hashcade.table import MODEL_DIR
 
-    if not path.exists():
-        hint = "make a model with: hashcade train DATA -o MODEL"
-        raise StorageError(f"{path} does not exist", hint=hint)
     return path / MODEL_DIR if kind_of(path) == TABLE else path
 
 
@@ -82,26 +79,13 @@ def load_model(path: Path) -> Hasher:
     return Hasher.load(model_path(path))
 
 
-def require_table(path: Path) -> None:
-    """Raise unless there is a table."""
-    if known_kind(path) == MODEL:
-        hint = "make a table with: hashcade build MODEL DATA -o TABLE"
-        raise StorageError(f"{path} is a model, not a table", hint=hint)
-
-
-def load_table(path: Path) -> HashTable:
-    """Load a table with its model."""
-    require_table(path)
-    from hashcade.table import HashTable
-
-    return HashTable.load(path)
-
-
-def load_without_model(path: Path) -> HashTable:
-    """Load a table without its model, and so without torch: to look into it."""
+def load_table(path: Path, *, model: bool = True) -> HashTable:
+    """Load a table; without its model, and so without torch, to look into it."""
     from hashcade.store import load_state
     from hashcade.table import HashTable
 
+    if model:
+        return HashTable.load(path)
     state, _ = load_state(path)
     return HashTable.from_parts(None, state.index, state.catalog)
 

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ def make_card(hasher: Hasher, data: Items, saved: Path, *, seconds: float) -> di
             "python": platform.python_version(),
             "machine": f"{platform.system()} {platform.machine()}",
             "cores": os.cpu_count(),
-            **{name: _version(name) for name in ("numpy", "numba", "torch", "safetensors")},
+            **{name: version(name) for name in ("numpy", "numba", "torch", "safetensors")},
         },
     }
 
@@ -64,67 +64,32 @@ def describe(data: Items) -> str:
     return f"{len(data):,} {kind} ({shape}){classes} from {data.source}"
 
 
-def write_card(directory: Path, card: dict[str, Any], output: Path) -> None:
+def write_card(directory: Path, card: dict[str, Any]) -> None:
     """Write the card into the directory of a model, for programs and for people."""
     replace_file(directory / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
-    replace_file(directory / "README.md", card_text(card, output))
+    replace_file(directory / "README.md", _text(card))
 
 
-def card_text(card: dict[str, Any], output: Path) -> str:
+def _text(card: dict[str, Any]) -> str:
     """The card in Markdown."""
-    data, table, metrics = card["data"], card["table"], card["metrics"]
     stages = ", ".join(f"{s['name']} {s['steps']:,}" for s in card["resolved"]["stages"])
     rows = {
-        "data": data["summary"],
-        "skipped": f"{len(data['skipped']):,} that could not be read",
-        "table": "width {width}, depth {depth}, sparsity {sparsity}".format(**table)
-        + f": {table['width'] ** table['depth']:,} buckets",
-        "training": f"{stages} batches in {card['seconds']:.0f} s, seed {card['seed']}",
+        "created": f"{card['created']} by hashcade {card['environment']['hashcade']}",
+        "fingerprint": card["fingerprint"][:12],
+        "data": card["data"]["summary"],
+        "skipped": f"{len(card['data']['skipped']):,} that could not be read",
+        "table": "width {width}, depth {depth}, sparsity {sparsity}".format(**card["table"]),
+        "training": f"{stages} batches in {card['seconds']:.0f} s",
+        **{name: f"{value:.1f}" for name, value in card["metrics"].items()},
+        **{name: value for name, value in card["settings"].items() if value is not None},
     }
-    note = "There was no validation set, so there are no metrics."
-    if metrics:
-        rows |= {
-            "precision@1": f"{metrics['precision_at_1']:.1f} %",
-            "speed-up": f"{metrics['speedup_factor']:.1f}",
-            "NMI of buckets and classes": f"{metrics['bucket_nmi']:.1f} %",
-        }
-        note = (
-            "The metrics are those of the validation set, searched within itself. It also chose "
-            "the weights, so expect a little less on new items."
-        )
-    settings = {name: value for name, value in card["settings"].items() if value is not None}
-    return f"""# A hash table for {data["n_classes"]:,} classes
+    lines = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    return f"""# A hash table for {card["data"]["n_classes"]:,} classes
 
-Created on {card["created"]} by hashcade {card["environment"]["hashcade"]}; fingerprint
-`{card["fingerprint"][:12]}`. For programs: `card.json`.
+Metrics are those of the validation set, searched within itself. It also chose the weights, so
+expect a little less on new items. For programs: `card.json`.
 
 | | |
 |---|---|
-{_rows(rows)}
-
-{note}
-
-## Settings
-
-| setting | value |
-|---|---|
-{_rows(settings)}
-
-## Use
-
-```sh
-hashcade build {output} DATA -o table/
-hashcade search table/ QUERY
-```
+{lines}
 """
-
-
-def _rows(values: dict[str, Any]) -> str:
-    return "\n".join(f"| {name} | {value} |" for name, value in values.items())
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -87,8 +87,11 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, ensure_ascii=False))
 
 
-def print_fields(*fields: tuple[str, object]) -> None:
-    """Print names and values, one pair per line."""
+def report(as_json: bool, result: dict[str, Any], *fields: tuple[str, object]) -> None:
+    """Print a result: as JSON, or for people as names and values, one pair per line."""
+    if as_json:
+        print_json(result)
+        return
     width = max(len(name) for name, _ in fields)
     for name, value in fields:
         print(f"{name:{width}}  {value}")
@@ -109,11 +112,6 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 def say(text: str) -> None:
     """Print something that is not a result, on stderr."""
     print(text, file=sys.stderr, flush=True)
-
-
-def percent(share: float) -> str:
-    """A share as per cent."""
-    return f"{100 * share:.1f} %"
 
 
 def counted(number: int, noun: str) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from hashcade.cli import options as opt
+from hashcade.cli import outputs as out
 from hashcade.cli.inputs import load_table, read_and_encode
-from hashcade.cli.outputs import print_json, print_table
 
 _QUERY = "An image, a folder of images, or vectors as .npy, .npz or Parquet."
 _MOST = "Compare a query with at most this many items."
@@ -53,7 +53,7 @@ def search(
         for row, name in enumerate(names)
     ]
     if as_json:
-        print_json({"table": str(table), "n_items": len(opened), "queries": results})
+        out.print_json({"table": str(table), "n_items": len(opened), "queries": results})
         return
     for number, result in enumerate(results):
         if number:
@@ -69,7 +69,7 @@ def _print(result: dict[str, Any], n_items: int) -> None:
     columns = ["id", *known, "distance"]
     if matches:
         rows = [[rank, *(match[name] for name in columns)] for rank, match in enumerate(matches, 1)]
-        print_table(["#", *columns], rows)
+        out.print_table(["#", *columns], rows)
     else:
         print("  no results")
     share = n_items / max(1, result["candidates"])

@@ -8,7 +8,6 @@ from typing import Annotated
 
 from hashcade._extras import check_extras
 from hashcade.cli import options as opt
-from hashcade.cli.inputs import require_table
 
 _HOST = "Address to listen on; others than loopback need a token."
 _TOKEN = "File with the token that clients must send."
@@ -53,7 +52,6 @@ def serve(
       hashcade serve table/ --no-model           needs no torch
       HASHCADE_TOKEN=$(openssl rand -hex 16) hashcade serve table/ --host 0.0.0.0
     """
-    require_table(table)
     check_extras(fastapi="serve", uvicorn="serve")
     token = os.environ.get("HASHCADE_TOKEN")
     if token_file is not None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hashcade._io import read_file
 from hashcade.cli import options as opt
+from hashcade.cli import outputs as out
 from hashcade.cli.errors import ERROR, explained
-from hashcade.cli.inputs import load_without_model
-from hashcade.cli.outputs import MODEL, known_kind, print_json, say
+from hashcade.cli.inputs import load_table, model_path
 from hashcade.errors import CorruptIndexError, HashcadeError
 
 
@@ -34,43 +34,39 @@ def verify(
     problems = {str(path): _problems(path) for path in paths}
     bad = sum(map(bool, problems.values()))
     if as_json:
-        print_json({"ok": not bad, "problems": problems})
+        out.print_json({"ok": not bad, "problems": problems})
     else:
         for path, lines in problems.items():
             for line in lines or ["ok"]:
                 print(line if line.startswith(path) else f"{path}: {line}")
     if bad:
-        say(f"hashcade: {bad} of {len(problems)} damaged; restore a copy, or make it again")
+        out.say(f"hashcade: {bad} of {len(problems)} damaged; restore a copy, or make it again")
         raise typer.Exit(ERROR)
 
 
 def _problems(path: Path) -> list[str]:
     """Everything that is wrong with a table or a model."""
-    if known_kind(path) == MODEL:
-        return _errors(_check_model, path)
-    from hashcade.table import MODEL_DIR
-
-    problems = _errors(lambda: load_without_model(path).index.verify())
-    if (path / MODEL_DIR).is_dir():
-        problems += _errors(_check_model, path / MODEL_DIR)
+    checks: list[Callable[[Path], None]] = []
+    if out.known_kind(path) == out.TABLE:
+        checks.append(lambda path: load_table(path, model=False).index.verify())
+    if model_path(path).is_dir():
+        checks.append(_check_model)
+    problems: list[str] = []
+    for check in checks:
+        try:
+            check(path)
+        except CorruptIndexError as error:
+            problems += str(error).splitlines()  # all that is damaged
+        except HashcadeError as error:
+            problems.append(explained(error))
     return problems
-
-
-def _errors(check: Callable[..., None], *arguments: Any) -> list[str]:
-    try:
-        check(*arguments)
-    except CorruptIndexError as error:
-        return str(error).splitlines()  # all that is damaged
-    except HashcadeError as error:
-        return [explained(error)]
-    return []
 
 
 def _check_model(path: Path) -> None:
     """Compare the weights of a model with their checksum."""
     from hashcade.learn import read_config
 
-    weights = path / "model.safetensors"
-    expected = read_config(path)["model_sha256"]
+    model = model_path(path)
+    weights, expected = model / "model.safetensors", read_config(model)["model_sha256"]
     if hashlib.sha256(read_file(weights)).hexdigest() != expected:
         raise CorruptIndexError(f"{weights} is damaged: its checksum is wrong")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from hashcade.cli import options as opt
-from hashcade.cli.outputs import print_json
+from hashcade.cli import outputs as out
 
 
 def warmup(as_json: opt.Json = False) -> None:
@@ -25,9 +25,9 @@ def warmup(as_json: opt.Json = False) -> None:
     warm_codes()
     warm_index()
     seconds, compiling = time.perf_counter() - start, compilation_seconds()
-    if as_json:
-        print_json({"seconds": seconds, "compilation_seconds": compiling})
-    elif compiling < 0.5:
-        print(f"ready: all kernels were compiled before (checked in {seconds:.1f} s)")
-    else:
-        print(f"ready: compiled all kernels in {compiling:.1f} s")
+    out.report(
+        as_json,
+        {"seconds": seconds, "compilation_seconds": compiling},
+        ("compiled in", f"{compiling:.1f} s"),
+        ("ready after", f"{seconds:.1f} s"),
+    )
