@@ -1,4 +1,4 @@
-"""The installed command, in a clean environment, from a stranger's data to results."""
+"""From a stranger's data to results; once by the installed command in a clean environment."""
 
 import json
 
@@ -34,34 +34,34 @@ def test_embeddings_in_npy(installed):
     assert not {result["id"] for result in left["queries"][0]["results"]} & {7, 300}
 
 
-def test_embeddings_in_parquet(installed):
+def test_embeddings_in_parquet(command, cwd):
     X, y = make_embeddings(seed=1)
     table = pyarrow.table({"clip": list(X), "kind": y})
-    pyarrow.parquet.write_table(table, installed.cwd / "all.parquet")
-    pyarrow.parquet.write_table(table.select(["clip"])[:2], installed.cwd / "queries.parquet")
+    pyarrow.parquet.write_table(table, cwd / "all.parquet")
+    pyarrow.parquet.write_table(table.select(["clip"])[:2], cwd / "queries.parquet")
     columns = ["--items", "clip", "--labels", "kind"]
-    installed("train", "all.parquet", *columns, "-o", "model", *SHORT, "--quiet")
-    installed("build", "model", "all.parquet", *columns, "-o", "table", "--quiet")
-    done = installed("search", "table", "queries.parquet", "--items", "clip", "--quiet")
-    assert done.stdout.count("candidates of 300 items") == 2
-    inspected = installed("inspect", "table").stdout
+    assert command("train", "all.parquet", *columns, "-o", "model", *SHORT, "--quiet").code == 0
+    assert command("build", "model", "all.parquet", *columns, "-o", "table", "--quiet").code == 0
+    done = command("search", "table", "queries.parquet", "--items", "clip", "--quiet")
+    assert done.out.count("candidates of 300 items") == 2
+    inspected = command("inspect", "table").out
     assert "kind 3" in inspected
     assert "└─" in inspected
 
 
-def test_a_folder_without_classes_can_be_searched_in(installed):
+def test_a_folder_without_classes_can_be_searched_in(command, cwd):
     """Labels are needed to learn, not to build: here the model comes from labelled arrays."""
     rng = np.random.default_rng(0)
     y = np.arange(24) % 2
     images = np.where(y[:, None, None, None], 200, 40) + rng.integers(0, 40, (24, 32, 32, 3))
-    np.savez(installed.cwd / "arrays.npz", X=images.astype(np.uint8), y=y)
+    np.savez(cwd / "arrays.npz", X=images.astype(np.uint8), y=y)
     short = ["--steps", 5, "--base-steps", 5, "--quiet"]
-    installed("train", "arrays.npz", "-o", "model", *short)
-    (installed.cwd / "flat").mkdir()
+    command("train", "arrays.npz", "-o", "model", *short)
+    (cwd / "flat").mkdir()
     for number, color in enumerate(["apple", "leaf", "sea"]):
-        make_query(installed.cwd / "flat" / f"{number}.png", color)
-    installed("build", "model", "flat", "-o", "table")
-    found = json.loads(installed("search", "table", "flat/1.png", "-n", 1, "--json").stdout)
+        make_query(cwd / "flat" / f"{number}.png", color)
+    command("build", "model", "flat", "-o", "table")
+    found = json.loads(command("search", "table", "flat/1.png", "-n", 1, "--json").out)
     answer = found["queries"][0]
     assert answer["query"] == "1.png"
     assert answer["results"][0]["name"] == "1.png"

@@ -33,6 +33,7 @@ def test_training_that_is_stopped_leaves_nothing(tmp_path, verb, number, code):
         out, err = process.communicate(timeout=120)
     finally:
         process.kill()
+        process.communicate()
     assert process.returncode == code, err
     assert out == ""
     assert [path.name for path in tmp_path.iterdir() if path.name[0] != "."] == ["data.npz"]
@@ -60,6 +61,7 @@ def test_the_service_answers_and_stops_when_told(tmp_path, sample):
         _, err = process.communicate(timeout=120)
     finally:
         process.kill()
+        process.communicate()
     assert process.returncode in (0, 143), err
     assert "Traceback" not in err
 

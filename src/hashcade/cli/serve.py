@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from hashcade._extras import check_extras
 from hashcade.cli import options as opt
 
 _HOST = "Address to listen on; others than loopback need a token."
@@ -52,7 +51,6 @@ def serve(
       hashcade serve table/ --no-model           needs no torch
       HASHCADE_TOKEN=$(openssl rand -hex 16) hashcade serve table/ --host 0.0.0.0
     """
-    check_extras(fastapi="serve", uvicorn="serve")
     token = os.environ.get("HASHCADE_TOKEN")
     if token_file is not None:
         token = token_file.read_text("utf-8").strip()
