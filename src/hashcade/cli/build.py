@@ -43,7 +43,8 @@ def build(
       hashcade build model/ codes.npz -o table/        from hashcade encode
     """
     out.refuse_existing(output, out.TABLE, force=force)
-    from hashcade.table import MODEL_DIR, HashTable
+    from hashcade.store import MODEL_DIR
+    from hashcade.table import HashTable
 
     codes = _read_codes(data)
     if codes is not None:

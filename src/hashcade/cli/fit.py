@@ -119,18 +119,21 @@ def _learn(kind: str, options: dict[str, Any]) -> None:
 
     from hashcade.cli.model_card import describe, make_card, write_card
     from hashcade.learn import Hasher
-    from hashcade.table import MODEL_DIR, HashTable
+    from hashcade.store import MODEL_DIR
+    from hashcade.table import HashTable
 
     if not given.quiet:
         out.say(describe(found))
+    y: Any = labels_of(found)
+    hasher: Any
     start = time.perf_counter()
     if kind == out.TABLE:
         table = HashTable(metric=given.metric, **settings)
-        table.fit(found.items, labels_of(found), names=found.names or None)
+        table.fit(found.items, y, names=found.names or None)
         table.catalog.data = root_of(given.data, given.split, found)
         hasher, save = table.hasher, table.save
     else:
-        hasher = Hasher(**settings).fit(found.items, labels_of(found))
+        hasher = Hasher(**settings).fit(found.items, y)
         save = hasher.save
     seconds = time.perf_counter() - start
     with out.new_result(given.output, kind, force=given.force) as new:

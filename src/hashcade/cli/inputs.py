@@ -64,7 +64,7 @@ def root_of(path: Path, split: str | None, data: Items) -> Path:
 
 def model_path(path: Path) -> Path:
     """The directory of a model: the model itself, or that of a table."""
-    from hashcade.table import MODEL_DIR
+    from hashcade.store import MODEL_DIR
 
     return path / MODEL_DIR if kind_of(path) == TABLE else path
 
