@@ -5,6 +5,7 @@
 
 import importlib
 import inspect
+import re
 import sys
 from pathlib import Path
 
@@ -77,7 +78,8 @@ def signature(value):
     except (TypeError, ValueError):
         return ""
     shown = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
-    return str(inspect.Signature([p for p in shown if p.name not in ("self", "cls")]))
+    text = str(inspect.Signature([p for p in shown if p.name not in ("self", "cls")]))
+    return re.sub(r"<function [^>]*(<lambda>)?[^>]*>", "...", text)  # has an address in it
 
 
 if __name__ == "__main__":
