@@ -15,6 +15,8 @@ import re
 import shlex
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -84,11 +86,13 @@ def running_service(folder):
         cwd=folder, env=clean_environment(folder), stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        yield next(
-            found[1]
-            for line in process.stderr
-            if (found := re.search(r"(http://127\.0\.0\.1:\d+)", line))
-        )
+        addresses = (re.search(r"http://127\.0\.0\.1:\d+", line) for line in process.stderr)
+        address = next(found[0] for found in addresses if found)
+        for _ in range(600):  # until it listens
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health"):
+                break
+            time.sleep(0.1)
+        yield address
     finally:
         process.terminate()
         process.communicate(timeout=60)
