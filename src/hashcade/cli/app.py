@@ -23,8 +23,6 @@ VERBS = (
     demo, fit, train, build, add, remove, search, evaluate, inspect, verify, encode, serve, warmup,
 )  # fmt: skip
 
-_VERSION = "Show the version and exit."
-
 
 def make_app() -> typer.Typer:
     """The application with its verbs."""
@@ -48,7 +46,8 @@ def _print_version(show: bool) -> None:
 
 def hashcade(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help=_VERSION)
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Learn a hash table for similarity search, search it, look into it.

@@ -74,9 +74,6 @@ def build(
     )
 
 
-# -- codes made by hashcade encode -----------------------------------------------------------------
-
-
 def _read_codes(path: Path) -> dict[str, Any] | None:
     """The arrays of a file made by hashcade encode; None for other data."""
     if path.suffix != ".npz" or not path.is_file():

@@ -10,11 +10,9 @@ from hashcade._extras import check_extras, require_extra
 from hashcade.cli import options as opt
 from hashcade.cli.inspect import tree_lines
 
-_OUTPUT = "Folder for the table."
-
 
 def demo(
-    output: Annotated[Path, opt.option(_OUTPUT, "--output", "-o", metavar="DIR")] = Path("demo"),
+    output: Annotated[Path, opt.option("Folder.", "--output", "-o", metavar="DIR")] = Path("demo"),
     steps: Annotated[int, opt.number("Batches of training.")] = 200,
     quiet: opt.Quiet = False,
 ) -> None:

@@ -141,13 +141,13 @@ def _learn(kind: str, options: dict[str, Any]) -> None:
         model = new / MODEL_DIR if kind == out.TABLE else new
         card = make_card(hasher, found, model, seconds=seconds)
         write_card(model, card)
-    metrics, fields = card["metrics"], {}
+    fields = {}
     if kind == out.TABLE:
         stats = table.stats()
         fields["buckets"] = f"{stats['n_occupied']:,} of {stats['n_buckets']:,} are occupied"
-    if metrics:
-        precision = f"precision@1 {metrics['precision_at_1']:.1f} %"
-        fields["validation"] = f"{precision}, speed-up {metrics['speedup_factor']:.1f}"
+    if card["metrics"]:
+        text = "precision@1 {precision_at_1:.1f} %, speed-up {speedup_factor:.1f}"
+        fields["validation"] = text.format(**card["metrics"])
     out.report(
         given.as_json,
         {"output": str(given.output), **card},

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from hashcade.table import HashTable
 
 
-# -- data ------------------------------------------------------------------------------------------
-
-
 def read_data(
     path: Path,
     *,
@@ -57,9 +54,6 @@ def root_of(path: Path, split: str | None, data: Items) -> Path:
     """The folder that the names of images begin in; for other data the file."""
     place = path / split if split and (path / split).is_dir() else path
     return (place.parent if data.names and place.is_file() else place).absolute()
-
-
-# -- models and tables -----------------------------------------------------------------------------
 
 
 def model_path(path: Path) -> Path:
@@ -110,6 +104,5 @@ def read_and_encode(
 
 
 def _described(shape: tuple[int, ...]) -> str:
-    if len(shape) == 1:
-        return f"embeddings of {shape[0]} numbers"
-    return f"images of {shape[0]}×{shape[1]}"
+    numbers = f"embeddings of {shape[0]} numbers"
+    return numbers if len(shape) == 1 else f"images of {shape[0]}×{shape[1]}"

@@ -95,9 +95,6 @@ def _purity(node: dict[str, Any]) -> str | None:
     return None if node.get("purity") is None else f"{100 * node['purity']:.1f} %"
 
 
-# -- the tree --------------------------------------------------------------------------------------
-
-
 def tree_lines(node: dict[str, Any], branches: int) -> list[str]:
     """The tree as lines of text, the largest branches first and the rest as a number."""
     lines = [f"all: {node['n_entries']:,} items in {out.counted(node['n_buckets'], 'bucket')}"]

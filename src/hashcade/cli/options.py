@@ -29,8 +29,7 @@ def flag(name: str, help: str) -> Any:
     return typer.Option(*name.split(), help=help)
 
 
-# -- what is read ----------------------------------------------------------------------------------
-
+# what is read
 _DATA = "A folder with one sub-folder of images per class, or embeddings as .npy, .npz or Parquet."
 _LABELS = (
     "Array (.npz), column (Parquet) or file (for .npy) of the labels; without it y or "
@@ -47,8 +46,7 @@ Items = Annotated[str | None, option(_ITEMS)]
 Labels = Annotated[str | None, option(_LABELS)]
 SkipBad = Annotated[bool, flag("--skip-bad", _SKIP)]
 
-# -- how a search works ----------------------------------------------------------------------------
-
+# how a search works
 _PROBE = "Buckets to look into. 1: the query's own. More find more, and take longer."
 _FILL = "Continue to further buckets until there are enough results, or stay in the query's own."
 
@@ -56,16 +54,14 @@ NProbe = Annotated[int, number(_PROBE)]
 Fill = Annotated[bool, flag("--fill/--no-fill", _FILL)]
 Metric = Annotated[str, option("How results are ranked: euclidean or inner_product.")]
 
-# -- what is written -------------------------------------------------------------------------------
-
+# what is written
 NewTable = Annotated[Path, option("Directory for it.", "--output", "-o", metavar="TABLE")]
 NewModel = Annotated[Path, option("Directory for it.", "--output", "-o", metavar="MODEL")]
 Json = Annotated[bool, flag("--json", "Print the result as JSON, for programs.")]
 Quiet = Annotated[bool, flag("--quiet -q", "No progress on stderr.")]
 Force = Annotated[bool, flag("--force -f", "Replace an older result.")]
 
-# -- how a model is trained ------------------------------------------------------------------------
-
+# how a model is trained
 _BACKBONE = (
     "For images stride (fast on CPUs) or nin (the paper's); for embeddings mlp, to learn new "
     "vectors as well."

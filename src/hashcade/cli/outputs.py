@@ -15,8 +15,6 @@ from hashcade.errors import StorageError
 
 TABLE, MODEL, FILE = "table", "model", "file"
 
-# -- directories and files -------------------------------------------------------------------------
-
 
 def kind_of(path: Path) -> str | None:
     """What is at a path: ``"table"``, ``"model"``, ``"file"``, or None."""
@@ -31,12 +29,11 @@ def kind_of(path: Path) -> str | None:
 
 def known_kind(path: Path) -> str:
     """``"table"`` or ``"model"``, or a ``StorageError`` for anything else."""
-    if not path.exists():
-        raise StorageError(f"{path} does not exist", hint="check the path")
     kind = kind_of(path)
     if kind not in (TABLE, MODEL):
-        hint = "make a table with: hashcade fit DATA -o TABLE"
-        raise StorageError(f"{path} is neither a table nor a model", hint=hint)
+        what = "is neither a table nor a model" if path.exists() else "does not exist"
+        hint = "check the path, or make a table with: hashcade fit DATA -o TABLE"
+        raise StorageError(f"{path} {what}", hint=hint)
     return kind
 
 
@@ -77,9 +74,6 @@ def _held(path: Path) -> Any:
     """Meanwhile nobody writes to a table at this path, and no service changes it."""
     index = path / "index"
     return writer_lock(index) if index.is_dir() else nullcontext()
-
-
-# -- text ------------------------------------------------------------------------------------------
 
 
 def print_json(value: Any) -> None:

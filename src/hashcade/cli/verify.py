@@ -12,7 +12,7 @@ import typer
 from hashcade._io import read_file
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
-from hashcade.cli.errors import ERROR, explained
+from hashcade.cli.errors import ERROR
 from hashcade.cli.inputs import load_table, model_path
 from hashcade.errors import CorruptIndexError, HashcadeError
 
@@ -55,10 +55,8 @@ def _problems(path: Path) -> list[str]:
     for check in checks:
         try:
             check(path)
-        except CorruptIndexError as error:
-            problems += str(error).splitlines()  # all that is damaged
         except HashcadeError as error:
-            problems.append(explained(error))
+            problems += str(error).splitlines()  # all that is damaged
     return problems
 
 

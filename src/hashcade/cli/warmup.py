@@ -24,10 +24,5 @@ def warmup(as_json: opt.Json = False) -> None:
 
     warm_codes()
     warm_index()
-    seconds, compiling = time.perf_counter() - start, compilation_seconds()
-    out.report(
-        as_json,
-        {"seconds": seconds, "compilation_seconds": compiling},
-        ("compiled in", f"{compiling:.1f} s"),
-        ("ready after", f"{seconds:.1f} s"),
-    )
+    seconds = {"compiling": compilation_seconds(), "total": time.perf_counter() - start}
+    out.report(as_json, seconds, *((name, f"{value:.1f} s") for name, value in seconds.items()))
