@@ -19,6 +19,7 @@ from hashcade.cli.serve import serve
 from hashcade.cli.verify import verify
 from hashcade.cli.warmup import warmup
 
+_VERSION = "Show the version and exit."
 VERBS = (
     demo, fit, train, build, add, remove, search, evaluate, inspect, verify, encode, serve, warmup,
 )  # fmt: skip
@@ -47,7 +48,7 @@ def _print_version(show: bool) -> None:
 def hashcade(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help=_VERSION),
     ] = False,
 ) -> None:
     """Learn a hash table for similarity search, search it, look into it.
