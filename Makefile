@@ -34,14 +34,14 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## Learn, fill, search, evaluate and draw on scikit-learn's digits; writes demo/
+demo: $(STAMP) ## Learn, fill, search and evaluate a table of scikit-learn's digits; writes demo/
 	$(BIN)/hashcade demo
 
 lint: $(STAMP) ## ruff: rules and formatting
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 
-format: $(STAMP) ## ruff: mend what can be mended
+format: $(STAMP) ## ruff: fix what can be fixed
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 

@@ -111,10 +111,9 @@ def prepare(path, folder, namespace):
         rng = np.random.default_rng(0)
         y = rng.integers(0, 5, 200)
         X = (rng.normal(size=(5, 8))[y] + 0.2 * rng.normal(size=(200, 8))).astype(np.float32)
-        table = HashTable(width=4, steps=20, verbose=False).fit(X, y)
-        table.save(folder / "my.table")
-        encoded = table.encode(X[:5])
-        namespace |= {"vectors": X[:5], "X": X[:5], "buckets": encoded.bucket_ids}
+        labels = np.array(["ant", "bee", "cat", "dog", "eel"])[y]
+        HashTable(width=4, steps=20, verbose=False).fit(X, labels).save(folder / "my.table")
+        namespace |= {"queries": X[:5], "items": X[:2]}
     return namespace
 
 
