@@ -6,7 +6,7 @@ from hashcade import CodeShape, HashTable
 
 
 def test_the_demonstration_learns_and_leaves_its_results(command, tmp_path):
-    out = command("demo", "--output", tmp_path / "demo", "--steps", 60, "--quiet").out
+    out = command("demo", "--output", tmp_path / "demo", "--steps", 20, "--quiet").out
     numbers = r" +([\d.,]+) +([\d.,]+) +([\d.,]+)$"
     exact = re.search("^all items" + numbers, out, re.MULTILINE).groups()
     hashed = re.search("^one bucket" + numbers, out, re.MULTILINE).groups()

@@ -9,7 +9,7 @@ from hashcade.cli import outputs as out
 from hashcade.cli.inputs import labels_of, load_table, read_and_encode, root_of
 from hashcade.errors import ConfigError
 
-_COUNTS = "Results per query; may be repeated."
+_COUNTS = opt.number("Results per query; repeatable.", "--n-neighbors", "-n", default="1, 10")
 _EXCLUDE = "DATA is what the table was filled with: query i must not find item i."
 _RECALL = "Also the share of the truly nearest items (slow)."
 
@@ -17,9 +17,7 @@ _RECALL = "Also the share of the truly nearest items (slow)."
 def evaluate(
     table: opt.Table,
     data: opt.Data,
-    n_neighbors: Annotated[
-        list[int] | None, opt.number(_COUNTS, "--n-neighbors", "-n", default="1, 10")
-    ] = None,
+    n_neighbors: Annotated[list[int] | None, _COUNTS] = None,
     n_probe: opt.NProbe = 1,
     fill: opt.Fill = True,
     exclude_self: Annotated[bool, opt.flag("--exclude-self", _EXCLUDE)] = False,

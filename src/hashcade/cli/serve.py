@@ -10,6 +10,7 @@ from hashcade.cli import options as opt
 
 _HOST = "Address to listen on; others than loopback need a token."
 _TOKEN = "File with the token that clients must send."
+_NAME = "the variable HASHCADE_TOKEN"
 _PICTURES = "Pictures of the items: a folder, .npy, .npz or .json."
 _OWN = "the images that the table was filled with"
 _NO_MODEL = "Do without the model, and so without torch: queries bring their buckets or scores."
@@ -20,9 +21,7 @@ def serve(
     table: opt.Table,
     host: Annotated[str, opt.option(_HOST)] = "127.0.0.1",
     port: Annotated[int, opt.number("Port; 0: any that is free.", min=0)] = 8000,
-    token_file: Annotated[
-        Path | None, opt.option(_TOKEN, metavar="FILE", default="the variable HASHCADE_TOKEN")
-    ] = None,
+    token_file: Annotated[Path | None, opt.option(_TOKEN, metavar="FILE", default=_NAME)] = None,
     pictures: Annotated[Path | None, opt.option(_PICTURES, metavar="PATH", default=_OWN)] = None,
     no_model: Annotated[bool, opt.flag("--no-model", _NO_MODEL)] = False,
     read_only: Annotated[bool, opt.flag("--read-only", "Refuse changes.")] = False,
@@ -36,9 +35,7 @@ def serve(
     deadline: Annotated[float, opt.number("Seconds that a request may take.", min=0)] = 10.0,
     threads: Annotated[int, opt.number("Searches at once; 0: one per core.", min=0)] = 0,
     fold_seconds: Annotated[float, opt.number(_FOLD, min=0)] = 60.0,
-    fold_bytes: Annotated[int, opt.number("Or when the unsaved changes are so many bytes.")] = (
-        64 << 20
-    ),
+    fold_bytes: Annotated[int, opt.number("Or when so many bytes are unsaved.")] = 64 << 20,
     stop_seconds: Annotated[float, opt.number("Seconds to finish requests on stop.", min=0)] = 30.0,
     access_log: Annotated[bool, opt.flag("--access-log", "Log each request.")] = False,
 ) -> None:

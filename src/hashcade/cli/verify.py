@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -46,13 +45,9 @@ def verify(
 
 def _problems(path: Path) -> list[str]:
     """Everything that is wrong with a table or a model."""
-    checks: list[Callable[[Path], None]] = []
-    if out.known_kind(path) == out.TABLE:
-        checks.append(lambda path: load_table(path, model=False).index.verify())
-    if model_path(path).is_dir():
-        checks.append(_check_model)
     problems: list[str] = []
-    for check in checks:
+    table = out.known_kind(path) == out.TABLE
+    for check in (_check_index, _check_model) if table else (_check_model,):
         try:
             check(path)
         except HashcadeError as error:
@@ -60,11 +55,17 @@ def _problems(path: Path) -> list[str]:
     return problems
 
 
+def _check_index(path: Path) -> None:
+    load_table(path, model=False).index.verify()
+
+
 def _check_model(path: Path) -> None:
-    """Compare the weights of a model with their checksum."""
+    """Compare the weights of a model with their checksum; a table may have none."""
     from hashcade.learn import read_config
 
     model = model_path(path)
+    if not model.is_dir():
+        return
     weights, expected = model / "model.safetensors", read_config(model)["model_sha256"]
     if hashlib.sha256(read_file(weights)).hexdigest() != expected:
         raise CorruptIndexError(f"{weights} is damaged: its checksum is wrong")
