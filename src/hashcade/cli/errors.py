@@ -19,8 +19,7 @@ DEBUG = "HASHCADE_DEBUG"
 
 def run(app: typer.Typer, arguments: Sequence[str] | None) -> int:
     """Run the application; everything that goes wrong becomes one line and an exit code."""
-    if hasattr(signal, "SIGTERM"):
-        signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, _terminate)
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given and "_HASHCADE_COMPLETE" not in os.environ:
         given = ["--help"]

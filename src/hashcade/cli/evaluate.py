@@ -48,8 +48,7 @@ def evaluate(
     )  # fmt: skip
     y = labels_of(queries) or []
     if not set(y) & set(opened.catalog.classes):
-        message = f"{queries.source} and {table} have no class in common"
-        raise ConfigError(message, hint="check --labels")
+        raise ConfigError(f"{data} and {table} have no class in common", hint="check --labels")
     if root_of(data, split, queries) == opened.catalog.data and not exclude_self:
         out.say("hashcade: queries find themselves; leave them out with --exclude-self")
     counts = tuple(sorted(set(n_neighbors or (1, 10))))

@@ -51,7 +51,6 @@ def _inspect_model(path: Path, as_json: bool) -> None:
         ("takes", f"{'×'.join(map(str, resolved['item_shape']))} {kind}{network}"),
         ("classes", f"{len(config['classes']):,}"),
         ("shape", _SHAPE.format(**resolved["shape"])),
-        ("version", f"hashcade {config['hashcade_version']}"),
         *((name, f"{value:.1f}") for name, value in config["validation"].items()),
     )
 

@@ -58,8 +58,7 @@ def make_card(hasher: Hasher, data: Items, saved: Path, *, seconds: float) -> di
 def describe(data: Items) -> str:
     """Data in one line."""
     shape = "×".join(map(str, data.items.shape[1:]))
-    labels = labels_of(data)
-    classes = f", {len(set(labels)):,} classes" if labels is not None else ""
+    classes = f", {len(set(labels_of(data) or ())):,} classes"
     kind = "images" if data.is_images else "embeddings"
     return f"{len(data):,} {kind} ({shape}){classes} from {data.source}"
 

@@ -37,7 +37,6 @@ _LABELS = (
 )
 _ITEMS = "Array (.npz) or column (Parquet) of the items; without it X or train, or embedding."
 _SKIP = "Skip images that cannot be read, and say which, instead of stopping."
-
 Data = Annotated[Path, argument("DATA", _DATA)]
 Table = Annotated[Path, argument("TABLE", "A table made by hashcade fit or build.")]
 Model = Annotated[Path, argument("MODEL", "A model made by hashcade train; or a table.")]
@@ -49,7 +48,6 @@ SkipBad = Annotated[bool, flag("--skip-bad", _SKIP)]
 # how a search works
 _PROBE = "Buckets to look into. 1: the query's own. More find more, and take longer."
 _FILL = "Continue to further buckets until there are enough results, or stay in the query's own."
-
 NProbe = Annotated[int, number(_PROBE)]
 Fill = Annotated[bool, flag("--fill/--no-fill", _FILL)]
 Metric = Annotated[str, option("How results are ranked: euclidean or inner_product.")]
@@ -73,7 +71,6 @@ _SIZE = (
 )
 _RUN_DIR = "Keep checkpoints and a log here; the same command resumes after an interruption."
 _NETWORKS = "stride for images, none for embeddings"
-
 Width = Annotated[int | None, number("Slots per level.", default="from the classes")]
 Depth = Annotated[int, number("Levels.")]
 Sparsity = Annotated[int, number("Buckets per item.")]

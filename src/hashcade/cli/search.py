@@ -56,8 +56,7 @@ def search(
         out.print_json({"table": str(table), "n_items": len(opened), "queries": results})
         return
     for number, result in enumerate(results):
-        if number:
-            print()
+        print("\n" if number else "", end="")
         _print(result, len(opened))
 
 
@@ -72,6 +71,6 @@ def _print(result: dict[str, Any], n_items: int) -> None:
         out.print_table(["#", *columns], rows)
     else:
         print("  no results")
-    share = n_items / max(1, result["candidates"])
-    limit = "; stopped at --max-candidates" if result["truncated"] else ""
-    print(f"  {result['candidates']:,} candidates of {n_items:,} items, 1 in {share:.1f}{limit}")
+    count, limit = result["candidates"], "; stopped at --max-candidates"
+    share = f"1 in {n_items / max(1, count):.1f}{limit if result['truncated'] else ''}"
+    print(f"  {count:,} candidates of {n_items:,} items, {share}")
