@@ -10,7 +10,7 @@ DATA   ?= $(or $(HASHCADE_DATA),../shared/data)
 SEEDS  ?= 0 1 2
 REPRODUCE = $(BIN)/python -m experiments --data $(DATA)
 EACH_SEED = $(SEEDS:%=--seed %)
-CODE   := src experiments tests tools $(wildcard benchmarks)
+CODE   := src tests tools examples $(wildcard benchmarks experiments)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-end-to-end bench-service docs docs-api docs-cli \
@@ -33,14 +33,14 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## Learn, build, search and draw on scikit-learn's digits; writes demo/
-	$(BIN)/python -m hashcade.demo
+demo: $(STAMP) ## Learn, fill, search and evaluate a table of scikit-learn's digits; writes demo/
+	$(BIN)/hashcade demo
 
 lint: $(STAMP) ## ruff: rules and formatting
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 
-format: $(STAMP) ## ruff: mend what can be mended
+format: $(STAMP) ## ruff: fix what can be fixed
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
@@ -48,7 +48,7 @@ types: $(STAMP) ## mypy --strict on src and experiments
 	$(BIN)/mypy --strict src experiments
 
 docs-cli: $(STAMP) ## Write docs/cli.md from the commands
-	$(BIN)/python -m hashcade.cli._reference docs/cli.md
+	$(BIN)/python tools/cli_reference.py docs/cli.md
 
 docs-api: $(STAMP) ## Write docs/api.md from the docstrings
 	$(BIN)/python tools/api_reference.py docs/api.md

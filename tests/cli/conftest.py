@@ -1,19 +1,18 @@
-"""A model and an index made once, and two ways to run commands."""
+"""A model and tables made once, and two ways to run commands."""
 
 import subprocess
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from installed_command import COMMAND, clean_environment
-from worlds_of_cli import make_embeddings
+from cli_factories import COMMAND, clean_environment, make_embeddings, make_photos
 
-from hashcade.cli._app import make_app
-from hashcade.cli._errors import run
+from hashcade.cli.app import make_app
+from hashcade.cli.errors import run
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def cwd(tmp_path, monkeypatch):
     """An empty working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -51,16 +50,27 @@ def installed(tmp_path):
     return call
 
 
-@pytest.fixture(scope="package")
-def made(tmp_path_factory):
-    """Embeddings with labels, a model of them, and an index."""
-    place = tmp_path_factory.mktemp("made")
+@pytest.fixture(scope="session")
+def sample(tmp_path_factory):
+    """Embeddings with labels, a model of them, and a table."""
+    folder = tmp_path_factory.mktemp("sample")
     X, y = make_embeddings()
-    np.save(place / "vectors.npy", X)
-    np.save(place / "vectors_labels.npy", y)
-    app = make_app()
+    data, model, table = folder / "vectors.npy", folder / "model", folder / "table"
+    np.save(data, X)
+    np.save(folder / "vectors_labels.npy", y)
     options = ["--width", "4", "--steps", "60", "--quiet"]
-    data, model, index = place / "vectors.npy", place / "model", place / "index"
-    assert run(app, ["train", str(data), "-o", str(model), *options]) == 0
-    assert run(app, ["build", str(model), str(data), "-o", str(index), "--quiet"]) == 0
-    return SimpleNamespace(place=place, data=data, model=model, index=index, X=X, y=y)
+    assert run(make_app(), ["train", str(data), "-o", str(model), *options]) == 0
+    assert run(make_app(), ["build", str(model), str(data), "-o", str(table), "--quiet"]) == 0
+    return SimpleNamespace(folder=folder, data=data, model=model, table=table, X=X, y=y)
+
+
+@pytest.fixture(scope="session")
+def photo_sample(tmp_path_factory):
+    """Images with labels and names, one of them broken, and a table of the others."""
+    folder = tmp_path_factory.mktemp("photos")
+    photos, table = folder / "photos", folder / "table"
+    make_photos(photos, per_class=6)
+    (photos / "leaf" / "01.png").write_text("not an image")
+    short = ["--steps", "2", "--base-steps", "2", "--image-size", "16x24", "--skip-bad"]
+    assert run(make_app(), ["fit", str(photos), "-o", str(table), *short, "--quiet"]) == 0
+    return SimpleNamespace(folder=folder, photos=photos, table=table)

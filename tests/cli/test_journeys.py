@@ -1,11 +1,11 @@
-"""The installed command, in a clean environment, from a stranger's data to an answer."""
+"""From a stranger's data to results; once by the installed command in a clean environment."""
 
 import json
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
-from worlds_of_cli import make_embeddings, make_query
+from cli_factories import make_embeddings, make_query
 
 SHORT = ["--steps", "60", "--width", "4"]
 
@@ -15,50 +15,54 @@ def test_embeddings_in_npy(installed):
     np.save(installed.cwd / "vectors.npy", X)
     (installed.cwd / "vectors_labels.txt").write_text("\n".join(y) + "\n")
     np.save(installed.cwd / "query.npy", X[7])  # one vector alone, without labels
-    trained = installed("train", "vectors.npy", "-o", "model", *SHORT)
-    assert "300 embeddings (16), 6 classes from vectors.npy" in trained.stderr
-    assert trained.stdout.startswith("model ")
-    installed("build", "model", "vectors.npy", "-o", "index")
-    found = json.loads(installed("search", "index", "query.npy", "-n", 3, "--json").stdout)
+    fitted = installed("fit", "vectors.npy", "-o", "table", *SHORT)
+    assert "300 embeddings (16), 6 classes from vectors.npy" in fitted.stderr
+    assert fitted.stdout.startswith("table ")
+    found = json.loads(installed("search", "table", "query.npy", "-n", 3, "--json").stdout)
     (answer,) = found["queries"]
     assert answer["results"][0]["id"] == 7
     assert answer["results"][0]["distance"] == 0
     assert {result["label"] for result in answer["results"]} == {str(y[7])}
     assert answer["candidates"] < 150
-    assert installed("verify", "model", "index").stdout == "model: ok\nindex: ok\n"
+    assert installed("verify", "table", "table/model").stdout == "table: ok\ntable/model: ok\n"
+    installed("add", "table", "query.npy")
+    nearest = json.loads(installed("search", "table", "query.npy", "-n", 2, "--json").stdout)
+    assert {result["id"] for result in nearest["queries"][0]["results"]} == {7, 300}
+    installed("remove", "table", "7", "300")
+    left = json.loads(installed("search", "table", "query.npy", "-n", 2, "--json").stdout)
+    assert left["n_items"] == 299
+    assert not {result["id"] for result in left["queries"][0]["results"]} & {7, 300}
 
 
-def test_embeddings_in_parquet(installed):
+def test_embeddings_in_parquet(command, cwd):
     X, y = make_embeddings(seed=1)
     table = pyarrow.table({"clip": list(X), "kind": y})
-    pyarrow.parquet.write_table(table, installed.cwd / "all.parquet")
-    pyarrow.parquet.write_table(table.select(["clip"])[:2], installed.cwd / "asked.parquet")
+    pyarrow.parquet.write_table(table, cwd / "all.parquet")
+    pyarrow.parquet.write_table(table.select(["clip"])[:2], cwd / "queries.parquet")
     columns = ["--items", "clip", "--labels", "kind"]
-    installed("train", "all.parquet", *columns, "-o", "model", *SHORT, "--quiet")
-    installed("build", "model", "all.parquet", *columns, "-o", "index")
-    done = installed("search", "index", "asked.parquet", "--items", "clip")
-    assert done.stdout.count("looked at") == 2
-    assert done.stderr == ""
-    inspected = installed("inspect", "index").stdout
+    assert command("train", "all.parquet", *columns, "-o", "model", *SHORT, "--quiet").code == 0
+    assert command("build", "model", "all.parquet", *columns, "-o", "table", "--quiet").code == 0
+    done = command("search", "table", "queries.parquet", "--items", "clip", "--quiet")
+    assert done.out.count("candidates of 300 items") == 2
+    inspected = command("inspect", "table").out
     assert "kind 3" in inspected
     assert "└─" in inspected
 
 
-def test_a_folder_without_classes_can_be_searched_in(installed):
+def test_a_folder_without_classes_can_be_searched_in(command, cwd):
     """Labels are needed to learn, not to build: here the model comes from labelled arrays."""
     rng = np.random.default_rng(0)
     y = np.arange(24) % 2
     images = np.where(y[:, None, None, None], 200, 40) + rng.integers(0, 40, (24, 32, 32, 3))
-    np.savez(installed.cwd / "arrays.npz", X=images.astype(np.uint8), y=y)
+    np.savez(cwd / "arrays.npz", X=images.astype(np.uint8), y=y)
     short = ["--steps", 5, "--base-steps", 5, "--quiet"]
-    installed("train", "arrays.npz", "-o", "model", *short)
-    (installed.cwd / "flat").mkdir()
-    for number, colour in enumerate(["apple", "leaf", "sea"]):
-        make_query(installed.cwd / "flat" / f"{number}.png", colour)
-    installed("build", "model", "flat", "-o", "index")
-    answer = json.loads(installed("search", "index", "flat/1.png", "-n", 1, "--json").stdout)[
-        "queries"
-    ][0]
+    command("train", "arrays.npz", "-o", "model", *short)
+    (cwd / "flat").mkdir()
+    for number, color in enumerate(["apple", "leaf", "sea"]):
+        make_query(cwd / "flat" / f"{number}.png", color)
+    command("build", "model", "flat", "-o", "table")
+    found = json.loads(command("search", "table", "flat/1.png", "-n", 1, "--json").out)
+    answer = found["queries"][0]
     assert answer["query"] == "1.png"
     assert answer["results"][0]["name"] == "1.png"
     assert answer["results"][0]["label"] is None

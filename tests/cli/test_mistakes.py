@@ -1,6 +1,5 @@
-"""Common mistakes: each is answered by one line that says what is wrong and what to do."""
+"""Common mistakes: each is reported in one line that says what is wrong and what to do."""
 
-import json
 import os
 import shutil
 import socket
@@ -11,7 +10,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from worlds_of_cli import make_embeddings, make_photos, make_query
+from cli_factories import make_embeddings, make_photos, make_query
 
 MISTAKES = {}
 
@@ -36,306 +35,294 @@ def save(name, X, y=None):
 
 
 @mistake("No such command 'serch'", "Did you mean 'search'", "see: hashcade --help")
-def misspelt_verb(made):
-    return ["serch", made.index, "query.jpg"]
+def misspelt_verb(sample):
+    return ["serch", sample.table, "query.jpg"]
 
 
 @mistake("No such option: --widht", "see: hashcade train --help")
-def misspelt_option(made):
-    return ["train", made.data, "-o", "model", "--widht", "8"]
+def misspelt_option(sample):
+    return ["train", sample.data, "-o", "model", "--widht", "8"]
 
 
 @mistake("Missing option '--output'", "see: hashcade train --help")
-def no_output(made):
-    return ["train", made.data]
+def no_output(sample):
+    return ["train", sample.data]
 
 
 @mistake("Missing argument 'QUERY'", "see: hashcade search --help")
-def no_query(made):
-    return ["search", made.index]
+def no_query(sample):
+    return ["search", sample.table]
 
 
 @mistake("Invalid value for '--depth'", "valid integer", "see: hashcade train --help")
-def word_for_a_number(made):
-    return ["train", made.data, "-o", "model", "--depth", "two"]
+def word_for_a_number(sample):
+    return ["train", sample.data, "-o", "model", "--depth", "two"]
 
 
-@mistake("DATA is missing: ", "alone is no file made by hashcade encode")
-def build_without_data(made):
-    return ["build", made.model, "-o", "index"]
+@mistake("Missing argument 'DATA'", "see: hashcade build --help")
+def build_without_data(sample):
+    return ["build", sample.model, "-o", "table"]
 
 
-@mistake("--set rates: no such setting; there are width, depth, ")
-def unknown_setting(made):
-    return ["train", made.data, "-o", "model", "--set", "rates=0.1"]
+@mistake("--set rates=0.1: unknown setting; use NAME=VALUE with one of width, depth, ")
+def unknown_setting(sample):
+    return ["train", sample.data, "-o", "model", "--set", "rates=0.1"]
 
 
 @mistake("sparsity=5 must be <= width=4")
-def more_buckets_per_item_than_slots(made):
-    return ["train", made.data, "-o", "model", "--width", "4", "--sparsity", "5"]
+def more_buckets_per_item_than_slots(sample):
+    return ["train", sample.data, "-o", "model", "--width", "4", "--sparsity", "5"]
 
 
 @mistake("y has 6 classes, must be <= n_buckets = width**depth = 2**2 = 4")
-def more_classes_than_buckets(made):
-    return ["train", made.data, "-o", "model", "--width", "2"]
+def more_classes_than_buckets(sample):
+    return ["train", sample.data, "-o", "model", "--width", "2"]
 
 
-@mistake("--image-size=huge must be one number or HEIGHTxWIDTH, 8 at least")
-def image_size_in_words(made):
-    return ["train", made.data, "-o", "model", "--image-size", "huge"]
+@mistake("--image-size=huge must be one number or HEIGHTxWIDTH, at least 8")
+def image_size_in_words(sample):
+    return ["train", sample.data, "-o", "model", "--image-size", "huge"]
 
 
-@mistake("--backbone=nin is for images, ", "vectors.npy has embeddings")
-def network_for_embeddings(made):
-    return ["train", made.data, "-o", "model", "--backbone", "nin"]
+@mistake("vectors.npy has embeddings; leave out --backbone=nin, which is for images")
+def network_for_embeddings(sample):
+    return ["train", sample.data, "-o", "model", "--backbone", "nin"]
 
 
 @mistake("device='abacus' cannot be used")
-def unknown_device(made):
-    return ["train", made.data, "-o", "model", "--device", "abacus"]
+def unknown_device(sample):
+    return ["train", sample.data, "-o", "model", "--device", "abacus"]
 
 
 # -- data ------------------------------------------------------------------------------------
 
 
 @mistake("nowhere does not exist; check the path")
-def missing_file(made):
+def missing_file(sample):
     return ["train", "nowhere", "-o", "model"]
 
 
-@mistake("empty: of no known kind; looked for", "one folder of images per class")
-def empty_folder(made):
+@mistake("empty must be a folder of images with one sub-folder per class")
+def empty_folder(sample):
     os.mkdir("empty")
     return ["train", "empty", "-o", "model"]
 
 
 @mistake("no images in moss; looked for files ending in .bmp")
-def class_without_images(made):
+def class_without_images(sample):
     make_photos_here()
     os.mkdir("photos/moss")
     return ["train", "photos", "-o", "model"]
 
 
-@mistake(
-    "photos/leaf/01.png: not an image that can be read",
-    "; remove the file, or pass it over with --skip-bad",
-)
-def image_that_is_no_image(made):
+@mistake("photos/leaf/01.png cannot be read as BMP, ", "; remove it, or skip ", "(--skip-bad)")
+def image_that_is_no_image(sample):
     make_photos_here()
     with open("photos/leaf/01.png", "w") as file:
         file.write("I am text.")
     return ["train", "photos", "-o", "model"]
 
 
-@mistake("photos: has the parts test, train; say which with --split")
-def folders_of_parts(made):
+@mistake("photos has the splits test, train; choose one with ", "(--split)")
+def folders_of_parts(sample):
     make_photos_here("photos/train")
     make_photos_here("photos/test")
     return ["train", "photos", "-o", "model"]
 
 
-@mistake("notes.txt: of no known kind; looked for a name ending in .npy .npz .parquet .pq")
-def file_of_another_kind(made):
+@mistake("notes.txt is of no known kind: must be ", "a file ending in .npy .npz .parquet .pq")
+def file_of_another_kind(sample):
     with open("notes.txt", "w") as file:
         file.write("nothing")
     return ["train", "notes.txt", "-o", "model"]
 
 
-@mistake("looked for alone_labels.npy and alone_labels.txt", "; or name a file with --labels")
-def no_labels(made):
-    save("alone", made.X)
+@mistake("there is no alone_labels.npy or alone_labels.txt beside it; name a file ", "(--labels)")
+def no_labels(sample):
+    save("alone", sample.X)
     return ["train", "alone.npy", "-o", "model"]
 
 
-@mistake("few.npy: there are 300 items and 299 labels, must be as many")
-def labels_missing_at_the_end(made):
-    save("few", made.X, made.y[:-1])
+@mistake("few.npy: there are 300 items and 299 labels")
+def labels_missing_at_the_end(sample):
+    save("few", sample.X, sample.y[:-1])
     return ["train", "few.npy", "-o", "model"]
 
 
-@mistake("items has NaN or infinite values in row 17; remove or mend these rows")
-def not_a_number(made):
-    X = made.X.copy()
+@mistake("holes.npy: items has NaN or values beyond float32 in row 17")
+def not_a_number(sample):
+    X = sample.X.copy()
     X[17, 3] = np.nan
-    save("holes", X, made.y)
+    save("holes", X, sample.y)
     return ["train", "holes.npy", "-o", "model"]
 
 
 @mistake("y has one class only ('same'), must have at least 2; give items of more classes")
-def one_class_only(made):
-    save("same", made.X, np.array(["same"] * len(made.X)))
+def one_class_only(sample):
+    save("same", sample.X, np.array(["same"] * len(sample.X)))
     return ["train", "same.npy", "-o", "model"]
 
 
-@mistake("holds pickled objects, or is no file of numpy's")
-def pickled_objects(made):
+@mistake("objects.npy holds pickled objects, or is not a numpy file")
+def pickled_objects(sample):
     np.save("objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     np.save("objects_labels.npy", np.array([0]))
     return ["train", "objects.npy", "-o", "model"]
 
 
-@mistake("cut.npy: damaged, or no file of numpy's")
-def half_a_file(made):
-    save("cut", made.X, made.y)
+@mistake("cut.npy is damaged, or not a numpy file")
+def half_a_file(sample):
+    save("cut", sample.X, sample.y)
     os.truncate("cut.npy", 1000)
     return ["train", "cut.npy", "-o", "model"]
 
 
-@mistake("has the keys a, b; looked for X and y", "; name others with --items, --labels")
-def other_keys(made):
-    np.savez("pair.npz", a=made.X, b=made.y)
+@mistake("has the keys a, b; looked for X and y", "; name others with ", "(--items, --labels)")
+def other_keys(sample):
+    np.savez("pair.npz", a=sample.X, b=sample.y)
     return ["train", "pair.npz", "-o", "model"]
 
 
-@mistake("has the columns clip, kind; looked for embedding; name another with --items")
-def other_columns(made):
-    table = pyarrow.table({"clip": list(made.X), "kind": made.y})
+@mistake("has the columns clip, kind; looked for embedding; name another ", "(--items)")
+def other_columns(sample):
+    table = pyarrow.table({"clip": list(sample.X), "kind": sample.y})
     pyarrow.parquet.write_table(table, "pairs.parquet")
     return ["train", "pairs.parquet", "-o", "model"]
 
 
-@mistake("--labels=kind is for arrays and Parquet, photos is neither")
-def labels_for_a_folder(made):
+@mistake("labels='kind' is for npz, parquet, npy; photos is of the kind folder")
+def labels_for_a_folder(sample):
     make_photos_here()
     return ["train", "photos", "--labels", "kind", "-o", "model"]
 
 
-# -- experiments and the service ----------------------------------------------------------------
-
-
-@mistake("experiment='cifar10' must be one of cifar100, ")
-def unknown_experiment(made):
-    return ["reproduce", "cifar10", "--preset", "smoke"]
+# -- the service ---------------------------------------------------------------------------------
 
 
 @mistake("cannot listen on 127.0.0.1 port ", "choose another with --port")
-def port_taken(made):
-    made.socket = socket.create_server(("127.0.0.1", 0))
-    return ["serve", made.index, "--port", made.socket.getsockname()[1]]
+def port_taken(sample):
+    sample.socket = socket.create_server(("127.0.0.1", 0))
+    return ["serve", sample.table, "--port", sample.socket.getsockname()[1]]
 
 
-@mistake("host=0.0.0.0 can be reached from other machines, so a token is needed: set")
-def no_token_for_other_machines(made):
-    return ["serve", made.index, "--host", "0.0.0.0", "--port", "0"]
+@mistake("host=0.0.0.0 can be reached from other machines, so a token is needed; set")
+def no_token_for_other_machines(sample):
+    return ["serve", sample.table, "--host", "0.0.0.0", "--port", "0"]
 
 
-@mistake("holds no index", "; make an index with: hashcade build MODEL DATA -o INDEX")
-def serve_a_model(made):
-    return ["serve", made.model]
+@mistake(" is not a hashcade table: ", "; make a table with: hashcade fit DATA -o TABLE")
+def serve_a_model(sample):
+    return ["serve", sample.model]
 
 
-@mistake("built with ", "model, which is gone; say where: hashcade serve MODEL INDEX", "--no-model")
-def serve_without_the_model_that_is_gone(made):
-    return ["serve", *model_is_gone(made)[1:2], "--port", "0"]
+# -- models and tables -----------------------------------------------------------------------
 
 
-@mistake("was built with another model: ", "; give the right one with hashcade serve MODEL INDEX")
-def serve_with_another_model(made):
-    *_, other = index_of_another_model(made)
-    return ["serve", other, made.index, "--port", "0"]
+@mistake("taken exists; replace it with --force, or choose another path")
+def output_exists(sample):
+    shutil.copytree(sample.model, "taken")
+    return ["train", sample.data, "-o", "taken"]
 
 
-@mistake("--no-model and the model ", " were given, must be one of them")
-def serve_with_and_without_a_model(made):
-    return ["serve", made.model, made.index, "--no-model", "--port", "0"]
-
-
-# -- models and indexes ----------------------------------------------------------------------
-
-
-@mistake("taken exists; replace it with --force, or choose another place")
-def output_exists(made):
-    shutil.copytree(made.model, "taken")
-    return ["train", made.data, "-o", "taken"]
-
-
-@mistake("codes.npz exists; replace it with --force, or choose another place")
-def codes_exist(made):
+@mistake("codes.npz exists; replace it with --force, or choose another path")
+def codes_exist(sample):
     Path("codes.npz").write_bytes(b"mine")
-    return ["encode", made.model, "no-such-data", "-o", "codes.npz"]  # refused before data are read
+    return [
+        "encode",
+        sample.model,
+        "no-such-data",
+        "-o",
+        "codes.npz",
+    ]  # refused before data are read
 
 
-@mistake("mine exists and is not a model; choose another place")
-def output_is_something_else(made):
+@mistake("mine exists and is not a model; choose another path")
+def output_is_something_else(sample):
     os.mkdir("mine")
     with open("mine/diary.txt", "w") as file:
         file.write("private")
-    return ["train", made.data, "-o", "mine", "--force"]
+    return ["train", sample.data, "-o", "mine", "--force"]
 
 
-@mistake("Not a directory")
-def output_below_a_file(made):
+@mistake("file is not a directory; choose another path")
+def output_below_a_file(sample):
     with open("file", "w") as file:
         file.write("x")
-    return ["build", made.model, made.data, "-o", "file/index"]
+    return ["build", sample.model, sample.data, "-o", "file/table"]
 
 
-@mistake(" is no hashcade model: config.json is missing; make a model with: hashcade train")
-def no_model(made):
+@mistake(" is not a hashcade model", "; make a model with: hashcade train")
+def no_model(sample):
     os.mkdir("nothing")
-    return ["build", "nothing", made.data, "-o", "index"]
+    return ["build", "nothing", sample.data, "-o", "table"]
 
 
-@mistake("nothing holds no index", "; make an index with: hashcade build MODEL DATA -o INDEX")
-def no_index(made):
+@mistake("nothing is not a hashcade table: ", "; make a table with: hashcade fit DATA -o TABLE")
+def no_table(sample):
     os.mkdir("nothing")
-    save("query", made.X[:1])
+    save("query", sample.X[:1])
     return ["search", "nothing", "query.npy"]
 
 
 @mistake("has embeddings of 7 numbers, ", "was trained on embeddings of 16 numbers; give data of")
-def wrong_dimension(made):
-    save("short", made.X[:2, :7])
-    return ["search", made.index, "short.npy"]
+def wrong_dimension(sample):
+    save("short", sample.X[:2, :7])
+    return ["search", sample.table, "short.npy"]
 
 
 @mistake("has images of ", "was trained on embeddings of 16 numbers")
-def image_for_embeddings(made):
+def image_for_embeddings(sample):
     make_query("query.jpg")
-    return ["search", made.index, "query.jpg"]
+    return ["search", sample.table, "query.jpg"]
 
 
-@mistake("was built with another model: it has the fingerprint ", "other has ", "--model")
-def index_of_another_model(made):
-    shutil.copytree(made.model, "other")
-    config = json.loads(Path("other/config.json").read_text())
-    config["plan"]["hidden_size"] += 1  # another network: another model
-    with open("other/config.json", "w") as file:
-        json.dump(config, file)
-    save("query", made.X[:1])
-    return ["search", made.index, "query.npy", "--model", "other"]
+@mistake("codes.npz was made with another model: it has the fingerprint 0123", "; give the right")
+def codes_of_another_model(sample):
+    codes = {"bucket_ids": [[0]], "vectors": [[0.0]], "shape": [4, 2, 1], "data": "data"}
+    np.savez("codes.npz", **codes, model_fingerprint="0123")
+    return ["build", sample.model, "codes.npz", "-o", "table"]
 
 
-@mistake("was built with ", "model, which is gone; say where: --model")
-def model_is_gone(made):
-    shutil.copytree(made.index, "index")
-    origin = json.loads(Path("index/origin.json").read_text())
-    origin["model"] = {"relative": "../gone/model", "absolute": "/gone/model"}
-    with open("index/origin.json", "w") as file:
-        json.dump(origin, file)
-    save("query", made.X[:1])
-    return ["search", "index", "query.npy"]
+@mistake(" and ", "table have no class in common; check --labels")
+def other_classes(sample):
+    np.savez("other.npz", X=sample.X[:9], y=np.array(["x", "y", "z"] * 3))
+    return ["evaluate", sample.table, "other.npz"]
 
 
-@mistake("index/segment-", "; make it again, or restore a copy")
-def damaged_index(made):
-    shutil.copytree(made.index, "index")
-    shutil.copytree(made.model, "model")
-    (segment,) = (name for name in os.listdir("index") if name.startswith("segment-"))
-    with open(f"index/{segment}", "r+b") as file:
+@mistake("--no-labels and --labels=kinds.npy exclude each other")
+def labels_and_none(sample):
+    return ["fit", sample.data, "--no-labels", "--labels", "kinds.npy", "-o", "table"]
+
+
+@mistake("metric='cosine' must be one of 'euclidean', 'inner_product'")
+def unknown_metric(sample):
+    return ["build", sample.model, sample.data, "-o", "table", "--metric", "cosine", "--quiet"]
+
+
+@mistake("id 9000 ", "not in the index")
+def remove_what_is_not_there(sample):
+    shutil.copytree(sample.table, "table")
+    return ["remove", "table", 9000]
+
+
+@mistake("table/index/segment-", " is damaged")
+def damaged_index(sample):
+    shutil.copytree(sample.table, "table")
+    (segment,) = (name for name in os.listdir("table/index") if name.startswith("segment-"))
+    with open(f"table/index/{segment}", "r+b") as file:
         content = bytearray(file.read())
         file.seek(0)
         file.write(bytes(byte ^ 1 for byte in content[:20000]) + content[20000:])
-    save("query", made.X)
-    return ["search", "index", "query.npy"]
+    save("query", sample.X)
+    return ["search", "table", "query.npy"]
 
 
 @mistake("model.safetensors is damaged", "; make it again, or restore a copy")
-def damaged_model(made):
-    shutil.copytree(made.model, "model")
+def damaged_model(sample):
+    shutil.copytree(sample.model, "model")
     with open("model/model.safetensors", "ab") as file:
         file.write(b"x")
-    return ["build", "model", made.data, "-o", "index"]
+    return ["build", "model", sample.data, "-o", "table"]
 
 
 def make_photos_here(folder="photos"):
@@ -343,13 +330,13 @@ def make_photos_here(folder="photos"):
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_answered_by_one_line(name, command, made, here):
+def test_a_mistake_is_reported_in_one_line(name, command, sample, cwd):
     set_up, parts = MISTAKES[name]
-    arguments = set_up(made)
-    before = sorted(path for path in here.rglob("*"))
+    arguments = set_up(sample)
+    before = sorted(path for path in cwd.rglob("*"))
     done = command(*arguments)
-    if hasattr(made, "socket"):
-        made.__dict__.pop("socket").close()
+    if hasattr(sample, "socket"):
+        sample.__dict__.pop("socket").close()
     assert done.code == 2
     assert done.out == ""
     lines = done.err.splitlines()
@@ -361,7 +348,7 @@ def test_a_mistake_is_answered_by_one_line(name, command, made, here):
     for part in parts:
         assert part in message[at:], message
         at = message.index(part, at) + len(part)
-    assert sorted(path for path in here.rglob("*")) == before  # nothing is left behind
+    assert sorted(path for path in cwd.rglob("*")) == before  # nothing is left behind
 
 
 def test_there_are_at_least_twenty():
@@ -381,18 +368,25 @@ def test_a_missing_extra_is_one_line_with_the_command_to_run(installed, module, 
     make_photos(installed.cwd / "photos", per_class=2)
     (installed.cwd / "f.pq").write_bytes(b"PAR1")
     shadows = installed.home / "shadows"
-    (shadows / module).mkdir(parents=True)
-    # Stands before the real package, and is missed as if it were not there.
-    (shadows / module / "__init__.py").write_text(
-        f"raise ModuleNotFoundError('No module named {module}', name={module!r})"
+    shadows.mkdir()
+    (shadows / "sitecustomize.py").write_text(
+        textwrap.dedent(f"""
+            import sys
+            from importlib.machinery import PathFinder
+            class Without(PathFinder):
+                @classmethod
+                def find_spec(cls, name, path=None, target=None):
+                    return None if name == {module!r} else PathFinder.find_spec(name, path, target)
+            sys.meta_path[sys.meta_path.index(PathFinder)] = Without
+        """)
     )
-    done = installed("train", file, "-o", "model", code=2, PYTHONPATH=str(shadows))
+    done = installed("train", file, "-o", "model", code=2, shadows=shadows)
     assert done.stderr == (
         f"hashcade: {module} is not installed; run: pip install 'hashcade[{extra}]'\n"
     )
 
 
-def test_all_that_is_missing_is_named_at_once(command, here, monkeypatch):
+def test_all_that_is_missing_is_named_at_once(command, cwd, monkeypatch):
     make_photos_here()
     monkeypatch.setattr("hashcade._extras.find_spec", lambda name: None)
     assert command("train", "photos", "-o", "model").err == (
@@ -401,8 +395,8 @@ def test_all_that_is_missing_is_named_at_once(command, here, monkeypatch):
     assert "pip install 'hashcade[demo]'" in command("demo").err
 
 
-@pytest.mark.parametrize("verb", ["train", "build"])
-def test_a_full_disk_leaves_nothing_behind(installed, made, verb):
+@pytest.mark.parametrize("verb", ["fit", "build"])
+def test_a_full_disk_leaves_nothing_behind(installed, sample, verb):
     shadows = installed.home / "shadows"
     shadows.mkdir()
     (shadows / "sitecustomize.py").write_text(
@@ -413,25 +407,25 @@ def test_a_full_disk_leaves_nothing_behind(installed, made, verb):
             os.fsync = full
         """)
     )
-    arguments = ["train", made.data, "--steps", 2] if verb == "train" else None
-    arguments = arguments or ["build", made.model, made.data]
-    done = installed(*arguments, "--quiet", "-o", "out", code=2, PYTHONPATH=str(shadows))
-    assert "No space left on device; make room, or write elsewhere with -o" in done.stderr
+    fit, build = ["fit", sample.data, "--steps", 2], ["build", sample.model, sample.data]
+    arguments = fit if verb == "fit" else build
+    done = installed(*arguments, "--quiet", "-o", "out", code=2, shadows=shadows)
+    assert "No space left on device; free some space, or write elsewhere" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert list(installed.cwd.iterdir()) == []
 
 
-def test_a_mistake_inside_is_told_from_one_outside(command, made, monkeypatch):
+def test_an_internal_error_is_told_from_a_mistake(command, sample, monkeypatch):
     def broken(*arguments, **options):
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("hashcade.cli._inspect._inspect_index", broken)
-    done = command("inspect", made.index)
+    monkeypatch.setattr("hashcade.cli.inspect._inspect_table", broken)
+    done = command("inspect", sample.table)
     assert done.code == 1
     assert done.err == (
-        "hashcade: a mistake inside hashcade (ZeroDivisionError: oops); HASHCADE_DEBUG=1 shows "
-        "where\n"
+        "hashcade: internal error (please report it): ZeroDivisionError: oops; HASHCADE_DEBUG=1 "
+        "shows where\n"
     )
     monkeypatch.setenv("HASHCADE_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
-        command("inspect", made.index)
+        command("inspect", sample.table)

@@ -5,125 +5,197 @@ import shutil
 
 import numpy as np
 import pytest
-from worlds_of_cli import make_photos
+from cli_factories import make_photos
 
-from hashcade import Hasher, HashIndex
-from hashcade.cli._buckets import labels_of, make_tree
-from hashcade.index import read_origin
+from hashcade import Hasher, HashIndex, HashTable
+from hashcade.store import Catalog
+
+# -- fit, train, build -----------------------------------------------------------------------------
 
 
-def test_train_leaves_a_card_with_data_settings_seed_and_figures(command, made, here):
-    options = ["--width", 4, "--steps", 20, "--seed", 3, "--set", "rate=0.002", "--json"]
-    done = command("train", made.data, "-o", "model", *options, "--quiet")
+def test_train_leaves_a_card_with_data_settings_seed_and_metrics(command, sample, cwd):
+    options = ["--width", 4, "--steps", 20, "--seed", 3, "--set", "learning_rate=0.002", "--json"]
+    done = command("train", sample.data, "-o", "model", *options, "--quiet")
     assert done.code == 0
     assert done.err == ""
     card = json.loads(done.out)
-    assert card == json.loads((here / "model" / "card.json").read_text())
+    assert card.pop("output") == "model"
+    assert card == json.loads((cwd / "model" / "card.json").read_text())
     assert card["data"] == {
-        "source": str(made.data), "kind": "embeddings", "item_shape": [16],
-        "n_items": 300, "n_classes": 6, "skipped": [],
+        "source": str(sample.data),
+        "summary": f"300 embeddings (16), 6 classes from {sample.data}",
+        "item_shape": [16], "n_items": 300, "n_classes": 6, "skipped": [],
     }  # fmt: skip
     assert card["seed"] == 3
-    assert card["settings"]["rate"] == 0.002
+    assert card["settings"]["learning_rate"] == 0.002
     assert card["settings"]["steps"] == 20
-    hasher = Hasher.load(here / "model")
-    assert card["figures"] == hasher.validation_
-    text = (here / "model" / "README.md").read_text()
+    hasher = Hasher.load(cwd / "model")
+    assert card["metrics"] == hasher.validation_
+    text = (cwd / "model" / "README.md").read_text()
     assert "300 embeddings (16), 6 classes" in text
-    assert f"| precision@1 | {hasher.validation_['precision_at_1']:.1f} % |" in text
-    assert "hashcade build model DATA" in text
-    assert sorted(path.name for path in (here / "model").iterdir()) == [
+    assert f"| precision_at_1 | {hasher.validation_['precision_at_1']:.1f} |" in text
+    assert "| learning_rate | 0.002 |" in text
+    assert sorted(path.name for path in (cwd / "model").iterdir()) == [
         "README.md", "card.json", "config.json", "model.safetensors",
     ]  # fmt: skip
 
 
-def test_the_same_seed_gives_the_same_model(command, made, here):
+def test_the_same_seed_gives_the_same_model(command, sample, cwd):
     for name in ("one", "two"):
-        command("train", made.data, "-o", name, "--width", 4, "--steps", 5, "--quiet")
-    one, two = ((here / name / "model.safetensors").read_bytes() for name in ("one", "two"))
+        command("train", sample.data, "-o", name, "--width", 4, "--steps", 5, "--quiet")
+    one, two = ((cwd / name / "model.safetensors").read_bytes() for name in ("one", "two"))
     assert one == two
 
 
-def test_force_replaces_a_model_and_nothing_else(command, made, here):
-    shutil.copytree(made.model, here / "model")
-    before = (here / "model" / "config.json").read_bytes()
+def test_fit_is_train_and_build(command, sample, cwd):
+    options = ["--width", 4, "--steps", 60, "--quiet"]  # those of the sample
+    done = command("fit", sample.data, "-o", "table", *options)
+    assert "table       table\ndata        300 items of 6 classes\n" in done.out
+    fitted, built = HashTable.load("table"), HashTable.load(sample.table)
+    weights = [path / "model" / "model.safetensors" for path in (cwd / "table", sample.table)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    one, two = (table.search(sample.X[:30], 5) for table in (fitted, built))
+    assert (one.ids == two.ids).all()
+    assert (one.labels == two.labels).all()
+    assert set(fitted.catalog.classes) == set(sample.y.tolist())
+    assert fitted.catalog.data == sample.data
+    for name in ("README.md", "card.json"):  # build copies the card of the model
+        assert (cwd / "table" / "model" / name).is_file()
+        assert (sample.table / "model" / name).is_file()
+
+
+def test_fit_learns_without_labels_on_request(command, sample, cwd):
+    np.save("alone.npy", sample.X)
+    options = ["-o", "table", "--steps", 5, "--quiet"]
+    assert command("fit", "alone.npy", *options).code == 2
+    assert command("fit", "alone.npy", *options, "--no-labels").code == 0
+    table = HashTable.load("table")
+    assert len(table) == 300
+    assert table.catalog.classes == []
+
+
+def test_force_replaces_a_model_and_nothing_else(command, sample, cwd):
+    shutil.copytree(sample.model, cwd / "model")
+    before = (cwd / "model" / "config.json").read_bytes()
     options = ["--width", 4, "--steps", 5, "--quiet"]
-    assert command("train", made.data, "-o", "model", *options).code == 2
-    assert (here / "model" / "config.json").read_bytes() == before
-    assert command("train", made.data, "-o", "model", *options, "--force").code == 0
-    assert (here / "model" / "config.json").read_bytes() != before
-    assert [path.name for path in here.iterdir()] == ["model"]
+    assert command("train", sample.data, "-o", "model", *options).code == 2
+    assert (cwd / "model" / "config.json").read_bytes() == before
+    assert command("train", sample.data, "-o", "model", *options, "--force").code == 0
+    assert (cwd / "model" / "config.json").read_bytes() != before
+    assert command("build", sample.model, sample.data, "-o", "model", "--force").code == 2
+    assert [path.name for path in cwd.iterdir()] == ["model"]
 
 
-def test_images_that_cannot_be_read_are_passed_over_on_request(command, here):
-    make_photos(here / "photos", per_class=6)
-    (here / "photos" / "leaf" / "01.png").write_text("no image")
-    options = ["--steps", 2, "--base-steps", 2, "--image-size", "16x24", "--skip-bad", "--json"]
-    done = command("train", "photos", "-o", "model", *options)
-    assert "passed over: photos/leaf/01.png: not an image" in done.err
-    card = json.loads(done.out)
+def test_images_keep_their_names_and_labels(photo_sample):
+    card = json.loads((photo_sample.table / "model" / "card.json").read_text())
     assert card["data"]["n_items"] == 17
     assert card["data"]["item_shape"] == [16, 24, 3]
     assert len(card["data"]["skipped"]) == 1
-    command("build", "model", "photos", "-o", "index", "--skip-bad")
-    origin = read_origin(here / "index")
-    assert origin.data == here / "photos"
-    assert origin.class_names == ("apple", "leaf", "sea")
-    assert len(origin.names) == 17
-    assert origin.item_name(6) == "leaf/00.jpg"
-    assert (origin.data / origin.item_name(16)).is_file()
-    assert origin.item_name(17) is None
-    assert origin.check_model(here / "model") is None
+    table = HashTable.load(photo_sample.table)
+    assert table.catalog.data == photo_sample.photos
+    assert set(table.catalog.classes) == {"apple", "leaf", "sea"}
+    assert table[6].name == "leaf/00.jpg"
+    assert table[6].label == "leaf"
+    assert all((photo_sample.photos / table[item].name).is_file() for item in range(17))
 
 
-def test_build_is_what_the_library_builds(made):
-    hasher, index = Hasher.load(made.model), HashIndex.load(made.index)
-    by_hand = HashIndex.build(hasher.transform(made.X), hasher.embed(made.X), shape=hasher.shape_)
-    scores = hasher.scores(made.X[:20])
-    one, two = (i.search(made.X[:20], scores=scores, n_neighbors=7) for i in (index, by_hand))
+def test_images_that_cannot_be_read_are_skipped_on_request(command, photo_sample, cwd):
+    model = photo_sample.table / "model"
+    assert command("build", model, photo_sample.photos, "-o", "table").code == 2
+    done = command("build", model, photo_sample.photos, "-o", "table", "--skip-bad")
+    assert done.code == 0
+    assert f"skipped: {photo_sample.photos}/leaf/01.png" in done.err
+    assert len(HashTable.load("table")) == 17
+
+
+def test_build_is_what_the_library_builds(sample):
+    hasher, table = Hasher.load(sample.model), HashTable.load(sample.table)
+    encoded = hasher.encode(sample.X)
+    by_hand = HashIndex.build(encoded.bucket_ids, encoded.vectors, shape=hasher.shape_)
+    queries = encoded[:20]
+    one = table.search(queries, 7)
+    two = by_hand.search(queries.vectors, **queries.where_to_look(), n_neighbors=7)
     assert (one.ids == two.ids).all()
     assert (one.distances == two.distances).all()
 
 
-def test_encode_and_build_are_the_same_as_build(command, made, here, monkeypatch):
-    done = command("encode", made.model, made.data, "-o", "codes.npz", "--scores", "--json")
+def test_encode_and_build_are_the_same_as_build(command, sample, cwd, monkeypatch):
+    done = command("encode", sample.model, sample.data, "-o", "codes.npz", "--scores", "--json")
     assert json.loads(done.out)["n_items"] == 300
     codes = np.load("codes.npz", allow_pickle=False)
-    hasher = Hasher.load(made.model)
-    assert (codes["bucket_ids"] == hasher.transform(made.X)).all()
-    assert (codes["scores"] == hasher.scores(made.X)).all()
+    encoded = Hasher.load(sample.model).encode(sample.X)
+    assert (codes["bucket_ids"] == encoded.bucket_ids).all()
+    assert (codes["scores"] == encoded.scores).all()
 
     def never(*arguments, **options):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("hashcade.cli._model.load_model", never)
-    assert command("build", "codes.npz", "-o", "index").code == 0
-    origins = [read_origin(place) for place in (here / "index", made.index)]
-    assert origins[0].model_fingerprint == origins[1].model_fingerprint
-    assert origins[0].class_names == origins[1].class_names
-    assert origins[0].model == made.model
-    assert HashIndex.load("index").stats() == HashIndex.load(made.index).stats()
+    with monkeypatch.context() as patch:
+        patch.setattr("hashcade.cli.build.load_model", never)
+        assert command("build", sample.model, "codes.npz", "-o", "table").code == 0
+    one, two = HashTable.load("table"), HashTable.load(sample.table)
+    assert one.stats() == two.stats()
+    assert one.catalog.data == sample.data
+    assert (one.search(sample.X[:9]).ids == two.search(sample.X[:9]).ids).all()
 
 
-def test_search_prints_a_table(command, made, here):
-    np.save("query.npy", made.X[:1])
-    done = command("search", made.index, "query.npy", "-n", 2)
-    lines = done.out.splitlines()
-    assert lines[0].startswith("row 0 belongs to bucket ")
+# -- add, remove -----------------------------------------------------------------------------------
+
+
+def test_add_and_remove_change_the_table_on_disk(command, sample, cwd):
+    shutil.copytree(sample.table, "table")
+    np.save("more.npy", sample.X[:3])
+    (cwd / "more_labels.txt").write_text("kind 0\nkind 1\nnew\n")
+    done = command("add", "table", "more.npy", "--json", "--quiet")
+    assert json.loads(done.out) == {"table": "table", "ids": [300, 301, 302], "n_items": 303}
+    table = HashTable.load("table")
+    assert table[302].label == "new"
+    assert (table[300].vector == sample.X[0]).all()
+    assert command("add", "table", "more.npy").out == (
+        "added  3 items, ids 303 to 305\ntable  306 items\n"
+    )
+    assert command("remove", "table", 303, 304, 305).out == (
+        "removed  3 items\ntable    303 items\n"
+    )
+    assert json.loads(command("remove", "table", 0, "--json").out)["n_items"] == 302
+    assert 0 not in HashTable.load("table")
+    done = command("remove", "table", 1, 9000)
+    assert done.code == 2
+    assert "9000" in done.err
+    assert 1 in HashTable.load("table")
+    assert command("verify", "table").code == 0
+
+
+def test_images_from_another_folder_are_named_by_their_whole_path(command, photo_sample, cwd):
+    shutil.copytree(photo_sample.table, "table")
+    make_photos(cwd / "more", per_class=1)
+    ids = json.loads(command("add", "table", "more", "--json", "--quiet").out)["ids"]
+    table = HashTable.load("table")
+    assert [table[item].name for item in ids] == [
+        str(cwd / "more" / name / "00.jpg") for name in ("apple", "leaf", "sea")
+    ]
+    assert table[0].name == "apple/00.jpg"
+
+
+# -- search ----------------------------------------------------------------------------------------
+
+
+def test_search_prints_a_table(command, sample, cwd):
+    np.save("query.npy", sample.X[:1])
+    lines = command("search", sample.table, "query.npy", "-n", 2).out.splitlines()
+    assert lines[0].startswith("row 0 is in bucket ")
     assert lines[1].split() == ["#", "id", "label", "distance"]
     assert lines[2].split()[:2] == ["1", "0"]
     assert lines[2].split()[-1] == "0.0000"
-    assert lines[-1].startswith("  looked at ")
-    assert " of 300 items" in lines[-1]
+    assert " candidates of 300 items" in lines[-1]
 
 
-def test_search_takes_the_settings_of_the_library(command, made, here):
-    np.save("query.npy", made.X[:5])
-    hasher, index = Hasher.load(made.model), HashIndex.load(made.index)
-    options = {"n_neighbors": 80, "n_probe": 2, "max_candidates": 60, "fill": "none"}
-    expected = index.search(made.X[:5], scores=hasher.scores(made.X[:5]), **options)
+def test_search_takes_the_settings_of_the_library(command, sample, cwd):
+    np.save("query.npy", sample.X[:5])
+    options = {"n_probe": 2, "max_candidates": 60, "fill": False}
+    expected = HashTable.load(sample.table).search(sample.X[:5], 80, **options)
     flags = ["-n", 80, "--n-probe", 2, "--max-candidates", 60, "--no-fill", "--json"]
-    answers = json.loads(command("search", made.index, "query.npy", *flags).out)["queries"]
+    answers = json.loads(command("search", sample.table, "query.npy", *flags).out)["queries"]
     for row, answer in enumerate(answers):
         assert answer["candidates"] == expected.candidates[row]
         assert answer["truncated"] == expected.truncated[row]
@@ -131,130 +203,133 @@ def test_search_takes_the_settings_of_the_library(command, made, here):
         assert ids == [i for i in expected.ids[row].tolist() if i >= 0]
 
 
-def test_search_says_when_nothing_is_there(command, made, here):
-    index = HashIndex.load(made.index)
-    index.remove(range(300))
-    shutil.copytree(made.index, "index")
-    index.save(here / "index")
-    np.save("query.npy", made.X[0])
-    done = command("search", "index", "query.npy", "--model", made.model)
-    assert "nothing found" in done.out
-    assert "looked at 0 of 0 items" in done.out
+def test_search_says_when_the_table_is_empty(command, sample, cwd):
+    shutil.copytree(sample.table, "table")
+    assert command("remove", "table", *range(300)).code == 0
+    np.save("query.npy", sample.X[0])
+    done = command("search", "table", "query.npy")
+    assert "no results" in done.out
+    assert "0 candidates of 0 items" in done.out
 
 
-def test_inspect_counts_what_is_there(command, made):
-    index = HashIndex.load(made.index)
-    labels = np.unique(made.y, return_inverse=True)[1]
-    tree = make_tree(index)
-    assert tree.n_entries == 300
-    assert tree.classes == dict(
-        sorted(((c, int((labels == c).sum())) for c in range(6)), key=lambda p: (-p[1], p[0]))
-    )
-    buckets = Hasher.load(made.model).transform(made.X)[:, 0]
-    assert tree.n_buckets == len(np.unique(buckets))
-    for child in tree.children:
-        for leaf in child.children:
-            number = leaf.path[0] * 4 + leaf.path[1]
-            assert leaf.n_entries == (buckets == number).sum()
-            counts = np.bincount(labels[buckets == number])
-            assert leaf.purity == counts.max() / counts.sum()
-    wanted = [*labels[[3, 299, 0]].tolist(), None]
-    assert labels_of(index, np.array([[3, 299, 0, -1]])) == [wanted]
-    done = command("inspect", made.index, "--top", 2, "--branches", 1)
-    assert f"{tree.n_buckets} of 16 buckets are occupied" in done.out
-    assert done.out.count(" more with ") >= 1
-    plain = json.loads(command("inspect", made.index, "--json").out)
-    assert plain["stats"]["n_items"] == 300
-    assert plain["tree"]["n_entries"] == 300
-    assert len(plain["largest_buckets"]) == min(10, tree.n_buckets)
+# -- evaluate --------------------------------------------------------------------------------------
 
 
-def test_inspect_knows_a_model(command, made):
-    done = command("inspect", made.model)
-    assert "width 4, depth 2, sparsity 1" in done.out
-    assert "16 numbers (embeddings)" in done.out
-    assert json.loads(command("inspect", made.model, "--json").out)["card"]["seed"] == 0
+def test_evaluate_is_what_the_library_says(command, sample):
+    from hashcade.evaluate import exact_search, precision_at
 
-
-def test_verify_finds_damage_and_lists_it(command, made, here):
-    shutil.copytree(made.index, "index")
-    shutil.copytree(made.model, "model")
-    assert command("verify", "index", "model").code == 0
-    with open("model/model.safetensors", "ab") as file:
-        file.write(b"x")
-    (here / "index" / "names.json").write_text("[]")  # not part of this index: no names
-    done = command("verify", "index", "model", "--json")
-    assert done.code == 2
-    report = json.loads(done.out)
-    assert not report["ok"]
-    assert report["problems"]["index"] == []
-    assert "is damaged" in report["problems"]["model"][0]
-
-
-@pytest.mark.parametrize("name", ["origin.json", "names.json"])
-def test_verify_reads_the_origin_as_well(command, made, here, name):
-    make_photos(here / "photos", per_class=4)
-    options = ["--steps", 2, "--base-steps", 2, "--image-size", "8", "--quiet"]
-    command("train", "photos", "-o", "model", *options)
-    command("build", "model", "photos", "-o", "index", "--quiet")
-    assert command("verify", "index").code == 0
-    content = (here / "index" / name).read_bytes()
-    (here / "index" / name).write_bytes(content[:-3])
-    done = command("verify", "index")
-    assert done.code == 2
-    assert f"{name} is damaged" in done.out
-
-
-def test_evaluate_is_what_the_library_says(command, made, here):
-    from hashcade.evaluate import evaluate_hasher, exact_search, precision_at
-
-    labels = np.unique(made.y, return_inverse=True)[1]
-    expected = evaluate_hasher(Hasher.load(made.model), made.X, labels, n_neighbors=(1, 5))
-    done = command("evaluate", made.model, made.data, "-n", 5, "-n", 1, "--json")
+    table = HashTable.load(sample.table)
+    expected = table.evaluate(sample.X, sample.y, n_neighbors=(1, 5), exclude_self=True)
+    options = ["--exclude-self", "-n", 5]
+    done = command("evaluate", sample.table, sample.data, *options, "-n", 1, "--json")
+    assert done.err == ""
     found = json.loads(done.out)
     assert found["precision"] == {"1": expected.precision[1], "5": expected.precision[5]}
     assert found["speedup"] == {"1": expected.speedup[1], "5": expected.speedup[5]}
-    assert found["same_set"]
-    exact = exact_search(made.X, made.X, n_neighbors=5, same_set=True).ids
-    assert found["exhaustive_precision"]["5"] == precision_at(exact, labels, labels)
-    table = command("evaluate", made.model, made.data, "-n", 5, "--recall").out
-    assert table.splitlines()[-1].split()[0] == "5"
-    assert "recall %" in table
+    exact = exact_search(sample.X, sample.X, n_neighbors=5, same_set=True).ids
+    assert found["exhaustive_precision"]["5"] == precision_at(exact, sample.y, sample.y)
+    text = command("evaluate", sample.table, sample.data, *options, "--recall").out
+    assert text.splitlines()[-1].split()[0] == "5"
+    assert "recall %" in text
 
 
-def test_evaluate_matches_classes_by_their_names(command, made, here):
+def test_evaluate_says_when_queries_find_themselves(command, sample):
+    assert "--exclude-self" in command("evaluate", sample.table, sample.data).err
+
+
+def test_evaluate_matches_classes_by_their_names(command, sample, cwd):
     """The queries have half of the classes: their numbers differ, their names do not."""
-    some = np.isin(made.y, ["kind 1", "kind 4", "kind 5"])
-    np.savez("test.npz", X=made.X[some] + 0.001, y=made.y[some])
-    done = command("evaluate", made.model, "test.npz", "--database", made.data, "-n", 1, "--json")
-    found = json.loads(done.out)
-    assert not found["same_set"]
+    some = np.isin(sample.y, ["kind 1", "kind 4", "kind 5"])
+    np.savez("test.npz", X=sample.X[some] + 0.001, y=sample.y[some])
+    found = json.loads(command("evaluate", sample.table, "test.npz", "-n", 1, "--json").out)
     assert found["n_items"] == 300
     assert found["precision"]["1"] == 100
-    np.savez("other.npz", X=made.X[:9], y=np.array(["x", "y", "z"] * 3))
-    done = command("evaluate", made.model, "other.npz", "--database", made.data)
+
+
+# -- inspect, verify -------------------------------------------------------------------------------
+
+
+def test_inspect_counts_what_is_in_the_table(command, sample):
+    buckets = Hasher.load(sample.model).transform(sample.X)[:, 0]
+    found = json.loads(command("inspect", sample.table, "--json").out)
+    assert found["stats"]["n_items"] == 300
+    tree = found["tree"]
+    assert tree["n_entries"] == 300
+    assert tree["n_buckets"] == len(np.unique(buckets))
+    names, counts = np.unique(sample.y, return_counts=True)
+    assert tree["classes"] == dict(zip(names.tolist(), counts.tolist(), strict=True))
+    for child in tree["children"]:
+        for leaf in child["children"]:
+            inside = sample.y[buckets == leaf["path"][0] * 4 + leaf["path"][1]]
+            names, counts = np.unique(inside, return_counts=True)
+            assert leaf["n_entries"] == len(inside)
+            assert leaf["classes"] == dict(zip(names.tolist(), counts.tolist(), strict=True))
+            assert leaf["purity"] == counts.max() / len(inside)
+    sizes = [bucket["n_entries"] for bucket in found["largest_buckets"]]
+    assert sizes == sorted(np.unique(buckets, return_counts=True)[1].tolist(), reverse=True)[:10]
+    text = command("inspect", sample.table, "--top", 2, "--branches", 1).out
+    assert f"{tree['n_buckets']} of 16 are occupied" in text
+    assert text.count(" more with ") >= 1
+
+
+def test_inspect_reads_a_model(command, sample):
+    text = command("inspect", sample.model).out
+    assert "width 4, depth 2, sparsity 1" in text
+    assert "16 numbers (embeddings)" in text
+    assert json.loads(command("inspect", sample.model, "--json").out)["card"]["seed"] == 0
+
+
+def test_verify_lists_what_is_damaged(command, sample, cwd):
+    shutil.copytree(sample.table, "table")
+    shutil.copytree(sample.model, "model")
+    assert command("verify", "table", "model").code == 0
+    with open("model/model.safetensors", "ab") as file:
+        file.write(b"x")
+    done = command("verify", "table", "model", "--json")
     assert done.code == 2
-    assert "have no class in common; check --labels" in done.err
+    report = json.loads(done.out)
+    assert not report["ok"]
+    assert report["problems"]["table"] == []
+    assert "is damaged" in report["problems"]["model"][0]
 
 
-def test_search_goes_by_the_code_book_if_there_is_one(command, made, here):
-    options = ["--width", 4, "--steps", 20, "--set", "assignment=codebook", "--set"]
-    command("train", made.data, "-o", "model", *options, "joint_steps=5", "--quiet")
-    command("build", "model", made.data, "-o", "index", "--quiet")
-    np.save("query.npy", made.X[:9])
-    hasher, index = Hasher.load("model"), HashIndex.load("index")
-    buckets = hasher.transform(made.X[:9])
-    expected = index.search(made.X[:9], bucket_ids=buckets, n_neighbors=10)
-    answers = json.loads(command("search", "index", "query.npy", "--json").out)["queries"]
-    for row, answer in enumerate(answers):
-        assert [result["id"] for result in answer["results"]] == expected.ids[row].tolist()
-        assert answer["candidates"] == expected.candidates[row]
+@pytest.mark.parametrize("name", ["catalog.json", "names.json", "model/config.json", "index"])
+def test_verify_reads_every_part_of_a_table(command, photo_sample, cwd, name):
+    shutil.copytree(photo_sample.table, "table")
+    damaged = cwd / "table" / name
+    if name == "index":
+        (damaged,) = damaged.glob("segment-*")
+    content = bytearray(damaged.read_bytes())
+    content[-3:] = b""
+    damaged.write_bytes(content)
+    done = command("verify", "table")
+    assert done.code == 2
+    assert damaged.name in done.out + done.err
 
 
-def test_serve_takes_the_model_of_the_index_unless_told_not_to(made, command, monkeypatch):
-    asked = []
-    monkeypatch.setattr("hashcade.serve._run.run", lambda *paths, **more: asked.append(paths))
-    monkeypatch.setattr("hashcade.serve._run.log_to_stderr", lambda: None)
-    assert command("serve", made.index).code == 0
-    assert command("serve", made.index, "--no-model").code == 0
-    assert asked == [(made.index, made.model), (made.index, None)]
+# -- serve, warmup, demo ---------------------------------------------------------------------------
+
+
+def test_serve_hands_its_options_to_the_service(sample, command, monkeypatch, cwd):
+    calls = []
+    monkeypatch.setattr("hashcade.serve.run", lambda table, **settings: calls.append(settings))
+    monkeypatch.setattr("hashcade.serve.log_to_stderr", lambda: None)
+    (cwd / "token").write_text("a token of many letters\n")
+    options = ["--fold-seconds", 5, "--max-batch", 7, "--token-file", "token", "--no-model"]
+    assert command("serve", sample.table).code == 0
+    assert command("serve", sample.table, *options).code == 0
+    changed = {name for name in calls[0] if calls[0][name] != calls[1][name]}
+    assert {"fold_seconds", "max_batch", "token"} < changed
+    assert (calls[1]["fold_seconds"], calls[1]["max_batch"]) == (5, 7)
+    assert calls[1]["token"] == "a token of many letters"
+
+
+def test_warmup_says_how_long_it_took(command):
+    done = command("warmup")
+    assert done.code == 0
+    assert done.out.startswith("compiling ")
+    assert json.loads(command("warmup", "--json").out)["compiling"] >= 0
+
+
+def test_a_table_is_read_as_the_library_reads_it(sample):
+    assert Catalog.read(sample.table).data == sample.data

@@ -1,10 +1,6 @@
-"""The command line: every verb of the library, thin over it, one small file each.
+"""The command line: every verb of the library, thin over :class:`HashTable`.
 
-``hashcade --help`` lists the verbs, ``hashcade train --help`` explains one with examples, and
-``docs/cli.md`` is made from the same texts. Results go to stdout, everything else to stderr.
-
-Exit codes: 0 done; 1 a mistake inside hashcade; 2 an error that the message explains; 130 stopped
-by Ctrl-C; 143 stopped by SIGTERM. In no case is a half-written result left behind.
+Results go to stdout, everything else to stderr. ``docs/cli.md`` is made from the help texts.
 """
 
 from __future__ import annotations
@@ -16,8 +12,8 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with its exit code."""
-    from hashcade.cli._app import make_app
-    from hashcade.cli._errors import run
+    """Run the command line and exit with its code."""
+    from hashcade.cli.app import make_app
+    from hashcade.cli.errors import run
 
     sys.exit(run(make_app(), arguments))

@@ -1,6 +1,6 @@
 """The reference of the command line, made from the commands themselves.
 
-``python -m hashcade.cli._reference docs/cli.md`` writes it; a test says when it is stale.
+``python tools/cli_reference.py docs/cli.md`` writes it; a test says when it is stale.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ error is one line on stderr that says what was wrong and what to do.
 
 | exit code | meaning |
 |---|---|
-| 0 | done |
-| 1 | a mistake inside hashcade; `HASHCADE_DEBUG=1` shows where |
+| 0 | success |
+| 1 | an internal error (please report it); `HASHCADE_DEBUG=1` shows where |
 | 2 | an error that the message explains |
 | 130 | stopped by Ctrl-C |
 | 143 | stopped by SIGTERM |
 
-In no case is a half-written model, index or file left behind. `hashcade --install-completion` sets
+A half-written table, model or file is never left behind. `hashcade --install-completion` sets
 up the completion of your shell.
 """
 
 
 def reference() -> str:
     """The whole reference as Markdown."""
-    from hashcade.cli._app import make_app
+    from hashcade.cli.app import make_app
 
     group: Any = typer.main.get_command(make_app())
     parts = [_HEAD, _section("hashcade", _help(group, "hashcade"))]

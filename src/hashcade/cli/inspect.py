@@ -1,0 +1,131 @@
+"""``hashcade inspect``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from hashcade.cli import options as opt
+from hashcade.cli import outputs as out
+from hashcade.cli.inputs import load_table
+
+_SHAPE = "width {width}, depth {depth}, sparsity {sparsity}"
+
+
+def inspect(
+    path: Annotated[Path, opt.argument("TABLE or MODEL", "What to look into.")],
+    top: Annotated[int, opt.number("How many of the largest buckets.", min=0)] = 10,
+    branches: Annotated[int, opt.number("Branches shown of each node, largest first.", min=0)] = 6,
+    as_json: opt.Json = False,
+) -> None:
+    """Look into a table or a model. Needs no torch.
+
+    Of a table: how full and how pure it is, the largest buckets, and the tree.
+
+    \b
+    Examples:
+      hashcade inspect table/
+      hashcade inspect table/ --top 3 --branches 20
+      hashcade inspect table/ --json
+      hashcade inspect model/
+    """
+    if out.known_kind(path) == out.MODEL:
+        _inspect_model(path, as_json)
+    else:
+        _inspect_table(path, top, branches, as_json)
+
+
+def _inspect_model(path: Path, as_json: bool) -> None:
+    from hashcade.learn import model_fingerprint, read_config
+
+    config, card = read_config(path), path / "card.json"
+    content = json.loads(card.read_bytes()) if card.is_file() else None
+    resolved = config["resolved"]
+    kind = "images" if len(resolved["item_shape"]) == 3 else "numbers (embeddings)"
+    network = f", network {resolved['backbone']}" if resolved["backbone"] else ""
+    out.report(
+        as_json,
+        {"kind": "model", "config": config, "card": content},
+        ("model", f"{path} (fingerprint {model_fingerprint(path)[:12]})"),
+        ("takes", f"{'×'.join(map(str, resolved['item_shape']))} {kind}{network}"),
+        ("classes", f"{len(config['classes']):,}"),
+        ("shape", _SHAPE.format(**resolved["shape"])),
+        *((name, f"{value:.1f}") for name, value in config["validation"].items()),
+    )
+
+
+def _inspect_table(path: Path, top: int, branches: int, as_json: bool) -> None:
+    table = load_table(path, model=False)
+    shape = {name: getattr(table.index.shape, name) for name in ("width", "depth", "sparsity")}
+    stats, tree = table.stats(), table.with_labels(table.index.tree())
+    largest = sorted(_leaves(tree), key=lambda node: (-node["n_entries"], node["path"]))[:top]
+    data = str(table.catalog.data or "unknown")
+    n_items, megabytes = stats["n_items"], (stats["bytes_vectors"] + stats["bytes_other"]) / 1e6
+    out.report(
+        as_json,
+        {"kind": "table", "shape": shape, "metric": table.metric, "data": data, "stats": stats,
+         "largest_buckets": largest, "tree": tree},
+        ("table", f"{path}: {n_items:,} items of dimension {stats['dim']:,}"),
+        ("shape", _SHAPE.format(**shape)),
+        ("buckets", f"{stats['n_occupied']:,} of {stats['n_buckets']:,} are occupied"),
+        ("sizes", f"largest {stats['largest_bucket']:,}, mean {stats['mean_bucket']:.1f}, "
+         f"Gini {stats['gini']:.2f} (0 even, 1 all in one)"),
+        ("speed-up", f"{stats['expected_speedup']:.1f} expected: "
+         f"{stats['expected_candidates']:.1f} of {n_items:,} items are candidates"),
+        ("purity", _purity(stats) or "unknown: there are no labels"),
+        ("memory", f"{megabytes:,.1f} MB in {out.counted(stats['n_segments'], 'segment')}"),
+        ("data", data),
+    )  # fmt: skip
+    if as_json:
+        return
+    if largest:
+        print("\nlargest buckets")
+        rows = [
+            ["/".join(map(str, node["path"])), node["n_entries"], _purity(node), _mix(node)]
+            for node in largest
+        ]
+        out.print_table(["path", "items", "purity", "classes"], rows)
+    if branches:
+        print("\ntree", *tree_lines(tree, branches), sep="\n  ")
+
+
+def _purity(node: dict[str, Any]) -> str | None:
+    return None if node.get("purity") is None else f"{100 * node['purity']:.1f} %"
+
+
+def tree_lines(node: dict[str, Any], branches: int) -> list[str]:
+    """The tree as lines of text, the largest branches first and the rest as a number."""
+    lines = [f"all: {node['n_entries']:,} items in {out.counted(node['n_buckets'], 'bucket')}"]
+    return lines + _branch_lines(node, branches, "")
+
+
+def _branch_lines(node: dict[str, Any], branches: int, indent: str) -> list[str]:
+    children = node.get("children", ())
+    ordered = sorted(children, key=lambda child: (-child["n_entries"], child["path"]))
+    shown, rest = ordered[:branches], ordered[branches:]
+    lines = []
+    for number, child in enumerate(shown):
+        last = number == len(shown) - 1 and not rest
+        inner = "children" in child
+        buckets = f" in {out.counted(child['n_buckets'], 'bucket')}" if inner else ""
+        start = f"{indent}{'└─' if last else '├─'} {child['path'][-1]}"
+        lines.append(f"{start}: {child['n_entries']:,}{buckets}  {_mix(child)}".rstrip())
+        lines += _branch_lines(child, branches, indent + ("   " if last else "│  "))
+    if rest:
+        items = sum(child["n_entries"] for child in rest)
+        lines.append(f"{indent}└─ … {len(rest):,} more with {items:,}")
+    return lines
+
+
+def _mix(node: dict[str, Any], most: int = 3) -> str:
+    """The largest classes of a node."""
+    classes = node["classes"] or {}
+    parts = [f"{label} ({count:,})" for label, count in list(classes.items())[:most]]
+    return ", ".join(parts) + (f", {len(classes) - most:,} more" if len(classes) > most else "")
+
+
+def _leaves(node: dict[str, Any]) -> list[dict[str, Any]]:
+    if "children" not in node:
+        return [node]
+    return [leaf for child in node["children"] for leaf in _leaves(child)]

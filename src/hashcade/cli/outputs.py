@@ -1,0 +1,119 @@
+"""Results: directories and files that replace nothing by accident, and text on stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from hashcade._io import new_directory, new_file, writer_lock
+from hashcade.errors import StorageError
+
+TABLE, MODEL, FILE = "table", "model", "file"
+
+
+def kind_of(path: Path) -> str | None:
+    """What is at a path: ``"table"``, ``"model"``, ``"file"``, or None."""
+    for kind, name, mark in (
+        (TABLE, "catalog.json", b'"hashcade-table"'),
+        (MODEL, "config.json", b'"hashcade model"'),
+    ):
+        if (path / name).is_file() and mark in (path / name).read_bytes():
+            return kind
+    return FILE if path.is_file() else None
+
+
+def known_kind(path: Path) -> str:
+    """``"table"`` or ``"model"``, or a ``StorageError`` for anything else."""
+    kind = kind_of(path)
+    if kind not in (TABLE, MODEL):
+        what = "is neither a table nor a model" if path.exists() else "does not exist"
+        hint = "check the path, or make a table with: hashcade fit DATA -o TABLE"
+        raise StorageError(f"{path} {what}", hint=hint)
+    return kind
+
+
+def refuse_existing(path: Path, kind: str, *, force: bool) -> None:
+    """Raise, before the work begins, if the result could not be put there.
+
+    An empty directory is as good as none, except for a file. With ``force`` a result of the same
+    kind may be replaced, and nothing else ever is.
+    """
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise StorageError(f"{above} is not a directory", hint="choose another path")
+    empty = kind != FILE and path.is_dir() and not any(path.iterdir())
+    if not os.path.lexists(path) or empty:
+        return
+    if kind_of(path) != kind:
+        raise StorageError(f"{path} exists and is not a {kind}", hint="choose another path")
+    if not force:
+        hint = "replace it with --force, or choose another path"
+        raise StorageError(f"{path} exists", hint=hint)
+    with _held(path):
+        pass
+
+
+@contextmanager
+def new_result(path: Path, kind: str, *, force: bool) -> Iterator[Path]:
+    """Give an empty directory, or the name of a file, that takes the place of ``path`` at the end.
+
+    If anything goes wrong it is removed. A table that a service has open is not replaced: the
+    changes of the service would go with it.
+    """
+    refuse_existing(path, kind, force=force)
+    with _held(path), new_file(path) if kind == FILE else new_directory(path) as new:
+        yield new
+
+
+def _held(path: Path) -> Any:
+    """Meanwhile nobody writes to a table at this path, and no service changes it."""
+    index = path / "index"
+    return writer_lock(index) if index.is_dir() else nullcontext()
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value."""
+    print(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def report(as_json: bool, result: dict[str, Any], *fields: tuple[str, object]) -> None:
+    """Print a result: as JSON, or for people as names and values, one pair per line."""
+    if as_json:
+        print_json(result)
+        return
+    width = max(len(name) for name, _ in fields)
+    for name, value in fields:
+        print(f"{name:{width}}  {value}")
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print aligned columns: numbers to the right, text to the left. Nothing is cut off."""
+    texts = [[_text(cell) for cell in row] for row in rows]
+    columns = []
+    for column in zip(head, *texts, strict=True):
+        width = max(map(len, column))
+        numeric = all(cell.replace(".", "", 1).isdigit() for cell in column[1:])
+        columns.append([cell.rjust(width) if numeric else cell.ljust(width) for cell in column])
+    for line in zip(*columns, strict=True):
+        print("  " + "  ".join(line).rstrip())
+
+
+def say(text: str) -> None:
+    """Print something that is not a result, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 bucket, 2 buckets."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:.4f}" if isinstance(cell, float) else str(cell)

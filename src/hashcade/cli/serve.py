@@ -1,0 +1,63 @@
+"""``hashcade serve``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from hashcade.cli import options as opt
+
+_HOST = "Address to listen on; others than loopback need a token."
+_TOKEN = "File with the token that clients must send."
+_NAME = "the variable HASHCADE_TOKEN"
+_PICTURES = "Pictures of the items: a folder, .npy, .npz or .json."
+_OWN = "the images that the table was filled with"
+_NO_MODEL = "Do without the model, and so without torch: queries bring their buckets or scores."
+_FOLD = "Save the table when the oldest change is so old."
+
+
+def serve(
+    table: opt.Table,
+    host: Annotated[str, opt.option(_HOST)] = "127.0.0.1",
+    port: Annotated[int, opt.number("Port; 0: any that is free.", min=0)] = 8000,
+    token_file: Annotated[Path | None, opt.option(_TOKEN, metavar="FILE", default=_NAME)] = None,
+    pictures: Annotated[Path | None, opt.option(_PICTURES, metavar="PATH", default=_OWN)] = None,
+    no_model: Annotated[bool, opt.flag("--no-model", _NO_MODEL)] = False,
+    read_only: Annotated[bool, opt.flag("--read-only", "Refuse changes.")] = False,
+    max_body: Annotated[int, opt.number("Bytes of a request.")] = 16 << 20,
+    max_batch: Annotated[int, opt.number("Queries or items of a request.")] = 1024,
+    max_neighbors: Annotated[int, opt.number("Largest n_neighbors.")] = 1000,
+    max_probe: Annotated[int, opt.number("Largest n_probe.")] = 4096,
+    max_filter: Annotated[int, opt.number("Ids of a filter.")] = 100_000,
+    max_pixels: Annotated[int, opt.number("Pixels of an uploaded image.")] = 25_000_000,
+    max_requests: Annotated[int, opt.number("Requests at once; more are answered by 429.")] = 64,
+    deadline: Annotated[float, opt.number("Seconds that a request may take.", min=0)] = 10.0,
+    threads: Annotated[int, opt.number("Searches at once; 0: one per core.", min=0)] = 0,
+    fold_seconds: Annotated[float, opt.number(_FOLD, min=0)] = 60.0,
+    fold_bytes: Annotated[int, opt.number("Or when so many bytes are unsaved.")] = 64 << 20,
+    stop_seconds: Annotated[float, opt.number("Seconds to finish requests on stop.", min=0)] = 30.0,
+    access_log: Annotated[bool, opt.flag("--access-log", "Log each request.")] = False,
+) -> None:
+    """Serve a table on HTTP, with a page to look into it. Needs the extra serve.
+
+    \b
+    Examples:
+      hashcade serve table/
+      hashcade serve table/ --port 9000 --fold-seconds 5
+      hashcade serve table/ --no-model           needs no torch
+      HASHCADE_TOKEN=$(openssl rand -hex 16) hashcade serve table/ --host 0.0.0.0
+    """
+    token = os.environ.get("HASHCADE_TOKEN")
+    if token_file is not None:
+        token = token_file.read_text("utf-8").strip()
+    from hashcade.serve import log_to_stderr, run
+
+    log_to_stderr()
+    run(
+        table, use_model=not no_model, host=host, port=port, token=token, pictures=pictures,
+        read_only=read_only, max_body=max_body, max_batch=max_batch, max_neighbors=max_neighbors,
+        max_probe=max_probe, max_filter=max_filter, max_pixels=max_pixels,
+        max_requests=max_requests, deadline=deadline, threads=threads, fold_seconds=fold_seconds,
+        fold_bytes=fold_bytes, stop_seconds=stop_seconds, access_log=access_log,
+    )  # fmt: skip

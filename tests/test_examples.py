@@ -1,0 +1,28 @@
+"""The programs in ``examples/`` run, print what they say, and show what their README shows."""
+
+import re
+import runpy
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+PROGRAM = EXAMPLES / "five_tasks.py"
+
+
+def test_the_five_tasks_run_and_print_what_they_say(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(PROGRAM), run_name="__main__")
+    printed = capsys.readouterr().out.splitlines()
+    expected = re.findall(r"^print\(.*\)  # (.*)$", PROGRAM.read_text(), flags=re.MULTILINE)
+    assert printed[: len(expected)] == expected
+    results = [line.split() for line in printed[len(expected) :]]
+    assert results[0] == ["0", "0", "0.0"]  # item 0 is a zero, and finds itself
+    assert len(results) == 3
+
+
+def test_each_task_takes_at_most_three_lines_and_is_in_the_program():
+    text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    tasks = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    assert len(tasks) == 5
+    for task in tasks:
+        assert len(task.splitlines()) <= 3
+        assert task in PROGRAM.read_text(encoding="utf-8")
