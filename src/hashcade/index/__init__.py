@@ -17,7 +17,8 @@ NO_LABEL = -1
 METRICS = ("euclidean", "inner_product")
 
 if TYPE_CHECKING:
-    from hashcade.index._index import HashIndex
+    from hashcade.index._check import checked_ids
+    from hashcade.index._index import HashIndex, Items, is_index, new_generation, read_generation
     from hashcade.index._origin import Origin, model_fingerprint, read_origin, write_origin
     from hashcade.index._search import SearchResult
     from hashcade.index.encoded import Encoded
@@ -27,6 +28,11 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         {
             "Encoded": "hashcade.index.encoded",
             "HashIndex": "hashcade.index._index",
+            "Items": "hashcade.index._index",
+            "checked_ids": "hashcade.index._check",
+            "is_index": "hashcade.index._index",
+            "new_generation": "hashcade.index._index",
+            "read_generation": "hashcade.index._index",
             "Origin": "hashcade.index._origin",
             "SearchResult": "hashcade.index._search",
             "model_fingerprint": "hashcade.index._origin",
@@ -40,9 +46,14 @@ __all__ = [
     "NO_LABEL",
     "Encoded",
     "HashIndex",
+    "Items",
     "Origin",
     "SearchResult",
+    "checked_ids",
+    "is_index",
     "model_fingerprint",
+    "new_generation",
+    "read_generation",
     "read_origin",
     "write_origin",
 ]
