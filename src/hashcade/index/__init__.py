@@ -16,6 +16,11 @@ from hashcade._lazy import lazy_names
 NO_LABEL = -1
 METRICS = ("euclidean", "inner_product")
 
+
+def warmup() -> None:
+    """Stand-in."""
+
+
 if TYPE_CHECKING:
     from hashcade.index._check import checked_ids
     from hashcade.index._index import HashIndex, Items, is_index, new_generation, read_generation
@@ -55,5 +60,6 @@ __all__ = [
     "new_generation",
     "read_generation",
     "read_origin",
+    "warmup",
     "write_origin",
 ]

@@ -1,6 +1,6 @@
-"""What every request passes first: who asks, how many at once, how large, how long.
+"""What every request passes first: token, host, number of requests, size and time limits.
 
-It stands before everything else and reads no body, so that what is refused costs nothing.
+It reads no body, so that what is refused costs nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from urllib.parse import quote
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
-from hashcade.serve._metrics import Metrics
-from hashcade.serve._settings import ServeSettings, is_loopback
+from hashcade.serve.metrics import Metrics
+from hashcade.serve.settings import ServeSettings, is_loopback
 
 log = logging.getLogger("hashcade.serve.access")
 
@@ -33,7 +33,6 @@ HEALTH = "/health"
 DEADLINE = "hashcade.deadline"  # in the scope: when the loop's clock shows this, it is too late
 _UNCOUNTED = frozenset({HEALTH, "/ready", "/metrics"})
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
-_MOST_HOSTS = 64  # spellings of our names that are remembered
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HEADERS = [
     (
@@ -47,8 +46,8 @@ _HEADERS = [
 ]
 
 
-class Gate:
-    """ASGI middleware: authentication, limits, headers and figures."""
+class Middleware:
+    """ASGI middleware: authentication, limits, headers and metrics."""
 
     def __init__(self, app: App, *, settings: ServeSettings, metrics: Metrics) -> None:
         self._app = app
@@ -57,14 +56,13 @@ class Gate:
         self._token = None if settings.token is None else _digest(settings.token.encode())
         # Without a token a page of another site could reach us through a name that it controls.
         self._any_host = settings.token is not None or not is_loopback(settings.host)
-        own = settings.host.lower().strip("[]")
-        self._local_names = _LOCAL_NAMES | {f"[{own}]" if ":" in own else own}
-        self._good_hosts: set[bytes] = set()
-        self.under_way = 0
-        metrics.gauge("hashcade_requests_under_way", "Requests under way", lambda: self.under_way)
+        host = settings.host.lower().strip("[]")
+        self._hosts = _LOCAL_NAMES | {f"[{host}]" if ":" in host else host}
+        self._active = 0
+        metrics.gauge("hashcade_requests_active", "Requests at once", lambda: self._active)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer it here."""
+        """Let a request through, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -85,24 +83,23 @@ class Gate:
             elif scope["path"] in _UNCOUNTED:
                 await self._app(scope, receive, send_marked)
             else:
-                self.under_way += 1
+                self._active += 1
                 try:
                     await self._app(scope, self._limited(scope, receive), send_marked)
                 finally:
-                    self.under_way -= 1
+                    self._active -= 1
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.answered(route, status, time.perf_counter() - start)
             if self._settings.access_log:
                 log.info("%s %s %d", scope["method"], _on_one_line(scope["path"]), status)
 
-    # -- who asks, and how many --------------------------------------------------------------------
-
     def _refusal(self, scope: Scope) -> tuple[int, str, list[tuple[bytes, bytes]]] | None:
         """Status, reason and headers of a request that goes no further."""
         headers = dict(scope["headers"])
-        host = headers.get(b"host", b"")
-        if host not in self._good_hosts and not self._is_good_host(host):
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
+        if not self._any_host and name not in self._hosts:
             return 403, "the Host header must be localhost: others need a token", []
         path = scope["path"]
         if self._token is not None and path != HEALTH:
@@ -113,36 +110,22 @@ class Gate:
         origin = headers.get(b"origin")
         if origin and scope["method"] not in _READING:
             site = origin.decode("latin-1").lower().partition("://")[2]
-            if site != host.decode("latin-1").lower():
+            if site != host:
                 return 403, "changes and searches are not taken from pages of other sites", []
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and (len(length) > 18 or int(length) > self._settings.max_body):
-            told = length[:18].decode()
-            return 413, f"the body has {told} bytes, max_body={self._settings.max_body}", []
-        if self.under_way >= self._settings.max_requests and path not in _UNCOUNTED:
+            shown = length[:18].decode()
+            return 413, f"the body has {shown} bytes, max_body={self._settings.max_body}", []
+        if self._active >= self._settings.max_requests and path not in _UNCOUNTED:
             self._metrics.refused.inc()
-            busy = f"{self._settings.max_requests} requests are under way, try again"
+            busy = f"{self._settings.max_requests} requests are being answered, try again"
             return 429, busy, [(b"retry-after", b"1")]
         return None
-
-    def _is_good_host(self, host: bytes) -> bool:
-        """Whether this is a name that we go by; those that are will be known the next time."""
-        shown = host.decode("latin-1").lower()
-        name = shown.rpartition(":")[0] if ":" in shown and not shown.endswith("]") else shown
-        if not self._any_host and name not in self._local_names:
-            return False
-        if len(self._good_hosts) < _MOST_HOSTS:
-            self._good_hosts.add(host)
-        return True
-
-    # -- how large, and how long -------------------------------------------------------------------
 
     def _limited(self, scope: Scope, receive: Receive) -> Receive:
         """Return a ``receive`` that counts the body and watches the clock."""
         clock = asyncio.get_running_loop().time
         scope[DEADLINE] = deadline = clock() + self._settings.deadline
-        if _has_come(receive, self._settings.max_body):
-            return receive
         left = self._settings.max_body
         complete = False
 
@@ -154,7 +137,7 @@ class Gate:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError:
-                raise HTTPException(408, "the body did not come in time") from None
+                raise HTTPException(408, "the body did not arrive in time") from None
             if message["type"] == "http.request":
                 left -= len(message.get("body", b""))
                 complete = not message.get("more_body", False)
@@ -165,15 +148,6 @@ class Gate:
             return message
 
         return limited
-
-
-def _has_come(receive: Receive, max_body: int) -> bool:
-    """Whether uvicorn has all of the body, and not too much: then there is nothing to watch."""
-    request = getattr(receive, "__self__", None)
-    return (
-        getattr(request, "more_body", None) is False
-        and len(getattr(request, "body", ())) <= max_body
-    )
 
 
 def _on_one_line(path: str) -> str:

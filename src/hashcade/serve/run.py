@@ -16,24 +16,20 @@ from typing import Any
 
 from hashcade._extras import require_extra
 from hashcade.errors import ConfigError, HashcadeError
-from hashcade.serve._settings import ServeSettings
+from hashcade.serve.settings import ServeSettings
 
 log = logging.getLogger("hashcade.serve")
 
 
-def run(
-    index: str | os.PathLike[str], model: str | os.PathLike[str] | None = None, **settings: Any
-) -> None:
-    """Serve an index until the process is told to stop (SIGINT or SIGTERM).
+def run(table: str | os.PathLike[str], **settings: Any) -> None:
+    """Serve a table until the process is told to stop (SIGINT or SIGTERM).
 
-    On SIGHUP the index and the model are read again. When this returns, every change is saved.
+    On SIGHUP the table is read again. When this returns, every change is saved.
 
     Parameters
     ----------
-    index
-        Directory of the index.
-    model
-        Directory of the hasher, optional.
+    table
+        Directory of the table.
     settings
         Those of :class:`ServeSettings`.
 
@@ -44,29 +40,26 @@ def run(
     ImportError
         An extra is not installed; the message names the ``pip install`` to run.
     """
-    checked = ServeSettings(
-        index=Path(index), model=None if model is None else Path(model), **settings
-    )
+    checked = ServeSettings(table=Path(table), **settings)
     for module in ("fastapi", "uvicorn", "prometheus_client"):
         require_extra(module, "serve")
     import uvicorn
 
-    from hashcade.serve._app import create_app
-    from hashcade.serve._gathered import GatheredHTTPProtocol
+    from hashcade.serve.app import create_app
 
     listening = _listening(checked.host, checked.port)
     try:
         app = create_app(checked)
         service = app.state.service
         config = uvicorn.Config(
-            app, http=GatheredHTTPProtocol,
+            app, http="h11",
             log_config=None, access_log=False, server_header=False, proxy_headers=False,
             timeout_graceful_shutdown=int(max(1, checked.stop_seconds)), backlog=512,
         )  # fmt: skip
         host, port = listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         log.info(
-            "serving %d items on http://%s:%d (%s)", len(service.index), shown, port,
+            "serving %d items on http://%s:%d (%s)", len(service.durable.index), shown, port,
             "with a token" if checked.token else "this machine alone, no token",
         )  # fmt: skip
         with _signals(service):
@@ -87,10 +80,11 @@ def _signals(service: Any) -> Iterator[None]:
         return
     again = partial(threading.Thread, target=_reload, args=(service,))
     handlers: dict[int, Any] = {
-        signal.SIGHUP: lambda *_: again().start(),
         signal.SIGINT: lambda *_: None,
         signal.SIGTERM: lambda *_: None,
     }
+    if hasattr(signal, "SIGHUP"):  # Windows has none
+        handlers[signal.SIGHUP] = lambda *_: again().start()
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
@@ -100,16 +94,17 @@ def _signals(service: Any) -> Iterator[None]:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound already: a port that is taken is told before all else."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listening = socket.socket(found[0], socket.SOCK_STREAM)
+    """A socket that is bound already: a port that is taken is an error before all else."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(found[4])
+        listening.bind(address)
     except OSError as error:
         listening.close()
         raise ConfigError(
-            f"cannot listen on {host} port {port}: {error.strerror}; choose another with --port"
+            f"cannot listen on {host} port {port}: {error.strerror}",
+            hint="choose another with --port",
         ) from None
     return listening
 
@@ -117,13 +112,13 @@ def _listening(host: str, port: int) -> socket.socket:
 def _reload(service: Any) -> None:
     try:
         changed = service.reload_soon().result()
-        log.info("read again: %s", "a new index or model" if changed else "nothing new")
+        log.info("read again: %s", "a new table" if changed else "nothing new")
     except HashcadeError as error:
-        log.error("the old index stays: %s", error)
+        log.error("the old table stays: %s", error)
 
 
 def log_to_stderr() -> None:
-    """Let the messages of the service go to stderr, one line each."""
+    """Send the messages of the service to stderr, one line each."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("hashcade")

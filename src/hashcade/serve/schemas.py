@@ -1,4 +1,4 @@
-"""What goes over the wire as JSON: the description that clients get is made from this."""
+"""Bodies and answers in JSON: the description that clients get is made from this."""
 
 from __future__ import annotations
 
@@ -10,32 +10,28 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 _MAX = 2**63 - 1
 
 
-def _in_digits(value: object) -> object:
+def _digits(value: object) -> object:
     """Refuse what pydantic would take for a number in an address: " 5", "+5", "5.0", "1_000"."""
     if isinstance(value, str) and not re.fullmatch("-?[0-9]+", value):
         raise ValueError("must be a whole number, in digits")
     return value
 
 
-InDigits = BeforeValidator(_in_digits)
+Digits = BeforeValidator(_digits)
 Id = Annotated[int, Field(ge=0, le=_MAX)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=_MAX)]
-Label = Annotated[int, Field(ge=-(2**63), le=_MAX)]
-Told = float | None  # a number that may be infinite, which JSON has no word for
-Vector = Annotated[list[Number], Field(min_length=1)]
+Label = Annotated[int, Field(ge=-(2**63), le=_MAX)] | Annotated[str, Field(max_length=1000)]
+Vector = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)]
+MaybeInfinite = float | None  # null: beyond the range of float32, which JSON has no word for
+
+
+# -- requests --------------------------------------------------------------------------------------
 
 
 class _Strict(BaseModel):
-    """What comes in: a name that is not known is a mistake, and "5" is not 5."""
+    """An unknown name is an error, and "5" is not 5."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class Problem(BaseModel):
-    """Why a request was not answered."""
-
-    error: str = Field(description="One line that gives both sides of what does not fit.")
 
 
 class SearchRequest(_Strict):
@@ -49,12 +45,11 @@ class SearchRequest(_Strict):
         None, description="Slot scores of each query: depth lists of width numbers."
     )
     n_neighbors: Count = 10
-    n_probe: Count | None = Field(None, description="With scores: how many buckets.")
+    n_probe: Count = Field(1, description="1: the query's own buckets; more: the best so many.")
     max_candidates: Count | None = None
-    fill: Literal["path", "none"] = "path"
-    filter_ids: list[Id] | None = Field(None, description="Only these may be found.")
-    exclude_ids: list[Id] | None = Field(None, description="One per query: not to be found.")
-    metric: Literal["euclidean", "inner_product"] = "euclidean"
+    fill: bool = Field(True, description="Go on to further buckets for want of neighbours.")
+    filter_ids: list[Id] | None = Field(None, description="Only these items may be results.")
+    exclude_ids: list[Id] | None = Field(None, description="One per query: not a result of it.")
 
 
 class ExplainRequest(_Strict):
@@ -64,10 +59,9 @@ class ExplainRequest(_Strict):
     bucket_ids: list[Id] | None = None
     scores: list[Vector] | None = None
     n_neighbors: Count = 10
-    n_probe: Count | None = None
+    n_probe: Count = 1
     max_candidates: Count | None = None
-    fill: Literal["path", "none"] = "path"
-    metric: Literal["euclidean", "inner_product"] = "euclidean"
+    fill: bool = True
 
 
 class Options(BaseModel):
@@ -75,37 +69,80 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    n_neighbors: Annotated[Count, InDigits] = 10
-    n_probe: Annotated[Count, InDigits] | None = None
-    max_candidates: Annotated[Count, InDigits] | None = None
-    fill: Literal["path", "none"] = "path"
-    metric: Literal["euclidean", "inner_product"] = "euclidean"
+    n_neighbors: Annotated[Count, Digits] = 10
+    n_probe: Annotated[Count, Digits] = 1
+    max_candidates: Annotated[Count, Digits] | None = None
+    fill: bool = True
 
 
 class BinaryOptions(Options):
-    """How to search, and what the body holds."""
+    """How to search, and the content of the body."""
 
-    n_queries: Annotated[Count, InDigits]
+    n_queries: Annotated[Count, Digits]
     where: Literal["bucket_ids", "scores", "model"] = Field(
         "bucket_ids", description="What follows the vectors; with model nothing does."
     )
+
+
+class AddRequest(_Strict):
+    """Items to add."""
+
+    vectors: Annotated[list[Vector], Field(min_length=1)] = Field(
+        description="One per item. Without bucket_ids: items for the model."
+    )
+    bucket_ids: list[list[Id]] | None = None
+    ids: list[Id] | None = Field(None, description="Default: the next free ones.")
+    labels: list[Label | None] | None = Field(None, description="New ones become classes.")
+
+
+class RemoveRequest(_Strict):
+    """Items to remove: all of them must be in the table."""
+
+    ids: Annotated[list[Id], Field(min_length=1)]
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+class Problem(BaseModel):
+    """Why a request was refused."""
+
+    error: str = Field(description="One line that gives both sides of what does not fit.")
 
 
 class SearchAnswer(BaseModel):
     """Neighbours of each query, best first: as many as there are."""
 
     ids: list[list[int]]
-    distances: list[list[Told]] = Field(description="Null: beyond the range of float32.")
-    candidates: list[int] = Field(description="Items that were looked at.")
+    distances: list[list[MaybeInfinite]] = Field(description="Null: beyond float32.")
+    labels: list[list[Label | None]]
+    names: list[list[str | None]]
+    candidates: list[int] = Field(description="Items compared with each query.")
     truncated: list[bool]
-    n_items: int = Field(description="Items in the index.")
+    n_items: int = Field(description="Items in the table.")
+
+
+class ItemBrief(BaseModel):
+    """An item in a list."""
+
+    id: int
+    label: Label | None
+    name: str | None
+    picture: bool = Field(description="Whether there is a picture of it.")
+
+
+class ClassCount(BaseModel):
+    """Entries of one class; the label is null for items without one."""
+
+    label: Label | None
+    count: int
 
 
 class Slot(BaseModel):
-    """A slot that the query goes through."""
+    """A slot on the path of the query."""
 
     slot: int
-    score: Told
+    score: MaybeInfinite
     rank: int | None
     n_buckets: int
     n_entries: int
@@ -116,41 +153,31 @@ class Level(BaseModel):
 
     level: int
     nodes: list[Slot]
-    scores: list[Told] | None = Field(
-        description="Of all slots of the level; null: beyond the range of float32."
-    )
+    scores: list[MaybeInfinite] | None = Field(description="Of all slots of the level.")
 
 
 class VisitedBucket(BaseModel):
-    """A bucket that was looked into."""
+    """A bucket that was searched."""
 
     bucket: int
     path: list[int]
     size: int
-    classes: dict[str, int] | None = Field(description="Entries of each label, most first.")
-    score: Told
-    looked_at: int
+    classes: list[ClassCount] | None = Field(description="Most frequent first.")
+    score: MaybeInfinite
+    looked_at: int = Field(description="Items that were compared with the query.")
     fill: bool = Field(description="Whether it was visited for want of neighbours.")
     items: list[ItemBrief] = Field(description="The first of its items.")
 
 
-class ItemBrief(BaseModel):
-    """An item in a list."""
-
-    id: int
-    label: int | None
-    picture: bool = Field(description="Whether there is a picture of it.")
-
-
 class Neighbour(ItemBrief):
-    """An item that was found."""
+    """A result."""
 
-    distance: Told = Field(description="Null: beyond the range of float32.")
+    distance: MaybeInfinite = Field(description="Null: beyond float32.")
     buckets: list[int]
 
 
 class Explanation(BaseModel):
-    """The way of one query through the tree, and what it found."""
+    """The path of one query through the tree, and its results."""
 
     levels: list[Level]
     buckets: list[VisitedBucket]
@@ -161,7 +188,7 @@ class Explanation(BaseModel):
 
 
 class Item(ItemBrief):
-    """An item of the index."""
+    """An item of the table."""
 
     bucket_ids: list[int]
     paths: list[list[int]]
@@ -182,7 +209,7 @@ class Child(BaseModel):
     n_buckets: int
     n_entries: int
     purity: float | None
-    classes: dict[str, int] | None
+    classes: list[ClassCount] | None
     items: list[ItemBrief] = Field(description="Some of its items.")
 
 
@@ -193,7 +220,7 @@ class Node(BaseModel):
     n_buckets: int
     n_entries: int
     purity: float | None
-    classes: dict[str, int] | None
+    classes: list[ClassCount] | None
     children: list[Child]
     bucket: int | None = Field(description="At the end of a path: the id of the bucket.")
 
@@ -207,23 +234,6 @@ class Bucket(BaseModel):
     items: list[ItemBrief]
 
 
-class AddRequest(_Strict):
-    """Items to add."""
-
-    vectors: Annotated[list[Vector], Field(min_length=1)] = Field(
-        description="One per item. Without bucket_ids: items for the model."
-    )
-    bucket_ids: list[list[Id]] | None = None
-    ids: list[Id] | None = Field(None, description="Default: the next ones that are free.")
-    labels: list[Label] | None = None
-
-
-class RemoveRequest(_Strict):
-    """Items to remove: all of them must be there."""
-
-    ids: Annotated[list[Id], Field(min_length=1)]
-
-
 class Changed(BaseModel):
     """A change that is on disk."""
 
@@ -232,13 +242,13 @@ class Changed(BaseModel):
 
 
 class Stats(BaseModel):
-    """The index and the service in numbers."""
+    """The table and the service in numbers."""
 
-    index: dict[str, Any] = Field(description="As HashIndex.stats gives it.")
+    index: dict[str, Any] = Field(description="As HashIndex.stats; classes as a list.")
     shape: dict[str, int]
-    label_names: dict[str, str]
+    metric: str
     limits: dict[str, float]
-    model: str | None = Field(description="What the model takes: embeddings or images.")
+    model: Literal["embeddings", "images"] | None = Field(description="What the model takes.")
     item_shape: list[int] | None
     pictures: bool
     read_only: bool
@@ -264,6 +274,3 @@ class Done(BaseModel):
 
     done: bool
     n_items: int
-
-
-VisitedBucket.model_rebuild()
