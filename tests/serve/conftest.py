@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from tests.serve.factories import make_table, serving
 
 

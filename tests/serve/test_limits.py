@@ -6,10 +6,11 @@ import threading
 
 import numpy as np
 import pytest
+from tests.serve.factories import DIM, TOKEN, serving
+
 from hashcade import ConfigError, IndexLockedError
 from hashcade.serve import ServeSettings, create_app
 from hashcade.serve.app import PAGES
-from tests.serve.factories import DIM, TOKEN, serving
 
 GOOD = {"vectors": [[0.0] * DIM], "bucket_ids": [[1]]}
 
@@ -79,7 +80,8 @@ def test_tokens_are_compared_in_constant_time(place, monkeypatch):
 
     real = hmac.compare_digest
     monkeypatch.setattr(
-        "hashcade.serve.middleware.hmac.compare_digest", lambda a, b: seen.append((a, b)) or real(a, b)
+        "hashcade.serve.middleware.hmac.compare_digest",
+        lambda a, b: seen.append((a, b)) or real(a, b),
     )
     with serving(table=place, token=TOKEN) as client:
         client.get("/v1/stats", headers={"Authorization": "Bearer x"})
@@ -288,7 +290,9 @@ def test_what_waits_longer_than_its_deadline_is_given_up(place):
         answer = client.post("/v1/search", json=GOOD)
         assert answer.status_code == 504
         with service.durable._commit:  # a change that has not begun is not made later either
-            first = service.durable.add([1], np.zeros((1, DIM)), labels=[0])  # the writer waits here
+            first = service.durable.add(
+                [1], np.zeros((1, DIM)), labels=[0]
+            )  # the writer waits here
             while not first.running():
                 pass
             late = client.post("/v1/items", json={**GOOD, "ids": [777], "labels": [0]})

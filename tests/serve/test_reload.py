@@ -1,14 +1,14 @@
-"""Which model an index belongs to, and what its labels are called."""
+"""A new table in the place of the one that is served."""
+
+import shutil
 
 import numpy as np
 import pytest
-from services import serving
+from tests.serve.factories import N_ITEMS, load_index, make_table, serving
 
-from hashcade import HashIndex, StorageError
-from hashcade.index import model_fingerprint, read_origin, write_origin
+from hashcade import HashTable, StorageError
 from hashcade.learn import Hasher
-from hashcade.serve import ServeSettings, create_app
-from hashcade.serve.__main__ import main
+from hashcade.store import Catalog
 
 KINDS = ("ant", "bee", "cat")
 
@@ -19,132 +19,106 @@ def hashers():
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 1, 2], 30)
     items = (np.eye(3)[labels] + 0.1 * rng.normal(size=(90, 3))).astype(np.float32)
-    made = [
+    fitted = [
         Hasher(width=4, steps=5, verbose=False, random_state=seed).fit(
             items, np.array(KINDS)[labels]
         )
         for seed in (0, 1)
     ]
-    return (*made, items)
+    return (*fitted, items)
 
 
-@pytest.fixture
-def world(hashers, tmp_path):
-    """The models on disk, and an index of the first that says so: of cats and ants alone."""
-    right, wrong, items = hashers
-    right.save(tmp_path / "right")
-    wrong.save(tmp_path / "wrong")
-    index_of(right, items).save(tmp_path / "index")
-    say_origin(tmp_path / "index", tmp_path / "right")
-    return tmp_path
+def table_of(hasher, items, names=("cat", "ant")):
+    table = HashTable.from_parts(hasher)
+    table.add(items, labels=np.array(names)[np.arange(len(items)) % 2])
+    return table
 
 
-def index_of(hasher, items):
-    labels = np.arange(len(items)) % 2
-    return HashIndex.build(hasher.transform(items), items, labels=labels, shape=hasher.shape_)
+def classes_of(client):
+    return [entry["label"] for entry in client.get("/v1/stats").json()["index"]["classes"]]
 
 
-def say_origin(index, model, class_names=("cat", "ant")):
-    write_origin(
-        index, model=model, data=None, fingerprint=model_fingerprint(model),
-        class_names=class_names, names=(),
-    )  # fmt: skip
+def search(client, queries):
+    return client.post("/v1/search", json={"vectors": queries.tolist(), "n_neighbors": 3}).json()
 
 
-def test_a_model_that_the_index_was_not_built_with_is_refused(world, capsys):
-    with pytest.raises(StorageError, match="was built with another model"):
-        create_app(ServeSettings(index=world / "index", model=world / "wrong"))
-    assert main([str(world / "wrong"), str(world / "index"), "--port", "0"]) == 2
-    assert "was built with another model" in capsys.readouterr().err
-    with serving(index=world / "index", model=world / "right") as client:
-        assert client.get("/ready").status_code == 200
+def test_a_table_that_was_saved_in_place_is_served_after_a_reload(place):
+    with serving(table=place, read_only=True) as client:  # so that it can be saved in place
+        assert not client.post("/v1/reload").json()["done"]
+        other = HashTable.load(place)
+        other.remove(list(range(150)))
+        other.save(place)
+        assert client.get("/v1/items/1").status_code == 200
+        assert client.post("/v1/reload").json() == {"done": True, "n_items": 50}
+        assert client.get("/v1/items/1").status_code == 404
 
 
-def test_a_reload_does_not_mix_up_models(world, hashers):
-    right, wrong, items = hashers
-    settings = {"index": world / "index", "model": world / "right"}
-    with serving(**settings, read_only=True) as client:  # else nobody else may save there
-        wrong.save(world / "right")
-        HashIndex.load(world / "index").save(world / "index")
-        answer = client.post("/v1/reload")
-        assert answer.status_code == 409
-        assert "was built with another model" in answer.json()["error"]
-        ask = {"vectors": items[:4].tolist(), "n_neighbors": 3}
-        expected = index_of(right, items).search(
-            items[:4], bucket_ids=right.transform(items[:4]), n_neighbors=3
-        )
-        assert client.post("/v1/search", json=ask).json()["ids"] == expected.ids.tolist()
+def test_another_table_is_served_after_a_link_was_changed(tmp_path):
+    make_table(tmp_path / "one")
+    make_table(tmp_path / "two", seed=3, classes=["a", "b", "c", "d", "e"])
+    link = tmp_path / "table"
+    link.symlink_to("one")
+    with serving(table=link) as client:
+        client.delete("/v1/items/0")
+        link.unlink()
+        link.symlink_to("two")
+        assert client.post("/v1/reload").json() == {"done": True, "n_items": N_ITEMS}
+        client.delete("/v1/items/1")
+        assert set(classes_of(client)) == set("abcde")
+    assert 0 not in load_index(tmp_path / "one")  # what was changed there is saved there
+    assert 1 not in load_index(tmp_path / "two")
 
 
-def test_an_origin_stays_with_its_index_and_goes_with_it(world, hashers):
-    _, wrong, items = hashers
-    place = world / "index"
-    same = HashIndex.load(place)
-    same.remove([0])
-    same.save(place)
-    assert read_origin(place).class_names == ("cat", "ant")
-    index_of(wrong, items).save(place)  # another index, of which the origin knows nothing
-    assert read_origin(place) is None
-    with serving(index=place, model=world / "wrong") as client:
-        assert client.get("/ready").status_code == 200
-
-
-def names_of(client):
-    return client.get("/v1/stats").json()["label_names"]
-
-
-def test_labels_are_named_by_the_data_of_the_index(world):
-    settings = {"index": world / "index", "model": world / "right"}
-    with serving(**settings) as client:  # the model has ant, bee, cat
-        assert names_of(client) == {"0": "cat", "1": "ant"}
-    (world / "names.txt").write_text("one\ntwo\n")
-    with serving(**settings, names=world / "names.txt") as client:
-        assert names_of(client) == {"0": "one", "1": "two"}
-
-
-def test_a_reload_reads_names_and_pictures_again(world, hashers):
-    right, _, items = hashers
-    images = np.zeros((2, 4, 4, 3), dtype=np.uint8)
-    np.savez(world / "pictures.npz", images=images)
-    settings = {"index": world / "index", "model": world / "right"}
-    settings["read_only"] = True  # else nobody else may save there
-    with serving(**settings, pictures=world / "pictures.npz") as client:
+def test_a_table_that_was_replaced_as_a_whole_is_taken_over_with_its_model(hashers, tmp_path):
+    first, second, items = hashers
+    place = tmp_path / "table"
+    table_of(first, items).save(place)
+    np.savez(tmp_path / "pictures.npz", images=np.zeros((2, 4, 4, 3), dtype=np.uint8))
+    with serving(table=place, pictures=tmp_path / "pictures.npz", read_only=True) as client:
+        assert search(client, items)["ids"] == table_of(first, items).search(items, 3).ids.tolist()
         assert client.get("/v1/pictures/2").status_code == 404
-        np.savez(world / "pictures.npz", images=np.zeros((3, 4, 4, 3), dtype=np.uint8))
-        index_of(right, items).save(world / "index")
-        say_origin(world / "index", world / "right", class_names=("dog", "eel"))
+        np.savez(tmp_path / "pictures.npz", images=np.zeros((3, 4, 4, 3), dtype=np.uint8))
+        table_of(second, items, names=("dog", "eel")).save(place)
         assert client.post("/v1/reload").json()["done"] is True
-        assert names_of(client) == {"0": "dog", "1": "eel"}
+        expected = HashTable.load(place).search(items, 3)
+        assert search(client, items)["ids"] == expected.ids.tolist()
+        assert search(client, items)["labels"] == expected.labels.tolist()
+        assert set(classes_of(client)) == {"dog", "eel"}
         assert client.get("/v1/pictures/2").status_code == 200
 
 
-def test_a_reload_through_a_link_reads_names_again(world, hashers):
-    right, _, items = hashers
-    index_of(right, items).save(world / "second")
-    say_origin(world / "second", world / "right", class_names=("dog", "eel"))
-    link = world / "link"
-    link.symlink_to(world / "index")
-    with serving(index=link, model=world / "right") as client:
-        link.unlink()
-        link.symlink_to(world / "second")
-        assert client.post("/v1/reload").json()["done"] is True
-        assert names_of(client) == {"0": "dog", "1": "eel"}
-
-
-def test_a_reload_takes_over_a_model_that_alone_has_changed(world, hashers):
-    right, wrong, items = hashers
-    index_of(right, items).save(world / "index")  # says nothing of its model
-    with serving(index=world / "index", model=world / "right") as client:
+def test_a_reload_takes_over_a_model_that_alone_has_changed(hashers, tmp_path):
+    first, second, items = hashers
+    place = tmp_path / "table"
+    table_of(first, items).save(place)
+    with serving(table=place) as client:
         assert client.post("/v1/reload").json()["done"] is False
         service = client.app.state.service
-        late = service.encode_items(items[:1])
-        wrong.save(world / "right")
+        now, late = service.encode_items(items[:1])
+        second.save(place / "model")
         assert client.post("/v1/reload").json()["done"] is True
-        ask = {"vectors": items[:4].tolist(), "n_neighbors": 3}
-        expected = index_of(right, items).search(
-            items[:4], bucket_ids=wrong.transform(items[:4]), n_neighbors=3
-        )
-        assert client.post("/v1/search", json=ask).json()["ids"] == expected.ids.tolist()
-        add = late.live.add(late.bucket_ids, late.vectors, labels=[0], epoch=late.epoch)
+        expected = HashTable.load(place).search(items[:4], 3)
+        assert search(client, items[:4])["ids"] == expected.ids.tolist()
+        add = now.durable.add(late.bucket_ids, late.vectors, labels=["cat"], epoch=now.epoch)
         with pytest.raises(StorageError, match="replaced meanwhile"):
             add.result(60)
+
+
+def test_a_reload_that_fails_keeps_the_old_table(hashers, tmp_path):
+    first, _, items = hashers
+    table_of(first, items).save(tmp_path / "one")
+    make_table(tmp_path / "two")
+    (tmp_path / "two" / "model").mkdir()
+    (tmp_path / "two" / "model" / "config.json").write_text("{}")
+    link = tmp_path / "table"
+    link.symlink_to("one")
+    with serving(table=link) as client:
+        link.unlink()
+        link.symlink_to("two")
+        assert client.post("/v1/reload").status_code == 409
+        assert search(client, items[:4])["n_items"] == len(items)
+        added = client.post("/v1/items", json={"vectors": items[:1].tolist(), "labels": ["new"]})
+        assert added.status_code == 200
+    assert "new" in Catalog.read(tmp_path / "one").classes
+    shutil.rmtree(tmp_path / "two" / "model")
+    HashTable.load(tmp_path / "two").save(tmp_path / "two")  # nobody holds it

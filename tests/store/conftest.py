@@ -1,7 +1,6 @@
 """A small table."""
 
 import pytest
-
 from tests.store.factories import make_table
 
 

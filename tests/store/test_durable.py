@@ -7,11 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from hashcade import HashTable, IndexLockedError, StorageError
-from hashcade.store import BusyError, Catalog, DurableIndex, ReadOnlyError, pending_changes
-from hashcade.store.change_log import Add, Remove
-from hashcade.store.state import apply_changes
 from tests.store.factories import (
     DIM,
     N_ITEMS,
@@ -22,6 +17,11 @@ from tests.store.factories import (
     make_table,
     vector,
 )
+
+from hashcade import HashTable, IndexLockedError, StorageError
+from hashcade.store import BusyError, Catalog, DurableIndex, ReadOnlyError, pending_changes
+from hashcade.store.change_log import Add, Remove
+from hashcade.store.state import apply_changes
 
 
 def test_acknowledged_changes_survive_without_a_save(place):
@@ -175,7 +175,7 @@ def test_replaying_gives_the_same_whatever_is_there_already(operations, already)
     assert {item: float(index.item(item)["vector"][0]) for item in ids_of(index)} == state
 
 
-# -- labels and names --------------------------------------------------------------------------------
+# -- labels and names ----
 
 
 def test_a_new_label_is_in_the_catalog_on_disk_before_its_item_is_acknowledged(place):
@@ -225,7 +225,7 @@ def test_an_id_that_is_used_again_does_not_inherit_a_name(tmp_path):
     assert Catalog.read(place).names == {4: "four.png"}
 
 
-# -- the table without a service ---------------------------------------------------------------------
+# -- the table without a service ----
 
 
 def test_a_table_is_loaded_with_all_acknowledged_changes(place):

@@ -3,10 +3,10 @@
 import threading
 
 import pytest
+from tests.store.factories import abandon, ids_of, load_index, vector
 
 from hashcade import CorruptIndexError, HashIndex, StorageError
 from hashcade.store import Catalog, DurableIndex
-from tests.store.factories import abandon, ids_of, load_index, vector
 
 
 def failing(error):
@@ -67,7 +67,9 @@ def test_several_changes_that_cannot_be_merged_are_tried_one_by_one(place, monke
     with monkeypatch.context() as patch:
         patch.setattr(HashIndex, "add", add)
         with durable._commit:
-            futures = [durable.add([3], vector(1), ids=[item], labels=[0]) for item in range(900, 903)]
+            futures = [
+                durable.add([3], vector(1), ids=[item], labels=[0]) for item in range(900, 903)
+            ]
         told = [future.exception(60) for future in futures]
     assert told == [None, error, None]
     assert durable.failure is None

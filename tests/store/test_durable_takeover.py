@@ -4,11 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.store.factories import N_ITEMS, SHAPE, abandon, ids_of, load_index, make_table, vector
 
 from hashcade import HashIndex, IndexLockedError, StorageError
 from hashcade._io import writer_lock
 from hashcade.store import DurableIndex
-from tests.store.factories import N_ITEMS, SHAPE, abandon, ids_of, load_index, make_table, vector
 
 
 def overwrite(place, removed):

@@ -19,6 +19,20 @@ METRICS = ("euclidean", "inner_product")
 
 def warmup() -> None:
     """Stand-in."""
+    import numpy as np
+
+    from hashcade.codes import CodeShape
+    from hashcade.index._index import HashIndex
+
+    index = HashIndex.build([0], np.zeros((1, 2), "f4"), shape=CodeShape(width=2, depth=2))
+    scores = np.zeros((2, 2, 2), dtype=np.float32)
+    for metric in METRICS:
+        for where in (
+            {"bucket_ids": np.zeros((2, 1), dtype=np.int64)},
+            {"bucket_ids": [[0], [0]]},
+            {"scores": scores, "n_probe": 1},
+        ):
+            index.search(np.zeros((2, 2), "f4"), n_neighbors=1, metric=metric, **where)
 
 
 if TYPE_CHECKING:

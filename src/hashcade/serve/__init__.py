@@ -13,7 +13,7 @@ from hashcade._lazy import lazy_names
 if TYPE_CHECKING:
     from hashcade.serve.app import create_app
     from hashcade.serve.client import Client, ServiceError
-    from hashcade.serve.run import log_to_stderr, run
+    from hashcade.serve.server import log_to_stderr, run
     from hashcade.serve.settings import ServeSettings
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
@@ -23,8 +23,8 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             "ServeSettings": "hashcade.serve.settings",
             "ServiceError": "hashcade.serve.client",
             "create_app": "hashcade.serve.app",
-            "log_to_stderr": "hashcade.serve.run",
-            "run": "hashcade.serve.run",
+            "log_to_stderr": "hashcade.serve.server",
+            "run": "hashcade.serve.server",
         },
     )
 

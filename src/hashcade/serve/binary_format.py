@@ -44,13 +44,13 @@ def read_query(
             f"the body has {len(body)} bytes, must have {n_bytes} for float32[{n_queries}, {dim}]"
             f" and {more}"
         )
-    vectors = np.frombuffer(body, _FLOATS, n_queries * dim).reshape(n_queries, dim)
+    # Copies: what lies in the body is read-only and may not be aligned.
+    vectors = np.frombuffer(body, _FLOATS, n_queries * dim).reshape(n_queries, dim).copy()
     if where == "model":
         return vectors, None, None
     if where == "scores":
         scores = np.frombuffer(body, _FLOATS, offset=n_bytes)
-        return vectors, None, scores.reshape(n_queries, shape.depth, shape.width)
-    # Copied: behind an odd number of floats they are not aligned.
+        return vectors, None, scores.reshape(n_queries, shape.depth, shape.width).copy()
     buckets = np.frombuffer(body, _INTS, offset=n_bytes).reshape(n_queries, -1).copy()
     return vectors, buckets, None
 
