@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from hashcade.data._cifar100 import load_cifar100
     from hashcade.data._download import download_cifar100
     from hashcade.data._folder import (
-        IMAGE_FORMATS, list_image_folder, load_image_folder, read_image, read_npy, read_npz,
+        IMAGE_FORMATS,
+        list_image_folder,
+        load_image_folder,
+        read_image,
+        read_npy,
+        read_npz,
         resize_image,
     )
     from hashcade.data._imagenet32 import load_imagenet32

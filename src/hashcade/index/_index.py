@@ -465,11 +465,16 @@ class HashIndex:
         """Labels of ids, -1 for none."""
         wanted = np.asarray(ids, dtype=np.int64)
         result = np.full(wanted.shape, -1, dtype=np.int64)
-        for at in np.ndindex(wanted.shape):
-            if wanted[at] >= 0 and int(wanted[at]) in self:
-                label = self.item(int(wanted[at]))["label"]
-                result[at] = -1 if label is None else label
-        return result
+        if not self.has_labels or wanted.size == 0:
+            return result
+        names, back = np.unique(wanted, return_inverse=True)
+        labels = np.full(len(names), -1, dtype=np.int64)
+        for view in self._snapshot.views:
+            entries, _ = view.segment.entries_of(names[names >= 0])
+            if len(view.dead) and len(entries):
+                entries = entries[view.dead[entries] == 0]
+            labels[np.searchsorted(names, view.segment.ids[entries])] = view.segment.labels[entries]
+        return labels[back].reshape(wanted.shape)
 
     def upsert(
         self,

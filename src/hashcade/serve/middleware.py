@@ -1,13 +1,11 @@
-"""What every request passes first: token, host, number of requests, size and time limits.
-
-It reads no body, so that what is refused costs nothing.
-"""
+"""What every request passes first: token, host, number of requests, size and time limits."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import logging
@@ -24,10 +22,10 @@ from hashcade.serve.settings import ServeSettings, is_loopback
 
 log = logging.getLogger("hashcade.serve.access")
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 HEALTH = "/health"
 DEADLINE = "hashcade.deadline"  # in the scope: when the loop's clock shows this, it is too late
@@ -61,40 +59,42 @@ class Middleware:
         self._active = 0
         metrics.gauge("hashcade_requests_active", "Requests at once", lambda: self._active)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Let a request through, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         start = time.perf_counter()
         status = 500
+        scope[DEADLINE] = asyncio.get_running_loop().time() + self._settings.deadline
+        body = _Body(receive, self._settings.max_body, scope[DEADLINE])
 
-        async def send_marked(message: MutableMapping[str, Any]) -> None:
+        async def send_marked(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
+                # A client that is still sending would not read the answer.
+                await body.drain()
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), *_HEADERS]
             await send(message)
 
+        counted = 0
         try:
             refusal = self._refusal(scope)
             if refusal is not None:
-                await answer(send_marked, *refusal)
-            elif scope["path"] in _UNCOUNTED:
-                await self._app(scope, receive, send_marked)
-            else:
-                self._active += 1
-                try:
-                    await self._app(scope, self._limited(scope, receive), send_marked)
-                finally:
-                    self._active -= 1
+                await _refuse(send_marked, *refusal)
+                return
+            counted = int(scope["path"] not in _UNCOUNTED)
+            self._active += counted
+            await self._app(scope, body.receive, send_marked)
         finally:
+            self._active -= counted
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.answered(route, status, time.perf_counter() - start)
             if self._settings.access_log:
                 log.info("%s %s %d", scope["method"], _on_one_line(scope["path"]), status)
 
-    def _refusal(self, scope: Scope) -> tuple[int, str, list[tuple[bytes, bytes]]] | None:
+    def _refusal(self, scope: Message) -> tuple[int, str, list[tuple[bytes, bytes]]] | None:
         """Status, reason and headers of a request that goes no further."""
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()
@@ -122,32 +122,34 @@ class Middleware:
             return 429, busy, [(b"retry-after", b"1")]
         return None
 
-    def _limited(self, scope: Scope, receive: Receive) -> Receive:
-        """Return a ``receive`` that counts the body and watches the clock."""
-        clock = asyncio.get_running_loop().time
-        scope[DEADLINE] = deadline = clock() + self._settings.deadline
-        left = self._settings.max_body
-        complete = False
 
-        async def limited() -> MutableMapping[str, Any]:
-            nonlocal left, complete
-            if complete:  # what is waited for now is the end of the connection
-                return await receive()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
-            except TimeoutError:
-                raise HTTPException(408, "the body did not arrive in time") from None
-            if message["type"] == "http.request":
-                left -= len(message.get("body", b""))
-                complete = not message.get("more_body", False)
-                if left < 0:
-                    raise HTTPException(
-                        413, f"the body is too large, max_body={self._settings.max_body}"
-                    )
-            return message
+class _Body:
+    """The body of a request, up to a size and a time."""
 
-        return limited
+    def __init__(self, receive: Receive, max_body: int, deadline: float) -> None:
+        self._receive, self._max_body, self._deadline = receive, max_body, deadline
+        self._left = max_body
+        self._complete = False
+
+    async def receive(self) -> Message:
+        if self._complete:  # what is waited for now is the end of the connection
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            raise HTTPException(408, "the body did not arrive in time") from None
+        self._left -= len(message.get("body", b""))
+        self._complete = not message.get("more_body", False)
+        if self._left < 0:
+            raise HTTPException(413, f"the body is too large, max_body={self._max_body}")
+        return message
+
+    async def drain(self) -> None:
+        """Read what is left of the body, within the same limits."""
+        with contextlib.suppress(HTTPException):
+            while not self._complete and self._left >= 0:
+                await self.receive()
 
 
 def _on_one_line(path: str) -> str:
@@ -173,8 +175,7 @@ def _sent_token(header: bytes) -> bytes | None:
     return None
 
 
-async def answer(send: Send, status: int, error: str, headers: list[tuple[bytes, bytes]]) -> None:
-    """Answer with an error."""
+async def _refuse(send: Send, status: int, error: str, headers: list[tuple[bytes, bytes]]) -> None:
     body = to_json({"error": error})
     length = [
         (b"content-type", b"application/json"),

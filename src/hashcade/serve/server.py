@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,9 @@ from hashcade.errors import ConfigError, HashcadeError
 from hashcade.serve.settings import ServeSettings
 
 log = logging.getLogger("hashcade.serve")
+
+_MAX_HEAD = 65536  # bytes of the head of a request
+_IDLE_SECONDS = 15.0  # a connection without a request, or with half a head, is closed then
 
 
 def run(table: str | os.PathLike[str], **settings: Any) -> None:
@@ -41,56 +42,46 @@ def run(table: str | os.PathLike[str], **settings: Any) -> None:
         An extra is not installed; the message names the ``pip install`` to run.
     """
     checked = ServeSettings(table=Path(table), **settings)
-    for module in ("fastapi", "uvicorn", "prometheus_client"):
+    for module in ("fastapi", "hypercorn", "prometheus_client"):
         require_extra(module, "serve")
-    import uvicorn
-
     from hashcade.serve.app import create_app
 
     listening = _listening(checked.host, checked.port)
     try:
         app = create_app(checked)
         service = app.state.service
-        config = uvicorn.Config(
-            app, http="h11",
-            log_config=None, access_log=False, server_header=False, proxy_headers=False,
-            timeout_graceful_shutdown=int(max(1, checked.stop_seconds)), backlog=512,
-        )  # fmt: skip
         host, port = listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         log.info(
             "serving %d items on http://%s:%d (%s)", len(service.durable.index), shown, port,
             "with a token" if checked.token else "this machine alone, no token",
         )  # fmt: skip
-        with _signals(service):
-            uvicorn.Server(config).run(sockets=[listening])
+        asyncio.run(_serve(app, listening, checked))
     finally:
         listening.close()
 
 
-@contextmanager
-def _signals(service: Any) -> Iterator[None]:
-    """Read everything again on SIGHUP, and let a stop that was asked for be no failure.
+async def _serve(app: Any, listening: socket.socket, settings: ServeSettings) -> None:
+    from hypercorn.asyncio import serve
+    from hypercorn.config import Config
 
-    uvicorn stops in order on SIGINT and SIGTERM, and then sends the signal once more, which would
-    end the process as if it had been killed.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    again = partial(threading.Thread, target=_reload, args=(service,))
-    handlers: dict[int, Any] = {
-        signal.SIGINT: lambda *_: None,
-        signal.SIGTERM: lambda *_: None,
-    }
-    if hasattr(signal, "SIGHUP"):  # Windows has none
-        handlers[signal.SIGHUP] = lambda *_: again().start()
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    config = Config()
+    config.bind = [f"fd://{listening.detach()}"]
+    config.h11_max_incomplete_size = _MAX_HEAD
+    config.keep_alive_timeout = _IDLE_SECONDS
+    config.keep_alive_max_requests = 1_000_000
+    config.graceful_timeout = settings.stop_seconds
+    config.shutdown_timeout = 3600.0  # a large index takes its time to be saved
+    config.backlog = 512
+    config.include_server_header = False
+    config.errorlog = logging.getLogger("hashcade.serve.http")
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    if threading.current_thread() is threading.main_thread() and sys.platform != "win32":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, lambda: asyncio.create_task(_reload(app)))
+    await serve(app, config, shutdown_trigger=stop.wait)  # type: ignore[arg-type]
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -109,9 +100,9 @@ def _listening(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _reload(service: Any) -> None:
+async def _reload(app: Any) -> None:
     try:
-        changed = service.reload_soon().result()
+        changed = await asyncio.wrap_future(app.state.service.reload_soon())
         log.info("read again: %s", "a new table" if changed else "nothing new")
     except HashcadeError as error:
         log.error("the old table stays: %s", error)
@@ -124,7 +115,4 @@ def log_to_stderr() -> None:
     logger = logging.getLogger("hashcade")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    for name in ("uvicorn", "uvicorn.error"):  # what it could not do; not what it was asked
-        logging.getLogger(name).addHandler(handler)
-        logging.getLogger(name).setLevel(logging.WARNING)
-        logging.getLogger(name).propagate = False
+    logging.getLogger("hashcade.serve.http").setLevel(logging.WARNING)
