@@ -6,7 +6,6 @@ compiles only what no process before it has. ``hashcade warmup`` does it beforeh
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from typing import Any
@@ -14,19 +13,12 @@ from typing import Any
 import numba
 from numba.core import event
 
-__all__ = ["compilation_seconds", "kernel", "usable_cores"]
+__all__ = ["compilation_seconds", "kernel"]
 
 
 def kernel(**options: Any) -> Any:
     """``numba.njit`` with a cache on disk, and without the GIL."""
     return numba.njit(**{"cache": True, "nogil": True, **options})
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class _Announce(event.Listener):

@@ -22,15 +22,7 @@ if TYPE_CHECKING:
     from hashcade.data._arrays import load_npy, load_npz
     from hashcade.data._cifar100 import load_cifar100
     from hashcade.data._download import download_cifar100
-    from hashcade.data._folder import (
-        IMAGE_FORMATS,
-        list_image_folder,
-        load_image_folder,
-        read_image,
-        read_npy,
-        read_npz,
-        resize_image,
-    )
+    from hashcade.data._folder import load_image_folder, read_image
     from hashcade.data._imagenet32 import load_imagenet32
     from hashcade.data._imagenet_split import imagenet_split, imagenet_split_classes
     from hashcade.data._items import LabelledItems
@@ -43,11 +35,6 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "IMAGE_FORMATS": "hashcade.data._folder",
-            "list_image_folder": "hashcade.data._folder",
-            "read_npy": "hashcade.data._folder",
-            "read_npz": "hashcade.data._folder",
-            "resize_image": "hashcade.data._folder",
             "LabelledItems": "hashcade.data._items",
             "PlainItems": "hashcade.data._plain",
             "augment": "hashcade.data._transforms",
@@ -71,11 +58,6 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     )
 
 __all__ = [
-    "IMAGE_FORMATS",
-    "list_image_folder",
-    "read_npy",
-    "read_npz",
-    "resize_image",
     "LabelledItems",
     "PlainItems",
     "augment",

@@ -16,28 +16,8 @@ from hashcade._lazy import lazy_names
 NO_LABEL = -1
 METRICS = ("euclidean", "inner_product")
 
-
-def warmup() -> None:
-    """Stand-in."""
-    import numpy as np
-
-    from hashcade.codes import CodeShape
-    from hashcade.index._index import HashIndex
-
-    index = HashIndex.build([0], np.zeros((1, 2), "f4"), shape=CodeShape(width=2, depth=2))
-    scores = np.zeros((2, 2, 2), dtype=np.float32)
-    for metric in METRICS:
-        for where in (
-            {"bucket_ids": np.zeros((2, 1), dtype=np.int64)},
-            {"bucket_ids": [[0], [0]]},
-            {"scores": scores, "n_probe": 1},
-        ):
-            index.search(np.zeros((2, 2), "f4"), n_neighbors=1, metric=metric, **where)
-
-
 if TYPE_CHECKING:
-    from hashcade.index._check import checked_ids
-    from hashcade.index._index import HashIndex, Items, is_index, new_generation, read_generation
+    from hashcade.index._index import HashIndex
     from hashcade.index._origin import Origin, model_fingerprint, read_origin, write_origin
     from hashcade.index._search import SearchResult
     from hashcade.index.encoded import Encoded
@@ -47,11 +27,6 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         {
             "Encoded": "hashcade.index.encoded",
             "HashIndex": "hashcade.index._index",
-            "Items": "hashcade.index._index",
-            "checked_ids": "hashcade.index._check",
-            "is_index": "hashcade.index._index",
-            "new_generation": "hashcade.index._index",
-            "read_generation": "hashcade.index._index",
             "Origin": "hashcade.index._origin",
             "SearchResult": "hashcade.index._search",
             "model_fingerprint": "hashcade.index._origin",
@@ -65,15 +40,9 @@ __all__ = [
     "NO_LABEL",
     "Encoded",
     "HashIndex",
-    "Items",
     "Origin",
     "SearchResult",
-    "checked_ids",
-    "is_index",
     "model_fingerprint",
-    "new_generation",
-    "read_generation",
     "read_origin",
-    "warmup",
     "write_origin",
 ]

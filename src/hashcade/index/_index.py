@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,33 +26,6 @@ from hashcade.index._snapshot import Snapshot, empty_snapshot
 from hashcade.index._stats import stats
 from hashcade.index._table import build_segment, new_uid
 from hashcade.index._verify import problems
-
-
-class Items(NamedTuple):
-    """Checked items."""
-
-    ids: npt.NDArray[np.int64]
-    bucket_ids: npt.NDArray[np.int64]
-    vectors: npt.NDArray[np.float32]
-    labels: npt.NDArray[np.int64] | None
-
-
-def new_generation() -> str:
-    """A fresh name."""
-    return new_uid()
-
-
-def read_generation(path: str | os.PathLike[str]) -> str:
-    """Generation of a stored index."""
-    try:
-        return store.read_manifest(Path(path)).generation
-    except OSError as error:
-        raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error
-
-
-def is_index(path: str | os.PathLike[str]) -> bool:
-    """Whether a directory holds an index."""
-    return (Path(path) / "manifest.json").is_file()
 
 
 class HashIndex:
@@ -279,13 +252,7 @@ class HashIndex:
 
     # -- storing -----------------------------------------------------------------------------------
 
-    def save(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        generation: str | None = None,
-        lock_held: bool = False,
-    ) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index into a directory, which is made if it is not there.
 
         At every moment, whatever happens, the directory holds the old state or the new one. What
@@ -302,7 +269,7 @@ class HashIndex:
             The directory cannot be written, or another writer has changed it since this index was
             loaded from it or saved to it: nothing of theirs is overwritten unseen.
         """
-        self._save_as(path, generation or new_uid(), held=lock_held)
+        self._save_as(path, new_uid())
 
     def _save_as(
         self, path: str | os.PathLike[str], generation: str, *, held: bool = False
@@ -382,8 +349,6 @@ class HashIndex:
         vector: npt.ArrayLike,
         bucket_ids: npt.ArrayLike | None = None,
         scores: npt.ArrayLike | None = None,
-        *,
-        shown_scores: npt.NDArray[Any] | None = None,
         **options: Any,
     ) -> dict[str, Any]:
         """Explain the search for one vector; the options are those of :meth:`search`.
@@ -398,7 +363,7 @@ class HashIndex:
             ``fill``. ``results``: id, distance, label, and the ``buckets`` it came from.
             ``candidates``, ``truncated``, ``n_items``.
         """
-        return self._explain(vector, shown_scores, bucket_ids, scores, **options)
+        return self._explain(vector, None, bucket_ids, scores, **options)
 
     def _explain(
         self,
@@ -465,16 +430,11 @@ class HashIndex:
         """Labels of ids, -1 for none."""
         wanted = np.asarray(ids, dtype=np.int64)
         result = np.full(wanted.shape, -1, dtype=np.int64)
-        if not self.has_labels or wanted.size == 0:
-            return result
-        names, back = np.unique(wanted, return_inverse=True)
-        labels = np.full(len(names), -1, dtype=np.int64)
-        for view in self._snapshot.views:
-            entries, _ = view.segment.entries_of(names[names >= 0])
-            if len(view.dead) and len(entries):
-                entries = entries[view.dead[entries] == 0]
-            labels[np.searchsorted(names, view.segment.ids[entries])] = view.segment.labels[entries]
-        return labels[back].reshape(wanted.shape)
+        for at in np.ndindex(wanted.shape):
+            if wanted[at] >= 0 and int(wanted[at]) in self:
+                label = self.item(int(wanted[at]))["label"]
+                result[at] = -1 if label is None else label
+        return result
 
     def upsert(
         self,
@@ -487,67 +447,6 @@ class HashIndex:
         wanted = np.asarray(ids, dtype=np.int64)
         self.remove(wanted[self._has(wanted)])
         self.add(bucket_ids, vectors, wanted, labels)
-
-    @property
-    def next_id(self) -> int:
-        """Larger than every id that was ever here."""
-        return self._snapshot.next_id
-
-    def reserve_ids(self, bound: int) -> None:
-        """Let automatic ids begin at ``bound`` or later."""
-        self._reserve_ids(bound)
-
-    @property
-    def generation(self) -> str | None:
-        """Generation on disk."""
-        return None if self._home is None else max(self._home[1])
-
-    def is_stored_as(self, generation: str) -> bool:
-        """Whether this is what is stored."""
-        return self._home is not None and generation in self._home[1]
-
-    def adopt_storage(self, copy: HashIndex) -> None:
-        """Take over where a copy was saved."""
-        self._home = copy._home
-
-    def contains(self, ids: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Whether ids are here."""
-        return self._has(np.asarray(ids, dtype=np.int64))
-
-    def largest_buckets(self, path: Sequence[int] = (), limit: int = 10) -> npt.NDArray[np.int64]:
-        """Ids of the fullest buckets below a node."""
-        span = self.shape.width ** (self.shape.depth - len(path))
-        prefix = 0
-        for slot in path:
-            prefix = prefix * self.shape.width + slot
-        directory = self._snapshot.directory
-        low, high = np.searchsorted(directory.buckets, [prefix * span, (prefix + 1) * span])
-        largest = np.argsort(-directory.live[low:high], kind="stable")[:limit]
-        return np.asarray(directory.buckets[low + largest], dtype=np.int64)
-
-    def checked_items(
-        self,
-        bucket_ids: npt.ArrayLike,
-        vectors: npt.ArrayLike,
-        ids: npt.ArrayLike | None = None,
-        labels: npt.ArrayLike | None = None,
-        *,
-        next_id: int | None = None,
-    ) -> Items:
-        """The checks of add()."""
-        values = check.checked_vectors("vectors", vectors, self.dim)
-        n = len(values)
-        buckets = check.checked_buckets(
-            bucket_ids, n, self.shape, several=self.shape.sparsity, of="item"
-        )
-        if labels is not None and not self.has_labels:
-            raise ValueError("labels were given, the index has no labels")
-        classes = None if not self.has_labels else np.full(n, -1, dtype=np.int64)
-        if labels is not None:
-            classes = check.checked_labels(labels, n)
-        start = self.next_id if next_id is None else next_id
-        names = check.following_ids(start, n) if ids is None else check.checked_ids("ids", ids, n)
-        return Items(names, buckets, values, classes)
 
     # -- small things ----------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ require_extra("torch", "train")
 require_extra("safetensors", "train")
 
 if TYPE_CHECKING:
-    from hashcade.index._origin import model_fingerprint
     from hashcade.learn._features import efficientnet_features
     from hashcade.learn._hasher import Hasher
     from hashcade.learn._networks import MLP, NIN, StrideNet
@@ -35,7 +34,6 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             "MLP": "hashcade.learn._networks",
             "NIN": "hashcade.learn._networks",
             "StrideNet": "hashcade.learn._networks",
-            "model_fingerprint": "hashcade.index._origin",
             "efficientnet_features": "hashcade.learn._features",
             "hash_npairs_loss": "hashcade.learn._npairs",
             "hash_triplet_loss": "hashcade.learn._triplet",
@@ -53,7 +51,6 @@ __all__ = [
     "efficientnet_features",
     "hash_npairs_loss",
     "hash_triplet_loss",
-    "model_fingerprint",
     "npairs_loss",
     "triplet_loss",
 ]

@@ -267,7 +267,6 @@ class Hasher(Settings, EstimatorHabits):
 
     def encode(self, X: npt.ArrayLike) -> Encoded:
         """Vectors, bucket ids and slot scores of items, in one pass of the network."""
-        X = np.array(X)
         scores = self.scores(X)
         by_path = not hasattr(self, "codebook_")
         return Encoded(self.embed(X), self._assigned(scores), scores, by_path)
@@ -276,22 +275,6 @@ class Hasher(Settings, EstimatorHabits):
     def item_shape(self) -> tuple[int, ...]:
         """Shape of one item."""
         return tuple(self._fitted()[1].item_shape)
-
-    @property
-    def config_(self) -> Any:
-        """Stand-in for the resolved settings."""
-        from types import SimpleNamespace
-
-        plan = self._fitted()[1]
-        images = len(plan.item_shape) == 3
-        return SimpleNamespace(
-            item_shape=tuple(plan.item_shape),
-            takes_images=images,
-            image_size=tuple(plan.item_shape[:2]) if images else None,
-            vectors_are_items=plan.backbone is None
-            and plan.embedding_size is None
-            and not plan.unit_length,
-        )
 
     def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
         """A hasher for a database of classes that training never saw; no labels are needed.
