@@ -4,6 +4,7 @@ import doctest
 import importlib
 import pkgutil
 
+import hashcade.neighbors
 import pytest
 
 import hashcade.baselines
@@ -12,7 +13,6 @@ import hashcade.data
 import hashcade.evaluate
 import hashcade.index
 import hashcade.learn
-import hashcade.neighbors
 import hashcade.report
 import hashcade.reproduce
 

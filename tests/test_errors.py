@@ -26,7 +26,7 @@ def test_classes_are_as_drawn():
 
 def test_every_error_is_listed_and_documented():
     classes = {name for name, _ in tree(errors.HashcadeError)}
-    assert set(errors.__all__) == classes
+    assert set(errors.__all__) == classes | {"add_hint"}
     assert all(getattr(errors, name).__doc__ for name in classes)
 
 
@@ -57,3 +57,13 @@ def test_a_broken_installation_keeps_its_own_error(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="missing_dependency_of_it"):
         require_extra("broken_extra", "train")
+
+
+# -- hints ----------------------------------------------------------------------------------
+
+
+def test_a_hint_is_carried_beside_the_message():
+    error = errors.StorageError("no table", hint="make one")
+    assert (str(error), error.hint) == ("no table", "make one")
+    assert errors.DataError("bad").hint is None
+    assert errors.add_hint(ValueError("bad"), "try this").hint == "try this"

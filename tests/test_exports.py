@@ -1,216 +1,73 @@
+"""Public names: they exist, they are documented, and settings are keyword-only."""
+
+import importlib
 import inspect
 import sys
 
 import pytest
 
 import hashcade
-import hashcade.baselines
-import hashcade.codes
-import hashcade.data
-import hashcade.evaluate
-import hashcade.index
-import hashcade.learn
-import hashcade.neighbors
-import hashcade.report
-import hashcade.reproduce
-import hashcade.serve
 from hashcade._lazy import lazy_names
 
-CODES = [
-    "CodeShape",
-    "code_energy",
-    "expected_speedup",
-    "relabel_by_code",
-    "solve_cascade",
-    "solve_level",
-]
-DATA = [
-    "LabelledItems",
-    "PlainItems",
-    "augment",
-    "centre_pixels",
-    "download_cifar100",
-    "encode_labels",
-    "has_labels",
-    "imagenet_split",
-    "imagenet_split_classes",
-    "load",
-    "load_cifar100",
-    "load_image_folder",
-    "load_imagenet32",
-    "load_items",
-    "load_npy",
-    "load_npz",
-    "load_parquet",
-    "per_pixel_mean",
-    "read_image",
-]
-INDEX = ["HashIndex", "SearchResult"]  # at the top as well
-STORED = ["Origin", "model_fingerprint", "read_origin", "write_origin"]
-LEARN = [
-    "MLP",
-    "NIN",
-    "ClassSampler",
-    "Hasher",
-    "StrideNet",
-    "efficientnet_features",
-    "hash_npairs_loss",
-    "hash_triplet_loss",
-    "npairs_loss",
-    "triplet_loss",
-]
-BASELINES = [
-    "DCH",
-    "LSH",
-    "METHODS",
-    "VQ",
-    "Baseline",
-    "Exhaustive",
-    "Threshold",
-    "cauchy_cross_entropy",
-    "cauchy_quantization",
-    "flat",
-    "make_method",
-    "ours",
-    "ours_codebook",
-    "ours_without_remapping",
-]
-EVALUATE = [
-    "ClassFigures",
-    "Evaluation",
-    "bucket_nmi",
-    "evaluate_hasher",
-    "evaluate_paper",
-    "evaluate_search",
-    "exact_search",
-    "mean_average_precision",
-    "per_class",
-    "precision_at",
-    "recall_at",
-    "speedup_factor",
-]
-REPORT = [
-    "ResultRow",
-    "RowKey",
-    "SiblingFigures",
-    "Table",
-    "draw_tree",
-    "nmi_table",
-    "paper_figures",
-    "paper_solver_seconds",
-    "plot_ablation",
-    "plot_occupancy",
-    "plot_precision_speedup",
-    "plot_solver_seconds",
-    "search_table",
-    "sibling_figures",
-]
-REPRODUCE = ["EXPERIMENTS", "PRESETS", "Reproduction", "reproduce"]
-SERVE = ["Client", "ServeSettings", "ServiceError", "create_app", "run"]
-ERRORS = [
-    "ConfigError",
-    "CorruptIndexError",
-    "DataError",
-    "HashcadeError",
-    "IncompatibleFormatError",
-    "IndexLockedError",
-    "NotFittedError",
-    "StorageError",
-]
+PACKAGES = ["hashcade", *(f"hashcade.{name}" for name in (
+    "codes", "data", "evaluate", "index", "learn", "serve", "sklearn", "store"
+))]  # fmt: skip
 
 
-def test_exported_names_are_exactly_these():
-    assert sorted(hashcade.__all__) == sorted([*CODES, *INDEX, "Hasher", *ERRORS, "__version__"])
-    assert sorted(hashcade.codes.__all__) == sorted(CODES)
-    assert sorted(hashcade.data.__all__) == sorted(DATA)
-    assert sorted(hashcade.index.__all__) == sorted([*INDEX, *STORED])
-    assert sorted(hashcade.learn.__all__) == sorted(LEARN)
-    assert hashcade.neighbors.__all__ == ["HashNeighborsTransformer"]
-    assert sorted(hashcade.baselines.__all__) == sorted(BASELINES)
-    assert sorted(hashcade.evaluate.__all__) == sorted(EVALUATE)
-    assert sorted(hashcade.report.__all__) == sorted(REPORT)
-    assert sorted(hashcade.reproduce.__all__) == sorted(REPRODUCE)
-    assert sorted(hashcade.serve.__all__) == sorted(SERVE)
+def public_names():
+    for package in PACKAGES:
+        module = importlib.import_module(package)
+        yield from ((module, name) for name in module.__all__ if not name.startswith("__"))
 
 
-@pytest.mark.parametrize(
-    "package",
-    [
-        hashcade,
-        hashcade.baselines,
-        hashcade.codes,
-        hashcade.data,
-        hashcade.evaluate,
-        hashcade.index,
-        hashcade.learn,
-        hashcade.report,
-        hashcade.reproduce,
-        hashcade.serve,
-    ],
-    ids=lambda m: m.__name__,
-)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_dir_shows_the_exported_names(package):
-    assert set(package.__all__) <= set(dir(package))
+    module = importlib.import_module(package)
+    assert set(module.__all__) <= set(dir(module))
+    assert list(module.__all__) == sorted(set(module.__all__), key=sort_key)
 
 
-@pytest.mark.parametrize("name", [*CODES, *INDEX])
-def test_both_packages_export_the_same_object(name):
-    package = hashcade.codes if name in CODES else hashcade.index
-    assert getattr(hashcade, name) is getattr(package, name)
-
-
-@pytest.mark.parametrize("name", [*CODES, *INDEX, *ERRORS])
-def test_exported_names_can_be_imported_and_are_documented(name):
-    value = getattr(hashcade, name)
-    assert value.__name__ == name
-    assert inspect.getdoc(value)
+def sort_key(name):
+    """As ruff sorts __all__: constants, classes, functions."""
+    return (not name.isupper(), not name[0].isupper(), name)
 
 
 @pytest.mark.parametrize(
-    ("package", "name"),
+    ("module", "name"), list(public_names()), ids=lambda value: getattr(value, "__name__", value)
+)
+def test_exported_names_are_documented(module, name):
+    value = getattr(module, name)
+    if inspect.isclass(value) or inspect.isfunction(value):
+        assert value.__name__ == name
+        assert inspect.getdoc(value)
+
+
+def test_names_at_the_top_are_those_of_their_packages():
+    from hashcade.codes import CodeShape
+    from hashcade.index import HashIndex
+    from hashcade.learn import Hasher
+    from hashcade.table import HashTable
+
+    assert (hashcade.CodeShape, hashcade.HashIndex) == (CodeShape, HashIndex)
+    assert (hashcade.Hasher, hashcade.HashTable) == (Hasher, HashTable)
+
+
+@pytest.mark.parametrize(
+    ("function", "positional"),
     [
-        *((hashcade.data, name) for name in DATA),
-        *((hashcade.learn, name) for name in LEARN),
-        *((hashcade.report, name) for name in REPORT),
-        (hashcade.reproduce, "Reproduction"),
-        *((hashcade.baselines, name) for name in BASELINES if name != "METHODS"),
-        *((hashcade.evaluate, name) for name in EVALUATE),
-        *((hashcade.serve, name) for name in SERVE),
+        (hashcade.code_energy, ["class_codes", "class_scores"]),
+        (hashcade.solve_level, ["class_scores"]),
+        (hashcade.solve_cascade, ["class_scores", "shape"]),
+        (hashcade.HashTable.search, ["self", "Q", "n_neighbors"]),
+        (hashcade.HashTable.fit, ["self", "X", "y"]),
+        (hashcade.HashTable.add, ["self", "X"]),
+        (hashcade.HashTable, []),
+        (hashcade.Hasher, []),
     ],
 )
-def test_names_of_other_packages_can_be_imported_and_are_documented(package, name):
-    value = getattr(package, name)
-    assert value.__name__ == name
-    assert inspect.getdoc(value)
-
-
-def test_settings_of_the_contract_are_keyword_only():
-    def parameters(function):
-        return [(p.name, p.kind.name, p.default) for p in function.parameters.values()]
-
-    penalties = [
-        ("sibling_groups", "KEYWORD_ONLY", None),
-        ("sibling_penalty", "KEYWORD_ONLY", 0.0),
-        ("collision_penalty", "KEYWORD_ONLY", 0.0),
-    ]
-    position = "POSITIONAL_OR_KEYWORD"
-    empty = inspect.Parameter.empty
-    assert parameters(inspect.signature(hashcade.code_energy)) == [
-        ("class_codes", position, empty),
-        ("class_scores", position, empty),
-        *penalties,
-    ]
-    assert parameters(inspect.signature(hashcade.solve_level)) == [
-        ("class_scores", position, empty),
-        ("sparsity", "KEYWORD_ONLY", 1),
-        *penalties,
-    ]
-    assert parameters(inspect.signature(hashcade.solve_cascade)) == [
-        ("class_scores", position, empty),
-        ("shape", position, empty),
-        ("sibling_penalty", "KEYWORD_ONLY", empty),
-        ("collision_penalty", "KEYWORD_ONLY", empty),
-    ]
+def test_settings_are_keyword_only(function, positional):
+    parameters = inspect.signature(function).parameters.values()
+    assert [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD] == positional
 
 
 def test_unknown_names_are_missed_as_usual():

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hashcade.errors import add_hint
+
 _MAX_NAMED = 10
 
 
@@ -123,7 +125,10 @@ def checked_vectors(name: str, value: object, dim: int | None = None) -> npt.NDA
         if not math.isfinite(np.vdot(chunk, chunk)):  # may overflow: a reason to look closely
             bad = ~np.isfinite(vectors).all(axis=1)
             if bad.any():
-                raise ValueError(f"{name} has NaN or values beyond float32 in {name_rows(bad)}")
+                raise add_hint(
+                    ValueError(f"{name} has NaN or values beyond float32 in {name_rows(bad)}"),
+                    "remove or fix these rows",
+                )
     return vectors
 
 

@@ -201,7 +201,8 @@ class HashTable:
         """
         items = as_array("X", X)
         catalog = Catalog(metric=self.metric)
-        codes = catalog.codes(y, len(items), name="y")
+        with catalog.change(len(items), names):
+            codes = catalog.codes(y, len(items), name="y")
         labelled = codes != NO_LABEL
         hasher = self._fresh_hasher()
         if labelled.any():
@@ -252,7 +253,7 @@ class HashTable:
         the catalog (the model does not change).
         """
         encoded = self.encode(X)
-        with self._changes:
+        with self._changes, self.catalog.change(len(encoded), names):
             codes = self.catalog.codes(labels, len(encoded))
             if self._index is None:
                 self._index = _empty_index(self._fitted_hasher(), encoded.vectors.shape[1])
@@ -270,7 +271,7 @@ class HashTable:
     ) -> None:
         """Replace the items with these ids, or add them; a search sees the old or the new ones."""
         encoded = self.encode(X)
-        with self._changes:
+        with self._changes, self.catalog.change(len(encoded), names):
             codes = self.catalog.codes(labels, len(encoded))
             self.index.upsert(ids, encoded.bucket_ids, encoded.vectors, codes)
             self.catalog.name_items(as_array("ids", ids), names)
@@ -369,13 +370,15 @@ class HashTable:
         codes = catalog.codes(y, len(encoded), name="y")
         if (codes == NO_LABEL).any():
             raise ValueError("y has missing labels, every query must have one")
+        if exclude_self is True:
+            exclude_self = np.arange(len(encoded))
         return evaluate_index(
             self.index,
             encoded,
             codes,
             n_neighbors=n_neighbors,
             n_probe=checked_count("n_probe", n_probe),
-            exclude_self=exclude_self,
+            exclude=None if exclude_self is False else exclude_self,
             metric=self.metric,
             **options,
         )

@@ -1,60 +1,37 @@
 """Items without labels, from whatever a user has."""
 
-import io
-
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from PIL import Image
+from image_factories import gradient, save_image
 
 from hashcade import DataError
-from hashcade.data import has_labels, load_image_folder, load_items, read_image
+from hashcade.data import has_labels, load_image_folder, load_items
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
-def image(path, colour=(10, 20, 30), size=(5, 7)):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, colour).save(path)
-    return path
-
-
 def test_one_image(tmp_path):
-    found = load_items(image(tmp_path / "a" / "b.png"), size=4)
-    assert found.items.shape == (1, 4, 4, 3)
-    assert found.names == ("b.png",)
+    items = load_items(save_image(tmp_path / "a" / "b.png"), size=3)
+    assert items.items.shape == (1, 3, 3, 3)
+    assert items.names == ("b.png",)
     assert not has_labels(tmp_path / "a" / "b.png")
 
 
 def test_a_folder_with_or_without_classes(tmp_path):
-    image(tmp_path / "flat" / "2.png", (2, 2, 2))
-    image(tmp_path / "flat" / "1.png", (1, 1, 1))
-    found = load_items(tmp_path / "flat")
-    assert found.names == ("1.png", "2.png")
-    assert found.items[:, 0, 0, 0].tolist() == [1, 2]
+    save_image(tmp_path / "flat" / "2.png")
+    save_image(tmp_path / "flat" / "1.png", 255 - gradient(4, 6))
+    items = load_items(tmp_path / "flat")
+    assert items.names == ("1.png", "2.png")
+    assert items.items[:, 0, 0, 0].tolist() == [255, 0]
     assert not has_labels(tmp_path / "flat")
-    image(tmp_path / "classes" / "ant" / "x.png")
-    image(tmp_path / "classes" / "bee" / "deep" / "y.png")
-    labelled, plain = load_image_folder(tmp_path / "classes"), load_items(tmp_path / "classes")
-    assert plain.names == labelled.names == ("ant/x.png", "bee/deep/y.png")
-    assert (plain.items == labelled.items).all()
+    save_image(tmp_path / "classes" / "ant" / "x.png")
+    save_image(tmp_path / "classes" / "bee" / "deep" / "y.png")
+    labelled, items = load_image_folder(tmp_path / "classes"), load_items(tmp_path / "classes")
+    assert items.names == labelled.names == ("ant/x.png", "bee/deep/y.png")
+    assert (items.items == labelled.items).all()
     assert has_labels(tmp_path / "classes")
-
-
-def test_names_follow_what_is_selected_and_what_is_skipped(tmp_path):
-    for name in ("a/1.png", "a/2.png", "b/1.png"):
-        image(tmp_path / name)
-    (tmp_path / "a" / "1.png").write_text("no image")
-    calls = []
-    found = load_image_folder(
-        tmp_path, on_error="skip", progress=lambda done, total: calls.append((done, total))
-    )
-    assert found.names == ("a/2.png", "b/1.png")
-    assert found.select([1]).names == ("b/1.png",)
-    assert found.select(np.array([True, False])).names == ("a/2.png",)
-    assert calls == [(1, 3), (2, 3), (3, 3)]
-    assert load_items(tmp_path, on_error="skip").names == found.names
 
 
 def test_npy(tmp_path):
@@ -66,7 +43,9 @@ def test_npy(tmp_path):
     (tmp_path / "x_labels.txt").write_text("a\nb\nc\nd\n")
     assert has_labels(tmp_path / "x.npy")
     np.save(tmp_path / "bad.npy", np.array([[np.nan]]))
-    with pytest.raises(DataError, match=r"bad\.npy: items has NaN or infinite values in row 0"):
+    with pytest.raises(
+        DataError, match=r"bad\.npy: items has NaN or values beyond float32 in row 0"
+    ):
         load_items(tmp_path / "bad.npy")
 
 
@@ -76,42 +55,54 @@ def test_npz(tmp_path):
     assert len(load_items(tmp_path / "only.npz")) == 4
     assert len(load_items(tmp_path / "parts.npz")) == 4
     assert len(load_items(tmp_path / "parts.npz", split="test")) == 1
-    assert len(load_items(tmp_path / "parts.npz", items_key="test")) == 1
+    assert len(load_items(tmp_path / "parts.npz", items="test")) == 1
     assert not has_labels(tmp_path / "only.npz")
     assert has_labels(tmp_path / "parts.npz")
     assert not has_labels(tmp_path / "parts.npz", split="test")
-    assert not has_labels(tmp_path / "parts.npz", items_key="train")
-    with pytest.raises(DataError, match="looked for Z; another can be named with items_key="):
-        load_items(tmp_path / "parts.npz", items_key="Z")
+    assert not has_labels(tmp_path / "parts.npz", items="train")
+    with pytest.raises(DataError, match=r"looked for Z$") as caught:
+        load_items(tmp_path / "parts.npz", items="Z")
+    assert caught.value.hint == "name others with items= (--items)"
 
 
 def test_parquet(tmp_path):
     table = pyarrow.table({"clip": list(X), "label": list("abcd")})
     pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
-    assert (load_items(tmp_path / "x.parquet", embedding="clip").items == X).all()
+    assert (load_items(tmp_path / "x.parquet", items="clip").items == X).all()
     assert has_labels(tmp_path / "x.parquet")
-    assert not has_labels(tmp_path / "x.parquet", label="kind")
+    pyarrow.parquet.write_table(table.select(["clip"]), tmp_path / "y.parquet")
+    assert not has_labels(tmp_path / "y.parquet")
     (tmp_path / "bad.parquet").write_text("nothing")
     with pytest.raises(DataError, match="damaged, or not Parquet"):
         has_labels(tmp_path / "bad.parquet")
 
 
-def test_what_is_nothing_of_all_that(tmp_path):
+def test_other_things_are_refused(tmp_path):
     (tmp_path / "x.txt").write_text("text")
     with pytest.raises(DataError, match="of no known kind"):
         load_items(tmp_path / "x.txt")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="of no known kind"):
+    with pytest.raises(DataError, match="none of 0 images can be read"):
         load_items(tmp_path / "empty")
     with pytest.raises(DataError, match="does not exist"):
         load_items(tmp_path / "nowhere")
+    np.save(tmp_path / "x.npy", X)
+    with pytest.raises(ValueError, match="split='test' is for npz, folder"):
+        load_items(tmp_path / "x.npy", split="test")
 
 
-def test_read_image_takes_a_stream_and_refuses_what_is_none(tmp_path):
-    stream = io.BytesIO(image(tmp_path / "a.png").read_bytes())
-    assert read_image(stream, size=(3, 2)).shape == (3, 2, 3)
-    with pytest.raises(DataError, match="the image: not an image that can be read"):
-        read_image(io.BytesIO(b"nothing"))
-    stream.seek(0)
-    with pytest.raises(DataError, match="the image: has 35 pixels, max_pixels=34"):
-        read_image(stream, max_pixels=34)
+def test_splits_of_a_folder(tmp_path):
+    for name in ("train/a/1.png", "test/a/2.png"):
+        save_image(tmp_path / name)
+    assert load_items(tmp_path, split="test").names == ("a/2.png",)
+    assert load_items(tmp_path).names == ("test/a/2.png", "train/a/1.png")
+    with pytest.raises(DataError, match="has no folder 'val'"):
+        load_items(tmp_path, split="val")
+
+
+def test_bad_images_are_skipped(tmp_path):
+    save_image(tmp_path / "1.png")
+    (tmp_path / "2.png").write_text("no image")
+    items = load_items(tmp_path, on_error="skip")
+    assert items.names == ("1.png",)
+    assert len(items.skipped) == 1

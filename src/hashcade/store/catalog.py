@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,13 +102,25 @@ class Catalog:
 
     def name_items(self, ids: npt.NDArray[np.int64], names: Sequence[str | None] | None) -> None:
         """Give items names, or take the old names away from items that get none."""
-        if names is not None and len(names) != len(ids):
-            raise ValueError(f"names has {len(names)} entries, there are {len(ids)} items")
         for item, name in zip(ids.tolist(), names or [None] * len(ids), strict=True):
             if name is not None:
                 self.names[item] = name
             elif self.names:
                 self.names.pop(item, None)
+
+    @contextmanager
+    def change(self, n: int, names: Sequence[str | None] | None) -> Iterator[None]:
+        """A change of ``n`` items: classes that it brings are forgotten if it fails."""
+        if names is not None and len(names) != n:
+            raise ValueError(f"names has {len(names)} entries, there are {n} items")
+        n_classes = len(self.classes)
+        try:
+            yield
+        except BaseException:
+            for label in self.classes[n_classes:]:
+                del self._code_of[label]
+            del self.classes[n_classes:]
+            raise
 
     def forget_names(self, ids: Sequence[int]) -> bool:
         """Take the names of earlier items with these ids away; whether there were any."""

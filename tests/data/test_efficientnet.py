@@ -1,4 +1,4 @@
-"""Features from a network that somebody else trained: the network, and the cache."""
+"""Features from a pre-trained network: the network, and the cache."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from hashcade import DataError, StorageError
-from hashcade.learn import _efficientnet, _features, efficientnet_features
-from hashcade.learn._efficientnet import EfficientNetLite0, _folded, _SameConv2d, imagenet_weights
+from hashcade.data import efficientnet, efficientnet_features, features
+from hashcade.data.efficientnet import EfficientNetLite0, _folded, _SameConv2d, imagenet_weights
 
 IMAGES = np.random.default_rng(0).integers(0, 256, size=(5, 8, 8, 3), dtype=np.uint8)
 
@@ -18,7 +18,7 @@ def network():
     return EfficientNetLite0(imagenet_weights()).eval()
 
 
-# --------------------------------------------------------------------------------- the network
+# -- the network -------------------------------------------------------------------------
 
 
 def test_folding_a_normalisation_changes_nothing():
@@ -36,8 +36,8 @@ def test_folding_a_normalisation_changes_nothing():
         *(weights[f"norm.{name}"] for name in ("running_mean", "running_var", "weight", "bias")),
         eps=1e-3,
     )
-    found = _folded(weights, "conv", "norm")(x)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    folded = _folded(weights, "conv", "norm")(x)
+    torch.testing.assert_close(folded, expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_strides_pad_as_tensorflow_does(size, kernel, pads):
     ],
 )
 def test_features_are_those_of_another_program(network, size, at, values, total):
-    """The figures were computed by the package efficientnet-lite-pytorch 0.1.0."""
+    """The values were computed by the package efficientnet-lite-pytorch 0.1.0."""
     row, column = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
     image = torch.stack([row * 3 % 256, column * 5 % 256, (row + 2 * column) % 256]).float()
     with torch.inference_mode():
@@ -85,12 +85,12 @@ def test_precision_and_mirror(network):
 
 
 def test_other_weights_are_refused(monkeypatch, network):
-    monkeypatch.setattr(_efficientnet, "_SHA256", "0" * 64)
+    monkeypatch.setattr(efficientnet, "_SHA256", "0" * 64)
     with pytest.raises(DataError, match=r"has SHA-256 5793.*, must be 0000"):
         imagenet_weights()
 
 
-# ----------------------------------------------------------------------------------- the cache
+# -- the cache ---------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -106,23 +106,23 @@ def counted(monkeypatch):
             calls.append(len(x))
             return x.float().mean(dim=(1, 2, 3))[:, None].expand(-1, 1280)
 
-    monkeypatch.setattr(_features, "EfficientNetLite0", Fake)
-    monkeypatch.setattr(_features, "imagenet_weights", dict)
-    monkeypatch.setattr(_features, "_CHUNK", 2)
+    monkeypatch.setattr(efficientnet, "EfficientNetLite0", Fake)
+    monkeypatch.setattr(efficientnet, "imagenet_weights", dict)
+    monkeypatch.setattr(features, "_CHUNK", 2)
     return calls
 
 
-def test_features_are_computed_once_and_found_again(counted, tmp_path):
+def test_features_are_computed_once_and_then_read(counted, tmp_path):
     settings = {"image_size": 8, "precision": "float32"}
     plain = efficientnet_features(IMAGES, **settings)
     assert (plain.shape, plain.dtype) == ((5, 1280), np.float16)
     np.testing.assert_allclose(plain[:, 0], IMAGES.mean(axis=(1, 2, 3)), rtol=1e-3)
     counted.clear()
-    kept = efficientnet_features(IMAGES, **settings, cache=tmp_path)
+    stored = efficientnet_features(IMAGES, **settings, cache=tmp_path)
     assert counted == [2, 2, 1]
     again = efficientnet_features(IMAGES, **settings, cache=tmp_path)
     assert counted == [2, 2, 1]  # nothing new
-    np.testing.assert_array_equal(kept, plain)
+    np.testing.assert_array_equal(stored, plain)
     np.testing.assert_array_equal(again, plain)
     assert [p.suffix for p in tmp_path.iterdir()] == [".npy"]
     efficientnet_features(IMAGES, **settings, mirror=True, cache=tmp_path)
@@ -130,21 +130,21 @@ def test_features_are_computed_once_and_found_again(counted, tmp_path):
     assert len(list(tmp_path.iterdir())) == 3  # other settings, other images: other files
 
 
-def test_a_broken_off_run_goes_on(counted, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes(counted, tmp_path, monkeypatch):
     settings = {"image_size": 8, "precision": "float32"}
     plain = efficientnet_features(IMAGES, **settings)
     counted.clear()
-    write, left = _features._write, 2
+    write, left = features.new_file, 2
 
-    def failing(path, values):
+    def failing(path):
         nonlocal left
         left -= 1
         if left == 0:
             raise KeyboardInterrupt
-        write(path, values)
+        return write(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_features, "_write", failing)
+        patch.setattr(features, "new_file", failing)
         with pytest.raises(KeyboardInterrupt):
             efficientnet_features(IMAGES, **settings, cache=tmp_path)
     assert counted == [2, 2]
@@ -157,14 +157,17 @@ def test_a_damaged_file_is_an_error_and_bad_settings_are_refused(counted, tmp_pa
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
     file.write_bytes(whole[:-100])
-    with pytest.raises(StorageError, match="remove it to compute it anew"):
+    with pytest.raises(StorageError, match="cannot read") as caught:
         efficientnet_features(IMAGES, image_size=8, cache=tmp_path)
+    assert caught.value.hint == "remove it"
     np.save(file, np.zeros((5, 3), np.float16))
-    with pytest.raises(StorageError, match=r"shape \(5, 3\), must be float16 of shape \(5, 1280\)"):
+    with pytest.raises(StorageError, match=r"float16\(5, 3\) is not float16\(5, 1280\)"):
         efficientnet_features(IMAGES, image_size=8, cache=tmp_path)
-    with pytest.raises(ValueError, match="precision='float64' must be 'bfloat16' or 'float32'"):
+    with pytest.raises(
+        ValueError, match="precision='float64' must be one of 'bfloat16', 'float32'"
+    ):
         efficientnet_features(IMAGES, precision="float64")
     with pytest.raises(ValueError, match="image_size=0 must be >= 1"):
         efficientnet_features(IMAGES, image_size=0)
-    with pytest.raises(ValueError, match="images must be"):
+    with pytest.raises(ValueError, match=r"images has shape \(3, 4\), must be"):
         efficientnet_features(np.zeros((3, 4)))

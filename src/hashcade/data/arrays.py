@@ -1,0 +1,163 @@
+"""Arrays that numpy stored: ``.npy`` and ``.npz``. Pickled objects in them are never read."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade.data.files import existing_path, one_line
+from hashcade.data.items import Items, LabelledItems, checked_items
+from hashcade.errors import DataError, add_hint
+
+_DAMAGE = (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, SyntaxError)
+
+
+def load_npy(path: str | os.PathLike[str], *, labels: object = None) -> LabelledItems:
+    """Load embeddings, real[n, m], or images, uint8[n, h, w, 3], from an ``.npy`` file.
+
+    ``labels`` has one label per item, or names a file of them: ``.npy``, or text with one per
+    line. By default that is ``<name>_labels.npy`` or ``<name>_labels.txt`` beside this file.
+    """
+    file = existing_path(path)
+    if labels is None:
+        labels = labels_beside(file)
+        if labels is None:
+            raise DataError(
+                f"{file} has no labels: there is no {file.stem}_labels.npy or "
+                f"{file.stem}_labels.txt beside it",
+                hint="name a file of labels with labels= (--labels)",
+            )
+    if isinstance(labels, (str, os.PathLike)):
+        labels = _read_labels(existing_path(labels))
+    return LabelledItems.from_arrays(read_npy(file), labels, source=str(file))
+
+
+def labels_beside(file: Path) -> Path | None:
+    """Return the file of labels beside an ``.npy`` file, if there is one."""
+    candidates = (file.with_name(f"{file.stem}_labels{suffix}") for suffix in (".npy", ".txt"))
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def read_npy(path: str | os.PathLike[str], *, mmap: bool = False) -> npt.NDArray[Any]:
+    """Read the array in an ``.npy`` file; with ``mmap`` it stays in the file, read-only."""
+    file = existing_path(path)
+    with _damage_named(file), file.open("rb") as stream:
+        if mmap:
+            return np.lib.format.open_memmap(file, mode="r")
+        array = np.load(stream, allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"{file} holds several arrays under their keys", hint="rename it to .npz")
+    return array
+
+
+def _read_labels(file: Path) -> object:
+    """Read labels from a file; lines that are all integers are numbers."""
+    if file.suffix == ".npy":
+        return read_npy(file)
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise DataError(f"{file} must be .npy, or UTF-8 text with one label per line") from None
+    try:
+        return [int(line) for line in lines]
+    except ValueError:
+        return lines
+
+
+def load_npz(
+    path: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    items: str | None = None,
+    labels: str | None = None,
+) -> LabelledItems:
+    """Load items and labels from an ``.npz`` file, as ``numpy.savez`` writes it.
+
+    ``items`` and ``labels`` are their keys. Without them, ``split="test"`` means ``test`` and
+    ``test_labels``, or ``X_test`` and ``y_test``; the default is ``X`` and ``y`` if the file has
+    them, else the split ``train``.
+    """
+    if (items is None) != (labels is None):
+        raise add_hint(
+            ValueError(f"items={items!r} and labels={labels!r} must be given together"),
+            "name both, items= and labels= (--items, --labels)",
+        )
+    file = existing_path(path)
+    pairs = _usual_keys(split) if items is None or labels is None else [(items, labels)]
+    with _open_npz(file) as archive:
+        pair = _first_of(pairs, archive.files, file, "items= and labels= (--items, --labels)")
+        vectors, classes = archive[pair[0]], archive[pair[1]]
+    return LabelledItems.from_arrays(vectors, classes, source=f"{file} ({pair[0]})")
+
+
+def load_npz_items(file: Path, split: str | None, items: str | None) -> Items:
+    """Load the items alone: from the key ``items``, a usual one, or the only one."""
+    names = [items] if items else [pair[0] for pair in _usual_keys(split)]
+    with _open_npz(file) as archive:
+        if len(archive.files) == 1 and not items:
+            names = archive.files
+        (name,) = _first_of([(name,) for name in names], archive.files, file, "items= (--items)")
+        source = f"{file} ({name})"
+        return Items(checked_items(np.atleast_2d(archive[name]), source), source=source)
+
+
+def npz_has_labels(file: Path, split: str | None) -> bool:
+    """Whether an ``.npz`` file has items and labels under the usual keys."""
+    with _open_npz(file) as archive:
+        return any(set(pair) <= set(archive.files) for pair in _usual_keys(split))
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
+    """Read all arrays of an ``.npz`` file."""
+    with _open_npz(existing_path(path)) as archive:
+        return dict(archive)
+
+
+def _usual_keys(split: str | None) -> list[tuple[str, str]]:
+    """Return the keys of items and labels to look for, in this order."""
+    part = split or "train"
+    pairs = [(part, f"{part}_labels"), (f"X_{part}", f"y_{part}")]
+    return pairs if split else [("X", "y"), *pairs]
+
+
+def _first_of(
+    groups: Sequence[tuple[str, ...]], keys: Sequence[str], file: Path, arguments: str
+) -> tuple[str, ...]:
+    """Return the first group of keys that a file has."""
+    for group in groups:
+        if set(group) <= set(keys):
+            return group
+    expected = "; or ".join(" and ".join(group) for group in groups)
+    raise DataError(
+        f"{file} has the keys {', '.join(keys)}; looked for {expected}",
+        hint=f"name others with {arguments}",
+    )
+
+
+@contextmanager
+def _open_npz(file: Path) -> Iterator[Any]:
+    with _damage_named(file), file.open("rb") as stream:
+        archive = np.load(stream, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise DataError(f"{file} holds one array without a key", hint="rename it to .npy")
+        with archive:
+            yield archive
+
+
+@contextmanager
+def _damage_named(file: Path) -> Iterator[None]:
+    """Turn what numpy raises about a file into a ``DataError``."""
+    try:
+        yield
+    except _DAMAGE as error:
+        if "allow_pickle" in str(error):
+            raise DataError(f"{file} holds pickled objects, or is not a numpy file") from None
+        raise DataError(f"{file} is damaged, or not a numpy file {one_line(error)}") from None

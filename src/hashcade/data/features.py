@@ -1,0 +1,107 @@
+"""Features of images from a pre-trained network, computed once and cached on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade._extras import require_extra
+from hashcade._io import new_file
+from hashcade._progress import Progress
+from hashcade._validate import as_array, checked_choice, checked_count
+from hashcade.data.transforms import check_images
+from hashcade.errors import StorageError
+
+Features = npt.NDArray[np.float16]
+
+_N_FEATURES = 1280
+_RECIPE = "bicubic, (pixels - 127) / 128"  # part of the key: another recipe, other features
+_CHUNK = 2000  # images per file of an unfinished run
+
+
+def efficientnet_features(
+    images: npt.ArrayLike,
+    *,
+    image_size: int = 160,
+    mirror: bool = False,
+    precision: str = "bfloat16",
+    cache: str | os.PathLike[str] | None = None,
+    verbose: bool | None = None,
+) -> Features:
+    """Compute pooled features of EfficientNet-Lite0 with its ImageNet weights.
+
+    Needs the extra ``transfer``.
+
+    Parameters
+    ----------
+    images : uint8[n, height, width, 3]
+        Images, resized to ``image_size`` squared by bicubic interpolation.
+    mirror
+        Whether to mirror the images first.
+    precision
+        ``"bfloat16"``, which is more than twice as fast where the processor has it and costs
+        nothing in accuracy, or ``"float32"``.
+    cache
+        Directory for the result, and for parts of it with which an interrupted run resumes.
+        Files are named by a checksum of images and settings. None: nothing is stored.
+    verbose
+        Whether to show progress on stderr. None: if it is a terminal.
+
+    Returns
+    -------
+    float16[n, 1280]
+    """
+    pixels = np.require(as_array("images", images), requirements=["C", "W"])
+    check_images(pixels, np.uint8)
+    size = checked_count("image_size", image_size)
+    checked_choice("precision", precision, ("bfloat16", "float32"))
+    key = hashlib.sha256(repr((_RECIPE, pixels.shape, size, mirror, precision)).encode())
+    key.update(pixels.data)
+    name = f"efficientnet-lite0-{key.hexdigest()[:16]}"
+    directory = None if cache is None else Path(cache).expanduser()
+    parts = None if directory is None else directory / f"{name}.parts"
+
+    def compute() -> Features:
+        require_extra("torch", "transfer")
+        from hashcade.data.efficientnet import feature_extractor
+
+        extract = feature_extractor(size, mirror=mirror, precision=precision)
+        progress = Progress(verbose)
+        chunks = []
+        for at in range(0, len(pixels), _CHUNK):
+            chunk = pixels[at : at + _CHUNK]
+            chunks.append(_cached(parts, f"{at:09d}.npy", len(chunk), lambda: extract(chunk)))  # noqa: B023
+            progress.say(f"features of {at + len(chunk):,} of {len(pixels):,} images")
+        return np.concatenate(chunks)
+
+    features = _cached(directory, f"{name}.npy", len(pixels), compute)
+    if parts is not None:
+        shutil.rmtree(parts, ignore_errors=True)
+    return features
+
+
+def _cached(
+    directory: Path | None, name: str, n_items: int, compute: Callable[[], Features]
+) -> Features:
+    """Read features from a file; if it does not exist, compute them and write it."""
+    if directory is None:
+        return compute()
+    path = directory / name
+    if not path.exists():
+        computed = compute()
+        with new_file(path) as temporary:
+            np.save(temporary, computed, allow_pickle=False)
+        return computed
+    try:
+        values: Features = np.load(path, allow_pickle=False)
+        if values.shape != (n_items, _N_FEATURES) or values.dtype != np.float16:
+            raise ValueError(f"{values.dtype}{values.shape} is not float16{(n_items, _N_FEATURES)}")
+    except (OSError, ValueError, EOFError) as error:
+        raise StorageError(f"cannot read {path}: {error}", hint="remove it") from None
+    return values

@@ -1,0 +1,152 @@
+"""Folders of images, one sub-folder per class."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from hashcade._extras import require_extra
+from hashcade._progress import progress_bar
+from hashcade._validate import checked_choice
+from hashcade.data.files import existing_path
+from hashcade.data.images import IMAGE_SUFFIXES, MAX_PIXELS, Size, checked_size, read_image
+from hashcade.data.items import Items, LabelledItems
+from hashcade.errors import DataError, add_hint
+
+_SPLITS = {"train", "test", "val", "valid", "validation", "dev"}
+
+
+def load_image_folder(
+    path: str | os.PathLike[str],
+    *,
+    size: Size | None = None,
+    on_error: str = "raise",
+    max_pixels: int = MAX_PIXELS,
+    verbose: bool | None = None,
+) -> LabelledItems:
+    """Load a folder of images with one sub-folder per class. Needs the extra ``images``.
+
+    In ``path/cat/1.jpg`` and ``path/dog/holiday/7.png`` the classes are cat and dog. Hidden
+    files and other files than images are ignored. Classes and images are in the order of their
+    names; the result's ``names`` has the path of each image within the folder.
+
+    Parameters
+    ----------
+    size, max_pixels
+        See :func:`read_image`. Without a size, all images must have the same.
+    on_error
+        ``"raise"`` if an image cannot be read, or ``"skip"`` and list it in ``skipped``.
+    verbose
+        Whether to show progress on stderr. None: if it is a terminal.
+    """
+    root = existing_path(path)
+    files, labels, class_names = list_image_folder(root)
+    images, rows = read_images(files, root, size, on_error, max_pixels, verbose)
+    unread = sorted(set(labels) - {labels[row] for row in rows})
+    if unread:
+        names = ", ".join(class_names[number] for number in unread)
+        raise DataError(f"{root}: no image of the classes {names} can be read")
+    return LabelledItems(
+        images.items,
+        np.array([labels[row] for row in rows], np.int64),
+        tuple(class_names),
+        source=images.source,
+        skipped=images.skipped,
+        names=images.names,
+    )
+
+
+def list_image_folder(path: str | os.PathLike[str]) -> tuple[list[Path], list[int], list[str]]:
+    """List the images of a folder with one sub-folder per class.
+
+    Returns the files in the order of the items of :func:`load_image_folder`, the class number of
+    each, and the class names.
+    """
+    root = existing_path(path)
+    folders = class_folders(root)
+    per_class = [find_images(folder) for folder in folders]
+    empty = [folder.name for folder, files in zip(folders, per_class, strict=True) if not files]
+    if len(empty) == len(folders):
+        raise DataError(f"{root} must be a folder of images with one sub-folder per class")
+    if empty:
+        raise DataError(
+            f"{root}: no images in {', '.join(empty[:10])}; looked for files ending in "
+            f"{' '.join(sorted(IMAGE_SUFFIXES))}"
+        )
+    labels = [number for number, files in enumerate(per_class) for _ in files]
+    return list(chain(*per_class)), labels, [folder.name for folder in folders]
+
+
+def class_folders(root: Path) -> list[Path]:
+    """Return the sub-folders, sorted by name; hidden ones are left out."""
+    entries = root.iterdir() if root.is_dir() else ()
+    return sorted(entry for entry in entries if entry.is_dir() and entry.name[0] != ".")
+
+
+def find_images(folder: Path) -> list[Path]:
+    """Return the image files in a folder and its sub-folders, sorted by path; none is hidden."""
+    files = (file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+    visible = (file for file in files if "/." not in f"/{file.relative_to(folder).as_posix()}")
+    return sorted(file for file in visible if file.is_file())
+
+
+def split_folder(root: Path, split: str | None, *, one_class_each: bool) -> Path:
+    """Return the folder of a split: ``train`` and ``test`` side by side are not two classes."""
+    names = [folder.name for folder in class_folders(root)]
+    if split is not None:
+        if split not in names:
+            raise DataError(f"{root} has no folder {split!r}; it has {', '.join(names[:10])}")
+        return root / split
+    if one_class_each and names and {name.lower() for name in names} <= _SPLITS:
+        raise DataError(
+            f"{root} has the splits {', '.join(names)}", hint="choose one with split= (--split)"
+        )
+    return root
+
+
+def read_images(
+    files: Sequence[Path],
+    root: Path,
+    size: Size | None,
+    on_error: str,
+    max_pixels: int,
+    verbose: bool | None,
+) -> tuple[Items, list[int]]:
+    """Read image files below ``root``, and say which of ``files`` became items."""
+    require_extra("PIL.Image", "images")
+    checked_size(size)
+    checked_choice("on_error", on_error, ("raise", "skip"))
+    images = np.empty((0, 0, 0, 3), np.uint8)
+    rows: list[int] = []
+    skipped: list[str] = []
+    with progress_bar("reading images", quiet=verbose is False) as progress:
+        for row, file in enumerate(files):
+            progress(row, len(files))
+            try:
+                pixels = read_image(file, size=size, max_pixels=max_pixels)
+            except DataError as error:
+                if on_error == "raise":
+                    raise add_hint(
+                        error, "remove it, or skip such files with on_error='skip' (--skip-bad)"
+                    ) from None
+                skipped.append(str(error))
+                continue
+            if not rows:
+                images = np.empty((len(files), *pixels.shape), np.uint8)
+            if pixels.shape != images.shape[1:]:
+                raise DataError(
+                    f"{file} has {pixels.shape[0]}×{pixels.shape[1]} pixels, "
+                    f"{files[rows[0]]} has {images.shape[1]}×{images.shape[2]}",
+                    hint="make them equal with size= (--image-size)",
+                )
+            images[len(rows)] = pixels
+            rows.append(row)
+    if not rows:
+        first = f"; first: {skipped[0]}" if skipped else ""
+        raise DataError(f"{root}: none of {len(files)} images can be read{first}")
+    names = tuple(files[row].relative_to(root).as_posix() for row in rows)
+    return Items(images[: len(rows)], source=str(root), skipped=tuple(skipped), names=names), rows

@@ -1,0 +1,113 @@
+"""The one image decoder: files and bytes that anyone may have sent become RGB arrays."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import warnings
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade._extras import require_extra
+from hashcade.data.files import one_line
+from hashcade.errors import DataError
+
+IMAGE_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+IMAGE_SUFFIXES = frozenset(
+    {".bmp", ".gif", ".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
+)
+MAX_PIXELS = 50_000_000
+
+Size = int | tuple[int, int]
+
+_filters = threading.Lock()
+
+
+def read_image(
+    source: str | os.PathLike[str] | bytes | BinaryIO,
+    *,
+    size: Size | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> npt.NDArray[np.uint8]:
+    """Decode one image as uint8[height, width, 3]. Needs the extra ``images``.
+
+    It is turned upright as its EXIF orientation says; grey is repeated for the three colours, 16
+    bits are scaled to 8, transparency is dropped, and of an animation the first frame is taken.
+
+    Parameters
+    ----------
+    source
+        Path, bytes or stream that can seek; in one of ``IMAGE_FORMATS``, whatever its name is.
+    size
+        Side, or height and width: the image is scaled until it covers this, and then cropped.
+    max_pixels
+        An image with more is refused by its header, before memory is spent on it.
+    """
+    target = checked_size(size)
+    where = str(source) if isinstance(source, (str, os.PathLike)) else "the image"
+    pillow: Any = require_extra("PIL.Image", "images")
+    ops: Any = require_extra("PIL.ImageOps", "images")
+    stream = io.BytesIO(source) if isinstance(source, bytes) else source
+    try:
+        # The limit here replaces Pillow's warning. Warning filters are shared between threads.
+        with _filters, warnings.catch_warnings():
+            warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
+            opened = pillow.open(stream, formats=IMAGE_FORMATS)
+        with opened:
+            n_pixels = opened.width * opened.height
+            if n_pixels > max_pixels:
+                raise DataError(f"{where} has {n_pixels} pixels, must have <= {max_pixels=}")
+            image = _as_rgb(ops.exif_transpose(opened), opened.format, where)
+            return _fit(image, target)
+    except DataError:
+        raise
+    except pillow.UnidentifiedImageError:
+        raise DataError(f"{where} cannot be read as {', '.join(IMAGE_FORMATS)}") from None
+    except pillow.DecompressionBombError:  # twice Pillow's own limit
+        limit = min(max_pixels, 2 * pillow.MAX_IMAGE_PIXELS)
+        raise DataError(f"{where} has too many pixels, must have <= max_pixels={limit}") from None
+    except Exception as error:  # decoders fail in many ways of their own
+        raise DataError(f"{where} cannot be read {one_line(error)}") from None
+
+
+def resize_image(pixels: npt.NDArray[np.uint8], size: Size) -> npt.NDArray[np.uint8]:
+    """Scale and crop uint8[h, w, 3] to a size, as :func:`read_image` does."""
+    pillow: Any = require_extra("PIL.Image", "images")
+    return _fit(pillow.fromarray(np.ascontiguousarray(pixels)), checked_size(size))
+
+
+def checked_size(size: object) -> tuple[int, int] | None:
+    """Return a size as (height, width)."""
+    if size is None:
+        return None
+    sides = (size, size) if isinstance(size, int) else size
+    valid = isinstance(sides, tuple) and len(sides) == 2
+    if not valid or not all(type(side) is int and side >= 1 for side in sides):  # type: ignore[attr-defined]
+        raise ValueError(f"size={size!r} must be an integer >= 1, or (height, width)")
+    return sides  # type: ignore[return-value]
+
+
+def _fit(image: Any, target: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
+    if target is not None and image.size != target[::-1]:
+        pillow: Any = require_extra("PIL.Image", "images")
+        ops: Any = require_extra("PIL.ImageOps", "images")
+        image = ops.fit(image, target[::-1], pillow.Resampling.BICUBIC)
+    return np.asarray(image, dtype=np.uint8)
+
+
+def _as_rgb(image: Any, image_format: str, where: str) -> Any:
+    """Return an image with three colours of 8 bits."""
+    # Pillow has 16 bits of grey as "I;16", or as "I" from formats that have no more than 16,
+    # and would clip them to 255 instead of scaling.
+    if image.mode.startswith("I;16") or (image.mode == "I" and image_format in ("PNG", "PPM")):
+        pillow: Any = require_extra("PIL.Image", "images")
+        grey = np.asarray(image).astype(np.uint16) >> 8
+        return pillow.fromarray(grey.astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise DataError(f"{where} has pixels of 32 bits, must have 8 or 16")
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert("RGB")

@@ -1,0 +1,138 @@
+"""``load``: recognise what is at a path, and load it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from hashcade.data import arrays, folder, parquet
+from hashcade.data.files import existing_path
+from hashcade.data.images import IMAGE_SUFFIXES, MAX_PIXELS, Size
+from hashcade.data.items import Items, LabelledItems, checked_items
+from hashcade.errors import DataError
+
+_KINDS = {".npy": "npy", ".npz": "npz", ".parquet": "parquet", ".pq": "parquet"}
+_KINDS |= dict.fromkeys(IMAGE_SUFFIXES, "image")
+_ARGUMENTS = {  # the kinds of data that each is for
+    "split": ("npz", "folder"),
+    "items": ("npz", "parquet"),
+    "labels": ("npz", "parquet", "npy"),
+}
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    items: str | None = None,
+    labels: str | None = None,
+    size: Size | None = None,
+    on_error: str = "raise",
+    max_pixels: int = MAX_PIXELS,
+    verbose: bool | None = None,
+) -> LabelledItems:
+    """Load labelled items from whatever is at ``path``.
+
+    Parameters
+    ----------
+    path
+        A file ``.npz``, ``.npy`` or ``.parquet``, or a folder of images with one sub-folder per
+        class: see :func:`load_npz`, :func:`load_npy`, :func:`load_parquet` and
+        :func:`load_image_folder`.
+    split
+        Which part of an ``.npz`` file, or which sub-folder: ``"train"`` or ``"test"``, say.
+    items
+        The key of the items in an ``.npz`` file, or their column in a Parquet file.
+    labels
+        The key of the labels, their column, or the file of labels that belongs to an ``.npy``.
+    size, on_error, max_pixels, verbose
+        For files of images, see :func:`load_image_folder`; arrays are loaded as they are.
+
+    Raises
+    ------
+    DataError
+        If nothing is recognised, there are no labels, or something is damaged.
+    ValueError
+        If an argument has no meaning for this kind of data.
+    """
+    source, kind = _recognise(path, split=split, items=items, labels=labels)
+    if kind == "npy":
+        return arrays.load_npy(source, labels=labels)
+    if kind == "npz":
+        return arrays.load_npz(source, split=split, items=items, labels=labels)
+    if kind == "parquet":
+        return parquet.load_parquet(source, items=items or "embedding", labels=labels or "label")
+    root = folder.split_folder(source, split, one_class_each=True)
+    return folder.load_image_folder(
+        root, size=size, on_error=on_error, max_pixels=max_pixels, verbose=verbose
+    )
+
+
+def load_items(
+    path: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    items: str | None = None,
+    size: Size | None = None,
+    on_error: str = "raise",
+    max_pixels: int = MAX_PIXELS,
+    verbose: bool | None = None,
+) -> Items:
+    """Load items alone; labels are not looked for.
+
+    The arguments are those of :func:`load`. The path may also be an image, a folder of images
+    without classes, an ``.npy`` file with one vector, or an ``.npz`` file with one array.
+    """
+    source, kind = _recognise(path, split=split, items=items)
+    if kind == "npy":
+        array = np.atleast_2d(arrays.read_npy(source))
+        return Items(checked_items(array, str(source)), source=str(source))
+    if kind == "npz":
+        return arrays.load_npz_items(source, split, items)
+    if kind == "parquet":
+        return parquet.load_parquet_items(source, items or "embedding")
+    if kind == "image":
+        files, root = [source], source.parent
+    else:
+        root = folder.split_folder(source, split, one_class_each=False)
+        files = folder.find_images(root)
+    return folder.read_images(files, root, size, on_error, max_pixels, verbose)[0]
+
+
+def has_labels(
+    path: str | os.PathLike[str], *, split: str | None = None, items: str | None = None
+) -> bool:
+    """Whether :func:`load` would find labels at ``path`` without being told where."""
+    source, kind = _recognise(path, split=split, items=items)
+    if kind == "npy":
+        return arrays.labels_beside(source) is not None
+    if kind == "npz":
+        return items is None and arrays.npz_has_labels(source, split)
+    if kind == "parquet":
+        return parquet.parquet_has_labels(source)
+    root = folder.split_folder(source, split, one_class_each=False)
+    return any(folder.find_images(entry) for entry in folder.class_folders(root))
+
+
+def required_extras(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the packages that loading ``path`` needs, each with the extra that installs it."""
+    kind = _recognise(path)[1]
+    return {"parquet": {"pyarrow": "parquet"}, "npy": {}, "npz": {}}.get(kind, {"PIL": "images"})
+
+
+def _recognise(path: str | os.PathLike[str], **arguments: str | None) -> tuple[Path, str]:
+    """Return the path and the kind of data there; refuse arguments that it has no use for."""
+    source = existing_path(path)
+    kind = "folder" if source.is_dir() else _KINDS.get(source.suffix.lower())
+    if kind is None:
+        raise DataError(
+            f"{source} is of no known kind: must be a folder of images, or a file ending in "
+            f"{' '.join(_KINDS)}"
+        )
+    for name, value in arguments.items():
+        if value is not None and kind not in _ARGUMENTS[name]:
+            kinds = ", ".join(_ARGUMENTS[name])
+            raise ValueError(f"{name}={value!r} is for {kinds}; {source} is of the kind {kind}")
+    return source, kind

@@ -1,0 +1,101 @@
+"""Parquet files with a column of embeddings and a column of labels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade._extras import require_extra
+from hashcade.data.files import existing_path, one_line
+from hashcade.data.items import Items, LabelledItems, checked_items
+from hashcade.errors import DataError
+
+_BATCH_ROWS = 65536
+
+
+def load_parquet(
+    path: str | os.PathLike[str], *, items: str = "embedding", labels: str = "label"
+) -> LabelledItems:
+    """Load embeddings and labels from the columns ``items`` and ``labels`` of a Parquet file.
+
+    An embedding is a list of numbers, in all rows of one length; a label is an integer or a
+    string. Needs the extra ``parquet``, and memory for the result and one batch of rows.
+    """
+    file = existing_path(path)
+    vectors, values = _read(file, items, labels)
+    return LabelledItems.from_arrays(vectors, values, source=str(file))
+
+
+def load_parquet_items(file: Path, items: str = "embedding") -> Items:
+    """Load embeddings alone."""
+    return Items(checked_items(_read(file, items, None)[0], str(file)), source=str(file))
+
+
+def parquet_has_labels(file: Path) -> bool:
+    """Whether a Parquet file has the column ``label``."""
+    with _open(file) as parquet:
+        return "label" in parquet.schema_arrow.names
+
+
+@contextmanager
+def _open(file: Path) -> Iterator[Any]:
+    """Open a Parquet file; damage is a ``DataError``."""
+    parquet: Any = require_extra("pyarrow.parquet", "parquet")
+    arrow: Any = require_extra("pyarrow", "parquet")
+    try:
+        with parquet.ParquetFile(file) as opened:
+            yield opened
+    except (arrow.ArrowException, OSError) as error:
+        raise DataError(f"{file} is damaged, or not Parquet {one_line(error)}") from None
+
+
+def _read(
+    file: Path, items: str, labels: str | None
+) -> tuple[npt.NDArray[np.float32], list[object]]:
+    """Read embeddings, and the labels if their column is named."""
+    columns = {"items": items} | ({} if labels is None else {"labels": labels})
+    vectors = np.empty((0, 0), np.float32)
+    values: list[object] = []
+    start = 0
+    with _open(file) as parquet:
+        _check_columns(parquet.schema_arrow, columns, file)
+        for batch in parquet.iter_batches(_BATCH_ROWS, columns=list(columns.values())):
+            column = batch.column(items)
+            lengths = column.value_lengths().fill_null(0).to_numpy()
+            if start == 0:
+                vectors = np.empty((parquet.metadata.num_rows, lengths[0]), np.float32)
+            dim = vectors.shape[1]
+            wrong = np.flatnonzero(lengths != dim)
+            if len(wrong):
+                raise DataError(
+                    f"{file}: {items} has {lengths[wrong[0]]} numbers in row {start + wrong[0]}, "
+                    f"{dim} in row 0"
+                )
+            numbers = column.flatten().to_numpy(zero_copy_only=False)  # NaN for a missing one
+            with np.errstate(over="ignore"):  # beyond float32: reported as infinite
+                vectors[start : start + len(column)] = numbers.reshape(len(column), dim)
+            if labels is not None:
+                values += batch.column(labels).to_pylist()
+            start += len(column)
+    return vectors, values
+
+
+def _check_columns(schema: Any, columns: dict[str, str], file: Path) -> None:
+    """Check that the columns exist, and that one holds lists of numbers."""
+    for argument, name in columns.items():
+        if schema.names.count(name) != 1:
+            raise DataError(
+                f"{file} has the columns {', '.join(schema.names)}; looked for {name}",
+                hint=f"name another with {argument}= (--{argument})",
+            )
+    types: Any = require_extra("pyarrow.types", "parquet")
+    kind = schema.field(columns["items"]).type
+    is_list = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
+    if not is_list or not (types.is_floating(kind.value_type) or types.is_integer(kind.value_type)):
+        raise DataError(f"{file}: {columns['items']} has type {kind}, must be a list of numbers")
