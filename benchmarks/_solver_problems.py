@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
+from _paper_network import PaperNetwork
 from _score_sets import ScoreSet
 from _solver_results import PENALTIES, Cell
 
 from hashcade import code_energy, solve_level
-from hashcade.codes._reference import PaperNetwork
 
 GRID_CLASSES = (64, 128, 256, 512)
 GRID_WIDTHS = (16, 32, 64, 128)

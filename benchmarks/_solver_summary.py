@@ -1,4 +1,4 @@
-"""The solver benchmark beside its targets, from a stored run. Nothing is measured here."""
+"""The solver benchmark with its targets, from a stored run. Nothing is measured here."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def summary(run: Run) -> list[Line]:
             run.first_call_seconds < FIRST_CALL,
         ),
         Line(
-            "the same with `from hashcade import solve_level`",
+            "the same including `from hashcade import solve_level",
             f"{run.first_call_with_imports_seconds:.2f} s",
         ),
         Line(

@@ -1,13 +1,13 @@
 """End to end, as a user would choose: ``make bench-end-to-end`` writes docs/results/end-to-end.
 
-Queries a second against label precision@10, one thread, in one interleaved run. The database are
-the base embeddings of the training items of Cifar-100, the queries those of all test items.
-Everybody is given the query's embedding; whatever else a method needs is counted. Ours+ needs
+Queries per second against label precision@10, one thread, in one interleaved run. The database are
+the base embeddings of the training items of Cifar-100, the queries those of all test items. Every
+method is given the query's embedding; the time for anything else it needs is counted. Ours+ needs
 slot scores, and there are two ways to them:
 
 - ``Ours+``: the hash network of the results page, from the same features that the base network
   takes to the embedding (its copy below, and its head);
-- ``Ours+ on embeddings``: a small head on the embedding itself, for those who have nothing else.
+- ``Ours+ on embeddings``: a small head on the embedding itself, for users who only have embeddings.
 
     python benchmarks/end_to_end.py                    # needs the rows of `make reproduce-transfer`
     python benchmarks/end_to_end.py --preset smoke     # to see that it runs
@@ -32,7 +32,9 @@ from _timing import machine, versions
 from threadpoolctl import threadpool_limits
 
 from hashcade import Hasher, HashIndex
-from hashcade.reproduce._run import Experiment
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from experiments.run import Experiment
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -53,13 +55,14 @@ def add_ours(
     vectors: np.ndarray, queries: np.ndarray,
 ) -> None:  # fmt: skip
     """Searches over n_probe; the time of the hash network is part of each."""
-    index = HashIndex.build(hasher.transform(train), vectors, shape=hasher.shape_)
+    index = HashIndex.build(hasher.encode(train).bucket_ids, vectors, shape=hasher.shape_)
+
+    def search(n_probe: int) -> np.ndarray:
+        where = hasher.encode(test).where_to_look(n_probe)
+        return index.search(queries, n_neighbors=N_NEIGHBORS, threads=1, **where).ids
+
     for n_probe in PROBES:
-        searches[name, f"n_probe={n_probe}"] = lambda p=n_probe: (
-            index.search(
-                queries, scores=hasher.scores(test), n_probe=p, n_neighbors=N_NEIGHBORS, threads=1
-            ).ids
-        )
+        searches[name, f"n_probe={n_probe}"] = lambda p=n_probe: search(p)
 
 
 def small_head(train: np.ndarray, labels: np.ndarray, *, steps: int | None) -> Hasher:
@@ -80,7 +83,7 @@ def add_faiss(
     flat = faiss.IndexFlatL2(dim)
     flat.add(vectors)
     searches["faiss flat", ""] = lambda: flat.search(queries, N_NEIGHBORS)[1]
-    kept: list[Any] = [flat]
+    alive: list[Any] = [flat]
     for n_lists in (64, 128, 256, 512):
         if 4 * n_lists > len(vectors):
             continue
@@ -88,7 +91,7 @@ def add_faiss(
         ivf = faiss.IndexIVFFlat(quantizer, dim, n_lists)
         ivf.train(vectors)
         ivf.add(vectors)
-        kept += [quantizer, ivf]
+        alive += [quantizer, ivf]
 
         def search_ivf(n_probe: int, ivf: Any = ivf) -> np.ndarray:
             ivf.nprobe = n_probe
@@ -100,7 +103,7 @@ def add_faiss(
     hnsw = faiss.IndexHNSWFlat(dim, 16)
     hnsw.hnsw.efConstruction = 200
     hnsw.add(vectors)
-    kept.append(hnsw)
+    alive.append(hnsw)
 
     def search_hnsw(ef: int) -> np.ndarray:
         hnsw.hnsw.efSearch = ef
@@ -108,7 +111,7 @@ def add_faiss(
 
     for ef in (10, 20, 40, 80):
         searches["faiss HNSW", f"ef={ef}"] = lambda ef=ef: search_hnsw(ef)
-    return kept
+    return alive
 
 
 def add_graphs(
@@ -201,15 +204,16 @@ def write(results: dict[str, Any], out: Path) -> None:
     free = [p for p in points if is_ours(p) and beaten_by(p, points) is None]
     names = "; ".join(f"{p['method']} {p['setting']}" for p in free) or "none"
     lines = [
-        "# End to end: queries a second with the hash network's time, against precision",
+        "# End to end: queries per second, including the hash network, against precision",
         "",
-        f"Made by `{results['command']}`. {results['about']}",
+        f"Written by `{results['command']}`. {results['about']}",
         "",
-        "![Queries a second against label precision@10](end-to-end.png)",
+        "![Queries per second against label precision@10](end-to-end.png)",
         "",
-        f"Points of ours that no peer dominates (as precise and as fast): {names}.",
+        "Settings of hashcade that no other index dominates (at least as precise and as fast): "
+        f"{names}.",
         "",
-        "| method | setting | precision@10 | µs a query | queries/s | dominated by |",
+        "| method | setting | precision@10 | µs per query | queries/s | dominated by |",
         "|---|---|---:|---:|---:|---|",
     ]
     for p in sorted(points, key=lambda p: (not is_ours(p), p["method"], p["us"])):
@@ -218,7 +222,7 @@ def write(results: dict[str, Any], out: Path) -> None:
         mark = "**" if is_ours(p) else ""
         lines.append(
             f"| {mark}{p['method']}{mark} | {p['setting']} | {p['precision']:.4f} | {p['us']:.1f} "
-            f"| {1e6 / p['us']:,.0f} | {by or ('nobody' if is_ours(p) else '')} |"
+            f"| {1e6 / p['us']:,.0f} | {by or ('none' if is_ours(p) else '')} |"
         )
     (out / "end-to-end.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -233,7 +237,7 @@ def draw(points: list[dict[str, Any]], path: Path) -> None:
         ours = method.startswith("Ours")
         axes.plot(*zip(*line, strict=True), marker="*" if ours else "o", label=method,
                   markersize=10 if ours else 4, linewidth=2 if ours else 1)  # fmt: skip
-    axes.set(xlabel="label precision@10", ylabel="queries a second, one thread", yscale="log")
+    axes.set(xlabel="label precision@10", ylabel="queries per second, one thread", yscale="log")
     axes.grid(visible=True, which="both", alpha=0.25)
     axes.legend(fontsize=7)
     figure.savefig(path, dpi=120)
@@ -245,7 +249,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, help="of the small head, to see that it runs")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--work", type=Path, help="as for hashcade reproduce")
+    parser.add_argument("--work", type=Path, help="as for python -m experiments")
     options = parser.parse_args()
     data = Path(os.environ.get("HASHCADE_DATA", ROOT.parent / "shared" / "data"))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hashcade"
@@ -262,18 +266,18 @@ def main() -> int:
     head = small_head(vectors, base.train_labels, steps=options.steps)
     add_ours(searches, "Ours+ on embeddings", head, vectors, queries, *arguments)
     say("building the peers")
-    kept = add_faiss(searches, *arguments)
+    alive = add_faiss(searches, *arguments)
     add_graphs(searches, *arguments)
     points = measure(searches, base.train_labels, base.test_labels, options.rounds)
-    del kept
-    here = machine()
+    del alive
+    hardware = machine()
     packages = versions("hashcade", "faiss-cpu", "usearch", "torch")
     about = (
-        f"{running.world.name}, {len(vectors):,} × {vectors.shape[1]} base embeddings (preset "
+        f"{running.dataset.name}, {len(vectors):,} × {vectors.shape[1]} base embeddings (preset "
         f"{options.preset}, npairs), {len(queries):,} queries in one batch, one thread, median of "
-        f"{options.rounds} rounds. {here['cpu']}; "
+        f"{options.rounds} rounds. {hardware['cpu']}; "
         + ", ".join(f"{name} {value}" for name, value in packages.items())
-        + f". {running.world.note}"
+        + f". {running.dataset.note}"
     )
     command = "python benchmarks/end_to_end.py" + (
         "" if options.preset == "transfer" else f" --preset {options.preset}"

@@ -13,12 +13,23 @@ from typing import Any
 import numba
 from numba.core import event
 
-__all__ = ["compilation_seconds", "kernel"]
+__all__ = ["compilation_seconds", "inner_kernel", "kernel"]
 
 
 def kernel(**options: Any) -> Any:
     """``numba.njit`` with a cache on disk, and without the GIL."""
     return numba.njit(**{"cache": True, "nogil": True, **options})
+
+
+def inner_kernel(**options: Any) -> Any:
+    """``kernel`` for a function that only kernels call: no entry from Python, so less to compile.
+
+    It is cached as a part of its callers. numba does not see that a cached kernel has changed
+    where the change is in another file: touch the caller's file as well.
+    """
+    return kernel(
+        cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy", **options
+    )
 
 
 class _Announce(event.Listener):

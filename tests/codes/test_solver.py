@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hashcade import code_energy, solve_level
-from hashcade.codes._reference import PaperNetwork
+from tests.codes.oracles import PaperNetwork
 
 
 def brute_force_energy(scores, **problem):

@@ -4,18 +4,30 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
 
 from hashcade import code_energy, solve_level
-from hashcade.codes._flow import optimal_codes
-from hashcade.codes._groups import arrange_groups
-from hashcade.codes._prices import (
-    _rank_slot,
-    _rank_slot_roughly,
-    _sell,
-    _unpack,
-    estimate_prices,
-)
-from hashcade.codes._solve import scratch_for
+from hashcade.codes import prices, ranking
+from hashcade.codes.flow import optimal_codes
+from hashcade.codes.groups import arrange_groups
+from hashcade.codes.prices import estimate_prices
+from hashcade.codes.solve import scratch_for
+
+
+def compiled(inner):
+    """An entry from Python into a kernel that only kernels call."""
+
+    @njit
+    def call(*arguments):
+        return inner(*arguments)
+
+    return call
+
+
+_rank_slot = compiled(ranking.rank_slot)
+_rank_slot_roughly = compiled(ranking.rank_slot_roughly)
+_sell = compiled(prices._sell)
+_unpack = compiled(ranking.unpack)
 
 
 def net_values(scores, order, group_start, slot_price, pair_price):
@@ -52,9 +64,8 @@ def test_any_prices_lead_to_the_same_energy(seed, spread):
     pair_price[0] = -np.inf
     net = net_values(scores, order, group_start, slot_price, pair_price)
     choice = np.ascontiguousarray(np.argsort(-net, axis=1, kind="stable")[:, : sparsity + 1])
-    prices = (slot_price.copy(), pair_price.copy())
     scratch = scratch_for(*scores.shape, sparsity)
-    codes, _ = optimal_codes(*market, *prices, choice, *scratch)
+    codes, _ = optimal_codes(*market, slot_price.copy(), pair_price.copy(), choice, *scratch)
     problem = {
         "sibling_groups": groups,
         "sibling_penalty": sibling_step / 2,

@@ -1,13 +1,14 @@
 """Exhaustive search by matrix products gives exactly what measuring every pair gives."""
 
-import naive
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hashcade import CodeShape, HashIndex
-from hashcade.evaluate import _exact, exact_search
+from hashcade.evaluate import exact as module
+from hashcade.evaluate import exact_search
+from tests.evaluate import oracles
 
 
 def index_search(queries, items, k, same_set):
@@ -25,7 +26,7 @@ def test_small_cases_with_many_ties(seed, same_set, k):
     found = exact_search(queries, items, n_neighbors=k, same_set=same_set)
     for q, query in enumerate(queries):
         rows = [i for i in range(len(items)) if not (same_set and i == q)]
-        assert found.ids[q].tolist() == naive.nearest(query, items, rows, k)
+        assert found.ids[q].tolist() == oracles.nearest(query, items, rows, k)
     assert (found.candidates == len(items) - same_set).all()
     assert np.isinf(found.distances[found.ids < 0]).all()
 
@@ -33,8 +34,8 @@ def test_small_cases_with_many_ties(seed, same_set, k):
 @pytest.mark.parametrize("same_set", [False, True])
 @pytest.mark.parametrize("offset", [0.0, 1000.0])  # far from the origin products lose everything
 def test_equals_the_index_bit_for_bit(monkeypatch, same_set, offset):
-    monkeypatch.setattr(_exact, "_PRODUCTS", 1 << 16)  # several chunks
-    monkeypatch.setattr(_exact, "_PAIRS", 500)
+    monkeypatch.setattr(module, "_PRODUCTS", 1 << 16)  # several chunks
+    monkeypatch.setattr(module, "_PAIRS", 500)
     rng = np.random.default_rng(1)
     items = (rng.normal(size=(3000, 24)) + offset).astype(np.float32)
     items[100:200] = items[:100]  # doubles

@@ -1,8 +1,7 @@
-"""Figures of results: by hand, by double loops, and by scikit-learn."""
+"""Metrics of results: by hand, by double loops, and by scikit-learn."""
 
 import math
 
-import naive
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,6 +16,7 @@ from hashcade.evaluate import (
     recall_at,
     speedup_factor,
 )
+from tests.evaluate import oracles
 
 
 @st.composite
@@ -78,44 +78,44 @@ def test_nmi_by_hand():
 
 
 def test_per_class_by_hand():
-    figures = per_class([[0, 1], [2, -1], [0, 2]], [4, 2, 6], [5, 9, 5], [5, 7, 9])
-    assert figures.labels.tolist() == [5, 9]  # nobody asked for 7
-    assert figures.n_queries.tolist() == [2, 1]
-    assert figures.n_items.tolist() == [1, 1]
-    assert figures.precision.tolist() == [50.0, 50.0]
-    assert figures.candidates.tolist() == [5.0, 2.0]
-    assert set(figures.to_dict()) == {"labels", "n_queries", "n_items", "precision", "candidates"}
+    metrics = per_class([[0, 1], [2, -1], [0, 2]], [4, 2, 6], [5, 9, 5], [5, 7, 9])
+    assert metrics.labels.tolist() == [5, 9]  # nobody asked for 7
+    assert metrics.n_queries.tolist() == [2, 1]
+    assert metrics.n_items.tolist() == [1, 1]
+    assert metrics.precision.tolist() == [50.0, 50.0]
+    assert metrics.candidates.tolist() == [5.0, 2.0]
+    assert set(metrics.to_dict()) == {"labels", "n_queries", "n_items", "precision", "candidates"}
 
 
 # -- by double loops ----------------------------------------------------------------------------
 
 
 @given(results(), st.data())
-def test_figures_agree_with_double_loops(case, data):
+def test_metrics_agree_with_double_loops(case, data):
     ids, queries, items = case
     k = data.draw(st.integers(1, len(ids[0])))
     assert precision_at(ids, queries, items, n_neighbors=k) == pytest.approx(
-        naive.precision(ids, queries, items, k)
+        oracles.precision(ids, queries, items, k)
     )
     assert mean_average_precision(ids, queries, items, n_neighbors=k) == pytest.approx(
-        naive.average_precision(ids, queries, items, k, same_set=False)
+        oracles.average_precision(ids, queries, items, k, same_set=False)
     )
     truth = [row[::-1] for row in ids]
     truth[0] = list(range(len(ids[0])))
-    assert recall_at(ids, truth, n_neighbors=k) == pytest.approx(naive.recall(ids, truth, k))
+    assert recall_at(ids, truth, n_neighbors=k) == pytest.approx(oracles.recall(ids, truth, k))
 
 
 @given(results())
 def test_classes_add_up_to_the_whole(case):
     ids, queries, items = case
     candidates = np.arange(len(ids))
-    figures = per_class(ids, candidates, queries, items)
-    share = figures.n_queries / len(ids)
-    assert (share * figures.precision).sum() == pytest.approx(precision_at(ids, queries, items))
-    assert (share * figures.candidates).sum() == pytest.approx(candidates.mean())
-    for label, precision in zip(figures.labels, figures.precision, strict=True):
+    metrics = per_class(ids, candidates, queries, items)
+    share = metrics.n_queries / len(ids)
+    assert (share * metrics.precision).sum() == pytest.approx(precision_at(ids, queries, items))
+    assert (share * metrics.candidates).sum() == pytest.approx(candidates.mean())
+    for label, precision in zip(metrics.labels, metrics.precision, strict=True):
         rows = [q for q, name in enumerate(queries) if name == label]
-        alone = naive.precision([ids[q] for q in rows], [label] * len(rows), items, len(ids[0]))
+        alone = oracles.precision([ids[q] for q in rows], [label] * len(rows), items, len(ids[0]))
         assert precision == pytest.approx(alone)
 
 
@@ -123,7 +123,7 @@ def test_classes_add_up_to_the_whole(case):
 def test_nmi_agrees_with_scikit_learn_and_the_definition(pairs):
     buckets, labels = [b for b, _ in pairs], [c for _, c in pairs]
     ours = bucket_nmi(buckets, labels)
-    assert ours == pytest.approx(naive.nmi(buckets, labels), abs=1e-6)
+    assert ours == pytest.approx(oracles.nmi(buckets, labels), abs=1e-6)
     theirs = normalized_mutual_info_score(labels, buckets, average_method="arithmetic")
     if len(set(buckets)) > 1 or len(set(labels)) > 1:
         assert ours == pytest.approx(100 * theirs, abs=1e-6)

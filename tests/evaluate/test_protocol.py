@@ -3,15 +3,21 @@
 import dataclasses
 import json
 
-import naive
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hashcade import CodeShape
-from hashcade.evaluate import _protocol as module
-from hashcade.evaluate import evaluate_hasher, evaluate_paper, evaluate_search
+from hashcade.evaluate import (
+    evaluate_hasher,
+    evaluate_index,
+    evaluate_paper,
+    evaluate_search,
+    protocol,
+)
+from hashcade.index import Encoded, HashIndex
+from tests.evaluate import oracles
 
 
 def world(seed, width, depth, sparsity, same_set):
@@ -39,11 +45,11 @@ def world(seed, width, depth, sparsity, same_set):
     size=st.sampled_from([(1, 1), (2, 1), (5, 1), (3, 2), (2, 3)]),
     sparsity=st.integers(1, 3),
     same_set=st.booleans(),
-    protocol=st.sampled_from(["paper", "plain"]),
+    name=st.sampled_from(["paper", "plain"]),
     fill=st.sampled_from([None, "path", "sum", "none"]),
-    n_probe=st.sampled_from([None, 1, 2, 50]),
+    n_probe=st.sampled_from([1, 2, 50]),
 )
-def test_agrees_with_the_slow_version(seed, size, sparsity, same_set, protocol, fill, n_probe):
+def test_agrees_with_the_slow_version(seed, size, sparsity, same_set, name, fill, n_probe):
     width, depth = size
     sparsity = min(sparsity, width)
     shape, scores, queries, wanted, buckets, items, labels = world(
@@ -52,28 +58,28 @@ def test_agrees_with_the_slow_version(seed, size, sparsity, same_set, protocol, 
     numbers = (1, 3, 5)
     ours = evaluate_search(
         queries, wanted, items, labels, item_bucket_ids=buckets, shape=shape, query_scores=scores,
-        n_neighbors=numbers, same_set=same_set, protocol=protocol, fill=fill, n_probe=n_probe,
+        n_neighbors=numbers, same_set=same_set, protocol=name, fill=fill, n_probe=n_probe,
         recall=True,
     )  # fmt: skip
-    speedup, precision, results = naive.protocol(
+    speedup, precision, results = oracles.protocol(
         scores.tolist(), queries, wanted, buckets.tolist(), items, labels, shape=shape,
         numbers=numbers, same_set=same_set, n_probe=n_probe,
-        fill=fill or {"paper": "path", "plain": "none"}[protocol],
+        fill=fill or {"paper": "path", "plain": "none"}[name],
     )  # fmt: skip
     assert ours.speedup == pytest.approx(speedup)
     assert ours.precision == pytest.approx(precision)
     for k in numbers:
         exact = [
-            naive.nearest(
+            oracles.nearest(
                 query, items, [i for i in range(len(items)) if not same_set or i != at], k
             )
             for at, query in enumerate(queries)
         ]
-        assert ours.recall[k] == pytest.approx(naive.recall(results[k], exact, k))
+        assert ours.recall[k] == pytest.approx(oracles.recall(results[k], exact, k))
     assert ours.mean_average_precision == pytest.approx(
-        naive.average_precision(results[5], wanted, labels, 5, same_set)
+        oracles.average_precision(results[5], wanted, labels, 5, same_set)
     )
-    assert ours.nmi == pytest.approx(naive.nmi(buckets[:, 0].tolist(), labels.tolist()), abs=1e-6)
+    assert ours.nmi == pytest.approx(oracles.nmi(buckets[:, 0].tolist(), labels.tolist()), abs=1e-6)
     assert ours.n_items == len(items) - same_set
     assert ours.n_occupied == len(np.unique(buckets))
 
@@ -126,8 +132,8 @@ def test_parts_of_the_queries_give_the_same(monkeypatch):
         whole = evaluate_search(queries, wanted, items, labels, same_set=True, **settings)
         with monkeypatch.context() as patch:
             patch.setattr(
-                module,
-                "query_chunks",
+                protocol,
+                "_chunks",
                 lambda n, _: [slice(i, min(i + 2, n)) for i in range(0, n, 2)],
             )
             parts = evaluate_search(queries, wanted, items, labels, same_set=True, **settings)
@@ -142,17 +148,23 @@ class Sign:
 
     shape_ = CodeShape(width=2, depth=1)
 
-    def transform(self, X):
-        return (np.asarray(X)[:, :1] > 0).astype(np.int64)
-
-    def embed(self, X):
-        return np.asarray(X, dtype=np.float32)
+    def encode(self, X):
+        vectors = np.asarray(X, dtype=np.float32)
+        return Encoded(vectors, (vectors[:, :1] > 0).astype(np.int64), None, by_path=True)
 
 
 class ScoredSign(Sign):
-    def scores(self, X):
-        first = np.asarray(X)[:, :1]
-        return np.concatenate([-first, first], axis=1)[:, None].astype(np.float32)
+    by_path = True
+
+    def encode(self, X):
+        encoded = super().encode(X)
+        first = encoded.vectors[:, :1]
+        scores = np.concatenate([-first, first], axis=1)[:, None]
+        return dataclasses.replace(encoded, scores=scores, by_path=self.by_path)
+
+
+class CodeBookSign(ScoredSign):
+    by_path = False
 
 
 ITEMS = np.array([[-2.0], [-1.0], [1.0], [2.0], [3.0]])
@@ -185,14 +197,69 @@ def test_vectors_for_reranking_may_come_from_elsewhere():
     assert again.precision == {1: 100.0}  # everyone finds itself
 
 
-def test_code_book_hashers_probe_by_sums():
-    class CodeBook(ScoredSign):
-        assignment = "codebook"
-
-    ours = evaluate_hasher(CodeBook(), ITEMS, LABELS, n_neighbors=1)
+def test_code_book_hashers_fill_by_sums():
+    ours = evaluate_hasher(CodeBookSign(), ITEMS, LABELS, n_neighbors=1)
     assert (ours.fill, ours.n_probe) == ("sum", 1)
-    assert evaluate_hasher(CodeBook(), ITEMS, LABELS, protocol="plain").fill == "none"
-    assert evaluate_hasher(CodeBook(), ITEMS, LABELS, n_probe=2).n_probe == 2
+    assert evaluate_hasher(CodeBookSign(), ITEMS, LABELS, protocol="plain").fill == "none"
+    assert evaluate_hasher(CodeBookSign(), ITEMS, LABELS, n_probe=2).n_probe == 2
+    assert evaluate_hasher(ScoredSign(), ITEMS, LABELS).fill == "path"
+
+
+@pytest.mark.parametrize("hasher", [Sign(), ScoredSign(), CodeBookSign()])
+def test_large_sets_are_encoded_part_by_part(monkeypatch, hasher):
+    whole = evaluate_hasher(hasher, ITEMS, LABELS, n_neighbors=(1, 3))
+    monkeypatch.setattr(protocol, "_SCORES", 1)
+    monkeypatch.setattr(
+        protocol, "_chunks", lambda n, _: [slice(i, min(i + 2, n)) for i in range(0, n, 2)]
+    )
+    parts = evaluate_hasher(hasher, ITEMS, LABELS, n_neighbors=(1, 3))
+    assert (parts.speedup, parts.precision) == (whole.speedup, whole.precision)
+
+
+# -- an index --------------------------------------------------------------------------------------
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    size=st.sampled_from([(1, 1), (5, 1), (3, 2)]),
+    same_set=st.booleans(),
+    n_probe=st.sampled_from([1, 2]),
+)
+def test_an_index_gives_what_its_arrays_give(seed, size, same_set, n_probe):
+    shape, scores, queries, wanted, buckets, items, labels = world(seed, *size, 1, same_set)
+    settings = {"n_neighbors": (1, 3, 5), "n_probe": n_probe, "recall": True}
+    expected = evaluate_search(
+        queries, wanted, items, labels, item_bucket_ids=buckets, shape=shape, query_scores=scores,
+        same_set=same_set, **settings,
+    )  # fmt: skip
+    names = 7 + 3 * np.arange(len(items))
+    half = len(items) // 2
+    index = HashIndex.build(buckets[:half], items[:half], names[:half], labels[:half], shape=shape)
+    index.add(buckets[half:], items[half:], names[half:], labels[half:])
+    encoded = Encoded(queries, shape.scores_to_bucket_ids(scores), scores, by_path=True)
+    ours = evaluate_index(index, encoded, wanted, exclude=names if same_set else None, **settings)
+    theirs = {**expected.to_dict(classes=True)}
+    for timed in ("seconds", "milliseconds_per_query"):
+        theirs.pop(timed)
+    assert {key: ours.to_dict(classes=True)[key] for key in theirs} == theirs
+
+
+def test_items_of_an_index_may_have_labels_of_any_kind_or_none():
+    shape = CodeShape(width=2, depth=1)
+    index = HashIndex.build([0, 0, 1], [[0.0], [1.0], [2.0]], [5, 7, 9], shape=shape)
+    encoded = Encoded(np.zeros((1, 1), np.float32), np.zeros((1, 1), int), None, by_path=False)
+    names = {5: "cat", 7: "dog", 9: "cat"}
+    ours = evaluate_index(index, encoded, ["cat"], lambda ids: [names[i] for i in ids],
+                          n_neighbors=(1, 2, 3))  # fmt: skip
+    assert ours.precision == {1: 100.0, 2: 50.0, 3: pytest.approx(200 / 3)}
+    assert ours.classes[1].labels.tolist() == ["cat"]
+    some = evaluate_index(index, encoded, [4], lambda ids: [4, -1, 4], n_neighbors=2)
+    assert (some.precision, some.nmi) == ({2: 50.0}, pytest.approx(0.0))
+    with pytest.raises(ValueError, match="no item of the index has a label") as caught:
+        evaluate_index(index, encoded, [0], lambda ids: [-1] * len(ids))
+    assert caught.value.hint
+    with pytest.raises(ValueError, match="exclude must be the ids of 1 items of the index"):
+        evaluate_index(index, encoded, [0], lambda ids: [0] * len(ids), exclude=[8])
 
 
 def test_result_is_frozen_and_can_be_written_as_json():
@@ -209,7 +276,6 @@ def test_result_is_frozen_and_can_be_written_as_json():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"query_bucket_ids": [0]}, "got both"),
         ({"query_scores": None}, "got neither"),
         ({"protocol": "own"}, "protocol='own' must be one of 'paper', 'plain'"),
         ({"fill": "all"}, "fill='all' must be one of 'path', 'sum', 'none'"),
@@ -218,7 +284,10 @@ def test_result_is_frozen_and_can_be_written_as_json():
         ({"n_probe": 0}, "n_probe=0 must be >= 1"),
         ({"same_set": True}, "1 queries, 2 items: must be equal"),
         ({"query_scores": np.zeros((2, 1, 2))}, "query_scores has 2 rows, query_vectors has 1"),
-        ({"query_scores": None, "query_bucket_ids": [0], "n_probe": 2}, "n_probe=2 needs scores"),
+        (
+            {"query_scores": None, "query_bucket_ids": [0], "n_probe": 2},
+            "n_probe=2 needs slot scores",
+        ),
         ({"query_scores": None, "query_bucket_ids": [0], "fill": "sum"}, "fill='sum' needs scores"),
         ({"shape": (2, 1)}, "must be a CodeShape"),
         ({"item_bucket_ids": [0, 2]}, "outside 0..1"),
@@ -239,5 +308,5 @@ def test_items_and_their_labels_belong_together():
         evaluate_hasher(Sign(), ITEMS, LABELS, ITEMS)
     with pytest.raises(ValueError, match="items must be given as well"):
         evaluate_hasher(Sign(), ITEMS, LABELS, None, LABELS)
-    with pytest.raises(ValueError, match="query_vectors has 1 rows, queries has 5"):
+    with pytest.raises(ValueError, match="query_vectors has 1 rows, must have 5"):
         evaluate_hasher(Sign(), ITEMS, LABELS, query_vectors=[[1.0]])

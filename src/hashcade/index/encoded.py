@@ -19,19 +19,24 @@ class Encoded:
         What candidates are ranked by.
     bucket_ids : int64[n, sparsity]
         The buckets of each item, best first.
-    scores : float32[n, depth, width]
-        Slot scores.
+    scores : float32[n, depth, width] or None
+        Slot scores; None for a method that has none, whose queries never leave their buckets.
     by_path : bool
         Whether the buckets are those of the best slots, as in the paper, and not of a code book.
     """
 
     vectors: npt.NDArray[np.float32]
     bucket_ids: npt.NDArray[np.int64]
-    scores: npt.NDArray[np.float32]
+    scores: npt.NDArray[np.float32] | None
     by_path: bool
 
     def __len__(self) -> int:
         return len(self.vectors)
+
+    def __getitem__(self, rows: slice | npt.NDArray[Any]) -> Encoded:
+        """Some of the items."""
+        scores = None if self.scores is None else self.scores[rows]
+        return Encoded(self.vectors[rows], self.bucket_ids[rows], scores, self.by_path)
 
     def where_to_look(self, n_probe: int = 1) -> dict[str, Any]:
         """Where a query looks, as arguments for :meth:`HashIndex.search`.
@@ -40,6 +45,10 @@ class Encoded:
         with the largest sums of slot scores. A path is found from the scores alone, which also say
         how to go on; the buckets of a code book are not those of the best slots, so they are named.
         """
+        if n_probe > 1 and self.scores is None:
+            raise ValueError(f"n_probe={n_probe} needs slot scores, this method has none")
         if n_probe > 1:
             return {"scores": self.scores, "n_probe": n_probe}
-        return {"scores": self.scores} if self.by_path else {"bucket_ids": self.bucket_ids}
+        if self.by_path and self.scores is not None:
+            return {"scores": self.scores}
+        return {"bucket_ids": self.bucket_ids}

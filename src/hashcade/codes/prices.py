@@ -1,8 +1,8 @@
-"""First half of the solver: good slot prices, as a market would find them.
+"""First half of the solver: an estimate of the slot prices that clear the market.
 
-Kernel only: arrays in, arrays out, numba. `_solve.py` says what is solved, `_flow.py` makes it
-exact. Nothing here decides correctness: whatever prices come out, the second half ends at an
-optimum. Good prices only leave it little to do (a few per cent of the units, typically).
+`solve.py` says what is solved, `flow.py` makes it exact. Nothing here decides correctness:
+whatever prices come out, the second half ends at an optimum. Good prices only leave it little to
+do (a few per cent of the units, typically).
 
 The market
 ----------
@@ -13,7 +13,7 @@ Classes buy, slots sell. A class of group h pays for slot q
 and buys its `sparsity` best slots by net value, score minus price. Slot q sells its (Y+1)-th
 unit for no less than ``collision_step * Y`` (the cost of one more collision, 2·beta·Y), and the
 (y+1)-th unit within one group for ``sibling_step * y`` (2·alpha·y) on top. At an optimum of
-equation 5 there are prices at which everybody gets what he wants; that is the dual problem.
+equation 5 there are prices that clear the market: the solution of the dual problem.
 
 Prices are improved in two ways. A *correction* counts the buyers everywhere and moves all prices at
 once, by the slope at which buyers are expected to leave: crude, and vectorised throughout. A
@@ -29,12 +29,15 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from hashcade._kernels import inner_kernel, kernel
+from hashcade.codes.ranking import move_in_list, rank_slot, rank_slot_roughly, unpack
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _INF = np.inf
+_ZERO = np.int64(0)  # not a literal: helpers that take it are compiled for one type
 _MAX_WIDENINGS = 3
 _BISECTIONS = 14
 _FEW = 24
@@ -42,7 +45,7 @@ _PADDING = 8
 _CALM = 0.4  # all prices move at once, and what one gains another loses: by less each time
 
 
-@njit(cache=True)
+@kernel(error_model="numpy")
 def estimate_prices(
     scores: Floats,  # (n_classes, width)
     sparsity: int,  # < width
@@ -75,8 +78,10 @@ def estimate_prices(
         group[group_start[h] : group_start[h + 1]] = h
 
     # ---- Opening prices: level, so that the slots together sell exactly what is bought
-    slot_price = np.full(width, _level(n_classes * sparsity, width, collision_step))
-    pair_price = np.full((n_groups, width), -_INF)
+    slot_price = np.empty(width)
+    slot_price[:] = _level(n_classes * sparsity, width, collision_step)
+    pair_price = np.empty((n_groups, width))
+    pair_price[:] = -_INF
     raised = np.empty((width, n_groups), np.int64)  # groups that pay more than the slot's price
     n_raised = np.zeros(width, np.int64)
     for h in range(1, n_groups):
@@ -89,9 +94,9 @@ def estimate_prices(
                 n_raised[q] += 1
 
     # ---- What each class would buy, and one slot more: ranked lists, kept through all visits
-    n_kept = sparsity + 1
-    value = np.empty((n_kept, n_classes))  # net values, best first
-    choice = np.empty((n_kept, n_classes), np.int64)  # their slots
+    n_ranked = sparsity + 1
+    value = np.empty((n_ranked, n_classes))  # net values, best first
+    choice = np.empty((n_ranked, n_classes), np.int64)  # their slots
     last_bought = value[sparsity - 1]
     next_best = value[sparsity]
     net = np.empty(n_classes)
@@ -105,8 +110,8 @@ def estimate_prices(
         value[:] = -_INF
         for q in range(width):
             _net_values(q, columns, slot_price, pair_price, raised, n_raised, group_start, net)
-            _rank_slot_roughly(net, q, n_bits, value)
-        _unpack(value, n_bits, choice)
+            rank_slot_roughly(net, q, n_bits, value)
+        unpack(value, n_bits, choice)
         step = _mean_gap(last_bought, next_best) / (1.0 + _CALM * correction)
         _correct(
             choice, sparsity, group, group_start, sibling_step, collision_step, step,
@@ -115,7 +120,7 @@ def estimate_prices(
     value[:] = -_INF
     for q in range(width):
         _net_values(q, columns, slot_price, pair_price, raised, n_raised, group_start, net)
-        _rank_slot(net, q, value, choice, carried)
+        rank_slot(net, q, value, choice, carried)
     reach = _mean_gap(last_bought, next_best)  # how far a price is expected to fall in one visit
 
     bid = np.empty(n_classes)  # bids of group h, highest first, from bid[group_start[h]] on
@@ -136,7 +141,7 @@ def estimate_prices(
 
             this_reach = reach
             for widening in range(_MAX_WIDENINGS + 1):
-                n_keys = 0
+                n_keys = _ZERO
                 n_bidders = 0
                 for p in range(n_classes):
                     if margin[p] > -this_reach:
@@ -193,19 +198,19 @@ def estimate_prices(
                 price = max(0.0, unasked)
             else:
                 high = min(collision_step * n_units, lowest_sold)
-                low = max(collision_step * (n_units - 1), highest_unsold, unasked)
+                low = max(max(collision_step * (n_units - 1), highest_unsold), unasked)
                 price = 0.5 * (low + high) if low < high else max(high, unasked)
             slot_price[q] = price
 
-            n_kept_raised = 0
+            n_still_raised = 0
             for i in range(n_raised[q]):  # groups that bought nothing: their price falls, limited
                 h = raised[q, i]
                 if n_sold[h] == 0:
                     group_price = pair_price[h, q] - this_reach
                     if group_price > price:
                         pair_price[h, q] = group_price
-                        raised[q, n_kept_raised] = h
-                        n_kept_raised += 1
+                        raised[q, n_still_raised] = h
+                        n_still_raised += 1
                     else:
                         pair_price[h, q] = -_INF
             for i in range(n_bidders):
@@ -221,31 +226,33 @@ def estimate_prices(
                     group_price = min(group_price, high)
                     if group_price > price:
                         pair_price[h, q] = group_price
-                        raised[q, n_kept_raised] = h
-                        n_kept_raised += 1
+                        raised[q, n_still_raised] = h
+                        n_still_raised += 1
                     else:
                         pair_price[h, q] = -_INF
                 n_bids[h] = 0
                 n_sold[h] = 0
-            n_raised[q] = n_kept_raised
+            n_raised[q] = n_still_raised
             _net_values(q, columns, slot_price, pair_price, raised, n_raised, group_start, new_net)
 
             # ---- Tell the classes that have, or now want, this slot on their list
             _touched(net, new_net, next_best, margin)
             for p in range(n_classes):
                 if margin[p] >= 0.0 and net[p] != new_net[p]:
-                    own = scores[order[p]]
-                    paid = pair_price[group[p]]
-                    _move_in_list(p, q, new_net[p], value, choice, own, slot_price, paid)
+                    class_scores = scores[order[p]]
+                    surcharged = pair_price[group[p]]
+                    move_in_list(
+                        p, q, new_net[p], value, choice, class_scores, slot_price, surcharged
+                    )
 
-    chosen = np.empty((n_classes, n_kept), np.int64)
+    best_slots = np.empty((n_classes, n_ranked), np.int64)
     for p in range(n_classes):
-        for i in range(n_kept):
-            chosen[order[p], i] = choice[i, p]
-    return slot_price, pair_price, chosen
+        for i in range(n_ranked):
+            best_slots[order[p], i] = choice[i, p]
+    return slot_price, pair_price, best_slots
 
 
-@njit(cache=True)
+@inner_kernel()
 def _level(n_units: int, n_slots: int, step: float) -> float:
     """Price level at which slots whose units cost 0, step, 2·step, ... sell n_units together."""
     full_rounds = n_units // n_slots
@@ -254,17 +261,12 @@ def _level(n_units: int, n_slots: int, step: float) -> float:
     return step * (full_rounds - 0.5)  # any level within the step will do: its middle
 
 
-@njit(cache=True)
+@inner_kernel()
 def _net_values(
     q: int,
-    columns: Floats,
-    slot_price: Floats,
-    pair_price: Floats,
-    raised: Ints,
-    n_raised: Ints,
-    group_start: Ints,
-    out: Floats,
-) -> None:
+    columns: Floats, slot_price: Floats, pair_price: Floats, raised: Ints, n_raised: Ints,
+    group_start: Ints, out: Floats,
+) -> None:  # fmt: skip
     """What slot q is worth to every class at its price."""
     for p in range(out.size):
         out[p] = columns[q, p] - slot_price[q]
@@ -274,7 +276,7 @@ def _net_values(
             out[p] = columns[q, p] - pair_price[h, q]
 
 
-@njit(cache=True)
+@inner_kernel()
 def _correct(
     choice: Ints,
     sparsity: int,
@@ -301,14 +303,16 @@ def _correct(
     for p in range(n_classes):
         for i in range(sparsity):
             buyers[group[p], choice[i, p]] += 1
-    demand = buyers[0].astype(np.float64)  # at the slots' own prices
+    demand = np.empty(width)  # at the slots' own prices
+    for q in range(width):
+        demand[q] = buyers[0, q]
     slack = sparsity * step
     for h in range(1, n_groups):
         group_units = (group_start[h + 1] - group_start[h]) * sparsity
         for q in range(width):
             if group_units >= width:
                 sold = (pair_price[h, q] - slot_price[q]) / sibling_step + 0.5
-                change = _change(buyers[h, q], sold, slack, sibling_step)
+                change = _change(1.0 * buyers[h, q], sold, slack, sibling_step)
                 pair_price[h, q] += change
                 demand[q] += max(sold, 0.0)
                 continue
@@ -319,7 +323,7 @@ def _correct(
                 demand[q] += buyers[h, q]
                 continue
             demand[q] += min(buyers[h, q], served)
-            change = _change(buyers[h, q], served, slack, sibling_step)
+            change = _change(1.0 * buyers[h, q], 1.0 * served, slack, sibling_step)
             pair_price[h, q] = max(pair_price[h, q], slot_price[q]) + change
     for q in range(width):
         n_raised[q] = 0
@@ -335,14 +339,14 @@ def _correct(
                 pair_price[h, q] = -_INF
 
 
-@njit(cache=True)
+@inner_kernel()
 def _change(demand: float, supply: float, slack: float, unit_step: float) -> float:
     """Change of a price that brings supply, rising with it, and demand, falling, together."""
-    leaving = max(demand, supply, 1.0) / slack if slack > 0.0 else _INF
+    leaving = max(max(demand, supply), 1.0) / slack if slack > 0.0 else _INF
     return (demand - supply) / (leaving + 1.0 / unit_step)
 
 
-@njit(cache=True)
+@inner_kernel()
 def _mean_gap(last_bought: Floats, next_best: Floats) -> float:
     gap = 0.0
     for p in range(last_bought.size):
@@ -350,59 +354,7 @@ def _mean_gap(last_bought: Floats, next_best: Floats) -> float:
     return gap / last_bought.size
 
 
-@njit(cache=True)
-def _rank_slot_roughly(net: Floats, q: int, n_bits: int, value: Floats) -> None:
-    """Insert one slot into the ranked list of every class, with its number in the last bits.
-
-    Good enough to count buyers, and three times faster than ranking values and slots: a step of
-    the insertion sort is a minimum and a maximum. ``net`` is used up.
-    """
-    bits = net.view(np.int64)
-    for p in range(bits.size):
-        bits[p] = ((bits[p] >> n_bits) << n_bits) | q
-    for i in range(value.shape[0]):
-        ranked = value[i]
-        for p in range(net.size):
-            v = ranked[p]
-            w = net[p]
-            ranked[p] = v if v > w else w
-            net[p] = w if v > w else v
-
-
-@njit(cache=True)
-def _unpack(value: Floats, n_bits: int, choice: Ints) -> None:
-    bits = value.view(np.int64)
-    for i in range(value.shape[0]):
-        for p in range(value.shape[1]):
-            choice[i, p] = bits[i, p] & ((1 << n_bits) - 1)
-
-
-@njit(cache=True)
-def _rank_slot(moved: Floats, q: int, value: Floats, choice: Ints, carried: Ints) -> None:
-    """Insert one slot into the ranked list of every class (insertion sort, all classes abreast).
-
-    ``moved`` holds the slot's net values, and is used up.
-    """
-    for p in range(moved.size):
-        carried[p] = q
-    for i in range(value.shape[0]):
-        best = value[i]
-        slot = choice[i]
-        for p in range(moved.size):
-            v = best[p]
-            s = slot[p]
-            w = moved[p]
-            t = carried[p]
-            # An `if`, not four conditional expressions: those came out of LLVM's vectoriser
-            # with the wrong slot once (the tests compare with a sort).
-            if w > v:
-                best[p] = w
-                slot[p] = t
-                moved[p] = v
-                carried[p] = s
-
-
-@njit(cache=True)
+@inner_kernel()
 def _margins(net: Floats, last_bought: Floats, next_best: Floats, out: Floats) -> None:
     # Bought (net value at least that of the last bought slot): the alternative is the next best
     # slot. Not bought: it would have to push out the last bought one.
@@ -411,13 +363,13 @@ def _margins(net: Floats, last_bought: Floats, next_best: Floats, out: Floats) -
         out[p] = net[p] - alternative
 
 
-@njit(cache=True)
+@inner_kernel()
 def _touched(net: Floats, new_net: Floats, next_best: Floats, out: Floats) -> None:
     for p in range(net.size):
         out[p] = max(net[p], new_net[p]) - next_best[p]
 
 
-@njit(cache=True, forceinline=True)
+@inner_kernel(forceinline=True)
 def _insert_bid(bid: Floats, first: int, n: int, b: float) -> None:
     i = first + n
     while i > first and bid[i - 1] < b:
@@ -426,7 +378,7 @@ def _insert_bid(bid: Floats, first: int, n: int, b: float) -> None:
     bid[i] = b
 
 
-@njit(cache=True)
+@inner_kernel()
 def _sell(key: Floats, n_keys: int, step: float) -> tuple[int, float, float]:
     """Sell as many units as there are keys above the cost of the last one.
 
@@ -437,7 +389,7 @@ def _sell(key: Floats, n_keys: int, step: float) -> tuple[int, float, float]:
     """
     if n_keys <= _FEW:
         for i in range(1, n_keys):
-            _insert_bid(key, 0, i, key[i])
+            _insert_bid(key, _ZERO, i, key[i])
         n_sold = 0
         while n_sold < n_keys and key[n_sold] > step * n_sold:
             n_sold += 1
@@ -467,74 +419,9 @@ def _sell(key: Floats, n_keys: int, step: float) -> tuple[int, float, float]:
     return n_sold, lowest_sold, highest_unsold
 
 
-@njit(cache=True)
+@inner_kernel()
 def _count_above(key: Floats, n_keys: int, price: float) -> int:
     n = 0
     for i in range(n_keys):
         n += key[i] > price
     return n
-
-
-@njit(cache=True, forceinline=True)
-def _move_in_list(
-    p: int,
-    q: int,
-    new_value: float,
-    value: Floats,
-    choice: Ints,
-    score: Floats,  # (width,)
-    slot_price: Floats,
-    pair_price: Floats,
-) -> None:
-    """Give slot q its new net value in the ranked list of class p."""
-    n_kept = value.shape[0]
-    i = 0
-    while i < n_kept and choice[i, p] != q:
-        i += 1
-    if i == n_kept:  # not listed so far: comes in from below, if at all
-        i = n_kept - 1
-        if new_value <= value[i, p]:
-            return
-    elif new_value < value[i, p]:
-        while i < n_kept - 1 and value[i + 1, p] > new_value:
-            value[i, p] = value[i + 1, p]
-            choice[i, p] = choice[i + 1, p]
-            i += 1
-        if i == n_kept - 1:  # last now: an unlisted slot may be better
-            _rank_class(p, value, choice, score, slot_price, pair_price)
-            return
-    while i > 0 and value[i - 1, p] < new_value:
-        value[i, p] = value[i - 1, p]
-        choice[i, p] = choice[i - 1, p]
-        i -= 1
-    value[i, p] = new_value
-    choice[i, p] = q
-
-
-@njit(cache=True, forceinline=True)
-def _rank_class(
-    p: int,
-    value: Floats,
-    choice: Ints,
-    score: Floats,  # (width,)
-    slot_price: Floats,
-    pair_price: Floats,
-) -> None:
-    """Rank the slots of class p anew."""
-    n_kept = value.shape[0]
-    n = 0
-    for q in range(slot_price.size):
-        v = score[q] - max(slot_price[q], pair_price[q])
-        if n < n_kept:
-            i = n
-            n += 1
-        elif v > value[n_kept - 1, p]:
-            i = n_kept - 1
-        else:
-            continue
-        while i > 0 and value[i - 1, p] < v:
-            value[i, p] = value[i - 1, p]
-            choice[i, p] = choice[i - 1, p]
-            i -= 1
-        value[i, p] = v
-        choice[i, p] = q

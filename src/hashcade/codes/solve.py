@@ -17,7 +17,7 @@ pairs, and ::
     β·Y(Y-1) = 2β·0 + 2β·1 + ... + 2β·(Y-1)
 
 so the first class in a slot pays nothing, the second 2β, the third 4β: the price of a slot rises
-with every one who comes. The same holds, with α, for y siblings of one group in one slot. Now let
+with every class. The same holds, with α, for y siblings of one group in one slot. Now let
 each class send ``sparsity`` units of flow to slots, one at most to each, at cost -c; let the units
 of a group that go to slot q run through a common pipe for (group, q), made of strands that cost
 0, 2α, 4α, ...; and let all units on slot q run through a pipe to the sink, made of strands that
@@ -29,8 +29,8 @@ polynomial time, although the problem on single items is NP-hard.
 How it is solved
 ----------------
 Not on that network, which has 3·n_classes·width arcs, but on what is left when strands, classes
-and unused pipes are folded away: `_prices.py` estimates prices of slots (the dual solution),
-`_flow.py` completes the flow that belongs to them by shortest paths, exactly, whatever the prices
+and unused pipes are folded away: `prices.py` estimates prices of slots (the dual solution),
+`flow.py` completes the flow that belongs to them by shortest paths, exactly, whatever the prices
 are. Both say in their heads what they do and why it is right.
 """
 
@@ -44,7 +44,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.codes._check import checked_groups, checked_penalty, checked_scores, checked_sparsity
+from hashcade._validate import checked_number
+from hashcade.codes.checks import checked_groups, checked_scores, checked_sparsity
 
 Kernel = Callable[..., Any]
 
@@ -78,13 +79,6 @@ def solve_level(
         The codes, ``sparsity`` active slots per row. Where several codes have the least energy,
         equal input gives equal output.
 
-    Raises
-    ------
-    ValueError
-        For scores that are not finite (the rows are named) or not two-dimensional, for
-        ``sparsity`` beyond ``width``, penalties that are negative or not finite, and groups
-        that do not fit. Nothing has been computed then.
-
     Notes
     -----
     The result is optimal up to the rounding of float64: no costs are rounded to integers. Time
@@ -103,8 +97,8 @@ def solve_level(
     scores = checked_scores(class_scores)
     n_classes, width = scores.shape
     sparsity = checked_sparsity(sparsity, width)
-    sibling_step = 2.0 * checked_penalty("sibling_penalty", sibling_penalty)
-    collision_step = 2.0 * checked_penalty("collision_penalty", collision_penalty)
+    sibling_step = 2.0 * checked_number("sibling_penalty", sibling_penalty)
+    collision_step = 2.0 * checked_number("collision_penalty", collision_penalty)
     groups = None if sibling_groups is None else checked_groups(sibling_groups, n_classes)
     if n_classes == 0 or sparsity == width:
         return np.ones((n_classes, width), np.bool_)
@@ -123,6 +117,11 @@ def solve_level(
     return codes
 
 
+def warmup() -> None:
+    """Compile what :func:`solve_level` needs, or load it from the cache."""
+    solve_level(np.eye(4), sibling_groups=[0, 0, 1, 1], sibling_penalty=1.0, collision_penalty=1.0)
+
+
 class _Scratch(threading.local):
     """Room for the kernels' large arrays, kept per thread.
 
@@ -135,16 +134,16 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
-_KEPT = 2**22  # numbers; room for larger problems is given back
+_MAX_SCRATCH = 2**22  # numbers; larger problems allocate their own
 
 
 def scratch_for(
     n_classes: int, width: int, sparsity: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Room for one call of the kernels, as they want it; what is in it is nobody's business."""
+    """Room for one call of the kernels; its contents are undefined."""
     table_size = width * (width + n_classes * sparsity // 2)
     n_floats = (n_classes + 8) * width + table_size
-    if n_floats > _KEPT:
+    if n_floats > _MAX_SCRATCH:
         return np.empty(n_floats), np.empty(table_size, np.int64)
     if len(_scratch.floats) < n_floats:
         _scratch.floats = np.empty(n_floats)
@@ -156,9 +155,9 @@ def scratch_for(
 @cache
 def _kernels() -> tuple[Kernel, Kernel, Kernel]:
     """Load the compiled half of the solver: `import hashcade` must not pay for numba."""
-    from hashcade.codes._flow import optimal_codes
-    from hashcade.codes._groups import arrange_groups
-    from hashcade.codes._prices import estimate_prices
+    from hashcade.codes.flow import optimal_codes
+    from hashcade.codes.groups import arrange_groups
+    from hashcade.codes.prices import estimate_prices
 
     return arrange_groups, estimate_prices, optimal_codes
 

@@ -3,15 +3,12 @@ import warnings
 import numpy as np
 import pytest
 
-from hashcade.codes._check import (
-    as_array,
+from hashcade._validate import as_array, checked_count, checked_number, name_rows
+from hashcade.codes.checks import (
     checked_codes,
-    checked_count,
     checked_groups,
-    checked_penalty,
     checked_scores,
     checked_sparsity,
-    name_rows,
 )
 
 
@@ -197,7 +194,7 @@ def test_groups_of_two_dimensions_are_refused():
 
 @pytest.mark.parametrize("value", [0, 0.0, 1.5, np.float32(2), np.array(3), 10**300])
 def test_penalties_become_floats(value):
-    penalty = checked_penalty("alpha", value)
+    penalty = checked_number("alpha", value)
     assert type(penalty) is float
     assert penalty == float(value)
 
@@ -205,13 +202,13 @@ def test_penalties_become_floats(value):
 @pytest.mark.parametrize("value", [-1e-300, -1, np.nan, np.inf, -np.inf, 10**400])
 def test_penalties_out_of_range_are_refused(value):
     with pytest.raises(ValueError, match=r"^alpha=.* must be finite and >= 0$"):
-        checked_penalty("alpha", value)
+        checked_number("alpha", value)
 
 
 @pytest.mark.parametrize("value", [None, "much", [1, 2]])
 def test_penalties_that_are_no_numbers_are_refused(value):
     with pytest.raises(ValueError, match=r"^alpha=.* must be a number$"):
-        checked_penalty("alpha", value)
+        checked_number("alpha", value)
 
 
 def test_sparsity_lies_between_one_and_width():

@@ -8,7 +8,8 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.codes._check import checked_codes, checked_groups, checked_penalty, checked_scores
+from hashcade._validate import checked_number
+from hashcade.codes.checks import checked_codes, checked_groups, checked_scores
 
 
 def code_energy(
@@ -41,22 +42,14 @@ def code_energy(
     sibling_penalty, collision_penalty : float
         α and β, per ordered pair.
 
-    Returns
-    -------
-    float
-        The energy, summed without intermediate rounding.
-
-    Notes
-    -----
-    The pairs are counted, not listed. A slot that holds y classes of a group contains y(y-1)
-    ordered pairs of siblings, so the pair terms follow from the integer counts per slot, and
-    per group and slot; time and memory are those of the input.
+    The energy is summed without intermediate rounding.
     """
     scores = checked_scores(class_scores)  # (n_classes, width)
     codes = checked_codes(class_codes, scores.shape)  # (n_classes, width)
-    alpha = checked_penalty("sibling_penalty", sibling_penalty)
-    beta = checked_penalty("collision_penalty", collision_penalty)
+    alpha = checked_number("sibling_penalty", sibling_penalty)
+    beta = checked_number("collision_penalty", collision_penalty)
 
+    # Pairs are counted, not listed: y members of a cell are y(y-1) ordered pairs.
     n_siblings = 0
     if sibling_groups is not None:
         groups = checked_groups(sibling_groups, len(scores))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.codes._check import checked_codes
+from hashcade.codes.checks import checked_codes
 
 
 def relabel_by_code(class_codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -15,15 +15,8 @@ def relabel_by_code(class_codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
     metric loss sees them as one class. The label looks at the level's own code only, not at the
     path above it.
 
-    Parameters
-    ----------
-    class_codes : bool[n_classes, width]
-        The codes of one level.
-
-    Returns
-    -------
-    int64[n_classes]
-        Labels 0, 1, 2, ... in the order in which the codes first appear.
+    From codes, bool[n_classes, width], to labels, int64[n_classes]: 0, 1, 2, ... in the order in
+    which the codes first appear.
 
     Examples
     --------

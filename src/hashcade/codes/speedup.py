@@ -5,16 +5,16 @@ from __future__ import annotations
 from fractions import Fraction
 from math import comb
 
-from hashcade.codes._shape import CodeShape
+from hashcade.codes.shape import CodeShape
 
 
 def expected_speedup(shape: CodeShape, *, limit: bool = False) -> float:
-    """Expected ratio of database size to items looked at, if buckets are used evenly.
+    """Expected ratio of database size to candidates, if buckets are used evenly.
 
     Let d = ``width``, k = ``depth`` and s = ``sparsity``, and let every item choose uniformly at
-    random: one slot at each of the levels 1 to k-1, and s different slots at level k. A query
-    looks at an item if they share a bucket, that is all upper slots and at least one slot of the
-    last level::
+    random: one slot at each of the levels 1 to k-1, and s different slots at level k. An item is a
+    candidate if it shares a bucket with the query, that is all upper slots and at least one slot
+    of the last level::
 
         P(share all upper slots)      = 1 / d^(k-1)
         P(share a slot at level k)    = 1 - C(d-s, s) / C(d, s)
@@ -24,20 +24,9 @@ def expected_speedup(shape: CodeShape, *, limit: bool = False) -> float:
     For k = 1 this is the formula of the paper. For d ≫ s the last factor tends to s²/d, and the
     speed-up to its limit d^k / s².
 
-    Parameters
-    ----------
-    shape
-        The shape of the table.
-    limit
-        Return the limit d^k / s² instead of the exact value. The limit is never larger: with
-        sparsity 1 the two are equal.
-
-    Notes
-    -----
-    This is a statement about even use of the buckets, not a forecast. With C balanced classes
-    and pure buckets the speed-up is about C, however large the table is.
-
-    The arithmetic is that of exact fractions, rounded once at the end.
+    ``limit=True`` gives the limit instead, which is never larger; with sparsity 1 they are equal.
+    This is a statement about even use of the buckets, not a forecast: with C balanced classes and
+    pure buckets the speed-up is about C, however large the table is.
 
     Examples
     --------

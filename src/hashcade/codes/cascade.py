@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.codes._check import as_array
-from hashcade.codes._shape import CodeShape
-from hashcade.codes._solve import solve_level
+from hashcade._validate import as_array
+from hashcade.codes.shape import CodeShape
+from hashcade.codes.solve import solve_level
 
 
 def solve_cascade(
@@ -36,11 +36,6 @@ def solve_cascade(
     -------
     bool[depth, n_classes, width]
         The codes: one active slot per row, ``shape.sparsity`` on the last level.
-
-    Raises
-    ------
-    ValueError
-        As :func:`hashcade.solve_level`, and for scores whose shape is not that of the code.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""The figures and the protocol once more: double loops, written from the definitions alone."""
+"""The metrics and the protocol as double loops, written from the definitions alone."""
 
 import itertools
 import math
@@ -17,11 +17,11 @@ def average_precision(ids, query_labels, item_labels, k, same_set):
     total = 0.0
     for q, row in enumerate(ids):
         relevant = sum(1 for label in item_labels if label == query_labels[q]) - int(same_set)
-        found, gained = 0, 0.0
+        n_right, gained = 0, 0.0
         for place, i in enumerate(row[:k], start=1):
             if i >= 0 and item_labels[i] == query_labels[q]:
-                found += 1
-                gained += found / place
+                n_right += 1
+                gained += n_right / place
         total += gained / min(relevant, k) if relevant > 0 else 0.0
     return 100 * total / len(ids)
 
@@ -29,8 +29,8 @@ def average_precision(ids, query_labels, item_labels, k, same_set):
 def recall(ids, exact, k):
     total = 0.0
     for row, truth in zip(ids, exact, strict=True):
-        wanted = [i for i in truth[:k] if i >= 0]
-        total += sum(1 for i in wanted if i in list(row[:k])) / max(len(wanted), 1)
+        expected = [i for i in truth[:k] if i >= 0]
+        total += sum(1 for i in expected if i in list(row[:k])) / max(len(expected), 1)
     return 100 * total / len(ids)
 
 
@@ -95,30 +95,27 @@ def buckets_by_sum(scores, width, occupied):
 
 
 def search(scores, query, own, buckets_of, vectors, k, *, shape, fill, n_probe):
-    """One query: results, and how many items it looked at."""
+    """One query: results, and the number of candidates."""
     occupied = {bucket for buckets in buckets_of for bucket in buckets}
     by_sum = buckets_by_sum(scores, shape.width, occupied)
-    if fill == "sum" or n_probe is not None:
-        first = by_sum[: n_probe or shape.sparsity]
-    else:
-        first = own_buckets(scores, shape.sparsity, shape.width)
-    more = {
-        "none": [],
-        "path": buckets_in_order(scores, shape.width),
-        "sum": by_sum,
-    }[fill]
-    seen = set()
 
-    def visit(bucket):
-        seen.update(i for i, b in enumerate(buckets_of) if bucket in b and i != own)
+    def members(buckets):
+        return {i for i, b in enumerate(buckets_of) if set(buckets) & set(b) and i != own}
 
-    for bucket in first:
-        visit(bucket)
-    for bucket in more:
-        if len(seen) >= k:
-            break
-        visit(bucket)
-    return nearest(query, vectors, sorted(seen), k), len(seen)
+    first = by_sum[:n_probe] if n_probe > 1 else own_buckets(scores, shape.sparsity, shape.width)
+    candidates = members(first)
+    if fill == "path":
+        for bucket in buckets_in_order(scores, shape.width):
+            if len(candidates) >= k:
+                break
+            candidates |= members([bucket])
+    if fill == "sum":
+        start = n_probe + 1 if n_probe > 1 else min(shape.sparsity, len(occupied))
+        for n in range(start, len(occupied) + 1):
+            if len(candidates) >= k:
+                break
+            candidates = members(by_sum[:n])
+    return nearest(query, vectors, sorted(candidates), k), len(candidates)
 
 
 def protocol(
@@ -135,9 +132,9 @@ def protocol(
             )
             for q in range(len(query_vectors))
         ]  # fmt: skip
-        looked_at = sum(count for _, count in done) / len(done)
+        candidates = sum(count for _, count in done) / len(done)
         size = len(vectors) - 1 if same_set else len(vectors)
-        speedup[k] = size / looked_at if looked_at else math.inf
-        results[k] = [found for found, _ in done]
+        speedup[k] = size / candidates if candidates else math.inf
+        results[k] = [ids for ids, _ in done]
         share[k] = precision(results[k], query_labels, labels, k)
     return speedup, share, results

@@ -1,8 +1,8 @@
 """Exhaustive search by matrix products, exact all the same.
 
 The product form ‖x‖² − 2 q·x is fast and inexact. It only rules out what cannot be among the
-nearest, with the worst rounding error as a margin; what is left, some dozen items a query, is
-measured as (x − q)² in float64. So the answer is the one that ``HashIndex`` gives.
+nearest, with the worst rounding error as a margin; the rest, some dozen items a query, is measured
+as (x − q)² in float64. So the results are those of ``HashIndex``, bit for bit.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.codes._check import as_array, checked_count
-from hashcade.index._check import checked_vectors
-from hashcade.index._search import SearchResult
+from hashcade._validate import as_array, checked_count, checked_vectors
+from hashcade.index import SearchResult
 
 _PRODUCTS = 1 << 24  # numbers in the table of one chunk: 64 MB
 _PAIRS = 1 << 16  # pairs measured in float64 at a time
@@ -53,8 +52,8 @@ def exact_search(
 
     Examples
     --------
-    >>> found = exact_search([[0.0], [9.0]], [[1.0], [5.0], [8.0]], n_neighbors=2)
-    >>> found.ids.tolist(), found.distances.tolist()
+    >>> result = exact_search([[0.0], [9.0]], [[1.0], [5.0], [8.0]], n_neighbors=2)
+    >>> result.ids.tolist(), result.distances.tolist()
     ([[0, 1], [2, 1]], [[1.0, 5.0], [1.0, 4.0]])
     """
     items = checked_vectors("item_vectors", item_vectors)
@@ -65,16 +64,16 @@ def exact_search(
         )
     if same_set and len(queries) != len(items):
         raise ValueError(f"same_set: {len(queries)} queries, {len(items)} items: must be equal")
-    own = np.arange(len(queries)) if same_set else exclude
-    if own is not None:
-        own = as_array("exclude", own)
+    own: Ints | None = np.arange(len(queries)) if same_set else None
+    if exclude is not None:
+        own = as_array("exclude", exclude)
         if own.shape != (len(queries),) or own.dtype.kind not in "iu":
             raise ValueError(f"exclude has shape {own.shape}, must be int[{len(queries)}]")
         if bool(((own < 0) | (own >= len(items))).any()):
             raise ValueError(f"exclude must be >= 0 and < {len(items)}, the number of items")
-    wanted = checked_count("n_neighbors", n_neighbors)
-    ids = np.full((len(queries), wanted), -1, dtype=np.int64)
-    distances = np.full((len(queries), wanted), np.inf, dtype=np.float32)
+    k = checked_count("n_neighbors", n_neighbors)
+    ids = np.full((len(queries), k), -1, dtype=np.int64)
+    distances = np.full((len(queries), k), np.inf, dtype=np.float32)
     size = len(items) - int(own is not None)
     if size > 0:
         # Around the mean the numbers are small, and so are the errors; distances do not change.
@@ -87,16 +86,16 @@ def exact_search(
         step = max(1, _PRODUCTS // len(items))
         for start in range(0, len(queries), step):
             rows = slice(start, min(start + step, len(queries)))
-            near = _near(queries[rows] - centre, moved, squares, min(wanted, size),
-                         None if own is None else own[rows])  # fmt: skip
-            ids[rows], distances[rows] = _measure(queries[rows], items, *near, wanted)
+            excluded = None if own is None else own[rows]
+            pairs = _near_pairs(queries[rows] - centre, moved, squares, min(k, size), excluded)
+            ids[rows], distances[rows] = _rank_pairs(queries[rows], items, *pairs, k)
     return SearchResult(
         distances, ids, np.full(len(queries), size), np.zeros(len(queries), dtype=np.bool_)
     )
 
 
-def _near(
-    queries: AnyFloats, items: AnyFloats, squares: AnyFloats, wanted: int, own: Ints | None
+def _near_pairs(
+    queries: AnyFloats, items: AnyFloats, squares: AnyFloats, k: int, own: Ints | None
 ) -> tuple[Ints, Ints]:
     """Pairs (query, item) that may be among the nearest: all that are, and few more."""
     gaps = queries @ items.T  # (q, n)
@@ -105,13 +104,13 @@ def _near(
     n_queries, n_items = gaps.shape
     if own is not None:
         gaps[np.arange(n_queries), own] = np.inf
-    # The wanted-th smallest of some of the gaps is not below the wanted-th smallest of all; the
-    # minima of blocks are good ones to take, and are found with one pass over memory.
+    # The k-th smallest of some of the gaps is not below the k-th smallest of all; the minima of
+    # blocks are good ones to take, and one pass over memory gives them.
     n_blocks = n_items // _BLOCK
     few = gaps
-    if n_blocks >= 4 * wanted:
+    if n_blocks >= 4 * k:
         few = gaps[:, : n_blocks * _BLOCK].reshape(n_queries, _BLOCK, n_blocks).min(axis=1)
-    limit = np.partition(few, wanted - 1, axis=1)[:, wanted - 1]  # (q,)
+    limit = np.partition(few, k - 1, axis=1)[:, k - 1]  # (q,)
     # Each gap is off by at most dim roundings of its terms; so is the limit.
     longest = float(np.sqrt(squares.max(initial=0.0)))
     lengths = np.sqrt(np.einsum("ij,ij->i", queries, queries))
@@ -124,8 +123,8 @@ def _near(
     return rows, columns
 
 
-def _measure(
-    queries: Floats, items: Floats, rows: Ints, columns: Ints, wanted: int
+def _rank_pairs(
+    queries: Floats, items: Floats, rows: Ints, columns: Ints, k: int
 ) -> tuple[Ints, Floats]:
     """The nearest of the pairs, which come by query: ids and distances, padded."""
     gaps = np.empty(len(rows), dtype=np.float32)
@@ -138,9 +137,9 @@ def _measure(
     rows, columns, gaps = rows[order], columns[order], gaps[order]
     first = np.searchsorted(rows, np.arange(len(queries)))
     place = np.arange(len(rows)) - first[rows]
-    kept = place < wanted
-    ids = np.full((len(queries), wanted), -1, dtype=np.int64)
-    distances = np.full((len(queries), wanted), np.inf, dtype=np.float32)
-    ids[rows[kept], place[kept]] = columns[kept]
-    distances[rows[kept], place[kept]] = gaps[kept]
+    best = place < k
+    ids = np.full((len(queries), k), -1, dtype=np.int64)
+    distances = np.full((len(queries), k), np.inf, dtype=np.float32)
+    ids[rows[best], place[best]] = columns[best]
+    distances[rows[best], place[best]] = gaps[best]
     return ids, distances

@@ -8,13 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.codes._check import (
-    as_array,
-    checked_codes,
-    checked_count,
-    checked_sparsity,
-    name_rows,
-)
+from hashcade._validate import as_array, checked_count, name_rows
+from hashcade.codes.checks import checked_codes, checked_sparsity
 
 _MAX_BUCKETS = 2**63 - 1
 
@@ -75,18 +70,7 @@ class CodeShape:
     # -- id <-> path -----------------------------------------------------------------------
 
     def bucket_ids(self, paths: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Ids of the buckets at the ends of paths.
-
-        Parameters
-        ----------
-        paths : int[..., depth]
-            Slots from level 1 to level ``depth``, each in 0..width-1.
-
-        Returns
-        -------
-        int64[...]
-            One id per path.
-        """
+        """Ids, int64[...], of the buckets at the ends of paths, int[..., depth] in 0..width-1."""
         slots = _integers("paths", paths)
         if slots.ndim == 0 or slots.shape[-1] != self.depth:
             raise ValueError(f"paths has shape {slots.shape}, must be (..., depth={self.depth})")
@@ -94,18 +78,7 @@ class CodeShape:
         return self._join(slots.astype(np.int64, copy=False))
 
     def paths(self, bucket_ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Paths to buckets: the inverse of :meth:`bucket_ids`.
-
-        Parameters
-        ----------
-        bucket_ids : int[...]
-            Ids in 0..n_buckets-1.
-
-        Returns
-        -------
-        int64[..., depth]
-            For each id its slots from level 1 to level ``depth``.
-        """
+        """Paths, int64[..., depth], to buckets, int[...]: the inverse of :meth:`bucket_ids`."""
         ids = _integers("bucket_ids", bucket_ids)
         _refuse_outside("bucket_ids", ids, "n_buckets", self.n_buckets, row_axes=ids.ndim)
         rest = ids.astype(np.int64)  # a copy: divided down level by level
@@ -117,17 +90,10 @@ class CodeShape:
     # -- codes and scores -> ids -------------------------------------------------------------
 
     def codes_to_bucket_ids(self, class_codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Buckets of classes, from their codes as the solver gives them.
+        """Buckets of classes, int64[n, sparsity], in ascending order, from their codes.
 
-        Parameters
-        ----------
-        class_codes : bool[depth, n, width]
-            One active slot per class at the levels above the last, ``sparsity`` at the last.
-
-        Returns
-        -------
-        int64[n, sparsity]
-            The ids of each class, in ascending order.
+        Codes, bool[depth, n, width], are as the solver gives them: one active slot per class at
+        the levels above the last, ``sparsity`` at the last.
         """
         codes = checked_codes(class_codes)
         if codes.ndim != 3 or (codes.shape[0], codes.shape[2]) != (self.depth, self.width):
@@ -150,20 +116,11 @@ class CodeShape:
         return self._leaves(upper, last)
 
     def scores_to_bucket_ids(self, scores: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Buckets of items, from their slot scores: the hash function (equation 1).
+        """Buckets of items, int64[n, sparsity], best first: the hash function (equation 1).
 
-        The best slot at each of the levels above the last, the ``sparsity`` best at the last.
-        Of equal scores the lower slot comes first.
-
-        Parameters
-        ----------
-        scores : float[n, depth, width]
-            Slot scores per item and level. Infinite scores are in order, NaN is not.
-
-        Returns
-        -------
-        int64[n, sparsity]
-            The ids of each item, best first.
+        From slot scores, float[n, depth, width]: the best slot at each of the levels above the
+        last, the ``sparsity`` best at the last. Of equal scores the lower slot comes first.
+        Infinite scores are accepted, NaN is not.
         """
         values = as_array("scores", scores)
         if values.ndim != 3 or values.shape[1:] != (self.depth, self.width):

@@ -1,0 +1,132 @@
+"""Ranked lists: for every class its best slots by net value, one more than it buys.
+
+``value[rank, class]`` are the net values, best first, and ``choice[rank, class]`` their slots.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade._kernels import inner_kernel
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@inner_kernel()
+def rank_slot_roughly(net: Floats, q: int, n_bits: int, value: Floats) -> None:
+    """Insert one slot into the ranked list of every class, with its number in the last bits.
+
+    Good enough to count buyers, and three times faster than ranking values and slots: a step of
+    the insertion sort is a minimum and a maximum. ``net`` is used up.
+    """
+    bits = net.view(np.int64)
+    for p in range(bits.size):
+        bits[p] = ((bits[p] >> n_bits) << n_bits) | q
+    for i in range(value.shape[0]):
+        ranked = value[i]
+        for p in range(net.size):
+            v = ranked[p]
+            w = net[p]
+            ranked[p] = v if v > w else w
+            net[p] = w if v > w else v
+
+
+@inner_kernel()
+def unpack(value: Floats, n_bits: int, choice: Ints) -> None:
+    """Read the slots out of the last bits."""
+    bits = value.view(np.int64)
+    for i in range(value.shape[0]):
+        for p in range(value.shape[1]):
+            choice[i, p] = bits[i, p] & ((1 << n_bits) - 1)
+
+
+@inner_kernel()
+def rank_slot(moved: Floats, q: int, value: Floats, choice: Ints, carried: Ints) -> None:
+    """Insert one slot into the ranked list of every class (insertion sort, all classes abreast).
+
+    ``moved`` holds the slot's net values, and is used up.
+    """
+    for p in range(moved.size):
+        carried[p] = q
+    for i in range(value.shape[0]):
+        best = value[i]
+        slot = choice[i]
+        for p in range(moved.size):
+            v = best[p]
+            s = slot[p]
+            w = moved[p]
+            t = carried[p]
+            # An `if`, not four conditional expressions: those came out of LLVM's vectoriser
+            # with the wrong slot once (the tests compare with a sort).
+            if w > v:
+                best[p] = w
+                slot[p] = t
+                moved[p] = v
+                carried[p] = s
+
+
+@inner_kernel(forceinline=True)
+def move_in_list(
+    p: int,
+    q: int,
+    new_value: float,
+    value: Floats,
+    choice: Ints,
+    score: Floats,  # (width,)
+    slot_price: Floats,
+    pair_price: Floats,
+) -> None:
+    """Give slot q its new net value in the ranked list of class p."""
+    n_ranked = value.shape[0]
+    i = 0
+    while i < n_ranked and choice[i, p] != q:
+        i += 1
+    if i == n_ranked:  # not listed so far: comes in from below, if at all
+        i = n_ranked - 1
+        if new_value <= value[i, p]:
+            return
+    elif new_value < value[i, p]:
+        while i < n_ranked - 1 and value[i + 1, p] > new_value:
+            value[i, p] = value[i + 1, p]
+            choice[i, p] = choice[i + 1, p]
+            i += 1
+        if i == n_ranked - 1:  # last now: an unlisted slot may be better
+            rank_class(p, value, choice, score, slot_price, pair_price)
+            return
+    while i > 0 and value[i - 1, p] < new_value:
+        value[i, p] = value[i - 1, p]
+        choice[i, p] = choice[i - 1, p]
+        i -= 1
+    value[i, p] = new_value
+    choice[i, p] = q
+
+
+@inner_kernel(forceinline=True)
+def rank_class(
+    p: int,
+    value: Floats,
+    choice: Ints,
+    score: Floats,  # (width,)
+    slot_price: Floats,
+    pair_price: Floats,
+) -> None:
+    """Rank the slots of class p anew."""
+    n_ranked = value.shape[0]
+    n = 0
+    for q in range(slot_price.size):
+        v = score[q] - max(slot_price[q], pair_price[q])
+        if n < n_ranked:
+            i = n
+            n += 1
+        elif v > value[n_ranked - 1, p]:
+            i = n_ranked - 1
+        else:
+            continue
+        while i > 0 and value[i - 1, p] < v:
+            value[i, p] = value[i - 1, p]
+            choice[i, p] = choice[i - 1, p]
+            i -= 1
+        value[i, p] = v
+        choice[i, p] = q

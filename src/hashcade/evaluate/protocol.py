@@ -1,0 +1,278 @@
+"""Whole evaluations: search for all queries, fill up where the protocol says so, and measure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade._validate import as_array, checked_labels, checked_vectors
+from hashcade.codes import CodeShape
+from hashcade.errors import add_hint
+from hashcade.evaluate.metrics import bucket_nmi
+from hashcade.evaluate.result import Evaluation
+from hashcade.evaluate.run import Database, Settings, measure
+from hashcade.index import Encoded, HashIndex
+
+_SCORES = 1 << 24  # slot scores at a time: 64 MB
+
+
+class Encoder(Protocol):
+    """What is asked of a hasher: a ``Hasher``, a baseline, anything else."""
+
+    @property
+    def shape_(self) -> CodeShape:
+        """Shape of its table."""
+
+    def encode(self, X: Any, /) -> Encoded:
+        """Vectors, buckets and slot scores of items; ``scores=None`` if it has none."""
+
+
+def evaluate_search(
+    query_vectors: npt.ArrayLike,
+    query_labels: npt.ArrayLike,
+    item_vectors: npt.ArrayLike,
+    item_labels: npt.ArrayLike,
+    *,
+    item_bucket_ids: npt.ArrayLike,
+    shape: CodeShape,
+    query_scores: npt.ArrayLike | None = None,
+    query_bucket_ids: npt.ArrayLike | None = None,
+    same_set: bool = False,
+    **settings: Any,
+) -> Evaluation:
+    """Evaluate a table from arrays: search, re-rank by euclidean distance, count.
+
+    Parameters
+    ----------
+    query_vectors, item_vectors : float[q, dim], float[n, dim]
+    query_labels, item_labels : int or str[q], int or str[n]
+    item_bucket_ids : int[n, sparsity] or int[n]
+        The table: buckets of the items.
+    shape
+        Its shape.
+    query_scores : float[q, depth, width]
+        Slot scores of the queries, or
+    query_bucket_ids : int[q, p] or int[q]
+        their buckets, or both. Without bucket ids the buckets are those of the best slots.
+    same_set
+        Query i is item i: it is left out of the candidates and of the size of the database.
+    n_neighbors
+        One or several numbers of neighbours; default: 1, 4 and 16.
+    protocol
+        ``"paper"`` (default): for each number of neighbours, a query with fewer candidates
+        continues to its next buckets until there are enough; all candidates count in the SUF of
+        that number. ``"plain"``: a query never leaves its buckets, missing results count as
+        wrong, and the SUF is the same for all numbers.
+    fill
+        Which buckets come next. ``"path"``: with scores those in lexicographic order of the
+        query's sorted slots, last level fastest; with bucket ids those of the same parent, and so
+        on. ``"sum"``: the occupied buckets with the largest sums of slot scores, one more at a
+        time. ``"none"``. Default: by the protocol; the paper's is ``"path"``, but ``"sum"`` for a
+        code book with one bucket per item.
+    n_probe
+        1 (default): begin with the query's own buckets. More: with that many occupied buckets,
+        those with the largest sums of slot scores. See :meth:`Encoded.where_to_look`.
+    recall
+        Whether to compare with exhaustive search as well.
+    metric, threads
+        As for :meth:`HashIndex.search`.
+
+    Examples
+    --------
+    >>> from hashcade.codes import CodeShape
+    >>> result = evaluate_search(
+    ...     [[0.1], [5.1]], ["cat", "dog"], [[0.0], [0.2], [5.0]], ["cat", "cat", "dog"],
+    ...     item_bucket_ids=[0, 0, 2], shape=CodeShape(width=2, depth=2),
+    ...     query_bucket_ids=[0, 3], n_neighbors=1)
+    >>> result.precision, result.speedup
+    ({1: 100.0}, {1: 2.0})
+    """
+    chosen = Settings(**settings)
+    vectors = checked_vectors("query_vectors", query_vectors)
+    n = len(vectors)
+    if query_scores is None and query_bucket_ids is None:
+        raise ValueError("query_scores or query_bucket_ids must be given, got neither")
+    scores = None if query_scores is None else as_array("query_scores", query_scores)
+    # Without bucket ids the scores say where to look: an empty array is not read.
+    buckets = np.empty((n, 0), np.int64)
+    if query_bucket_ids is not None:
+        buckets = as_array("query_bucket_ids", query_bucket_ids)
+    for name, value in (("query_scores", scores), ("query_bucket_ids", buckets)):
+        if value is not None and len(value) != n:
+            raise ValueError(f"{name} has {len(value)} rows, query_vectors has {n}")
+    queries = Encoded(vectors, buckets.reshape(n, -1), scores, by_path=query_bucket_ids is None)
+    database = _build(item_bucket_ids, item_vectors, item_labels, shape, same_set=same_set)
+    parts = (queries[rows] for rows in _chunks(n, shape))
+    return measure(parts, n, query_labels, database, chosen)
+
+
+def evaluate_hasher(
+    hasher: Encoder,
+    queries: Any,
+    query_labels: npt.ArrayLike,
+    items: Any = None,
+    item_labels: npt.ArrayLike | None = None,
+    *,
+    query_vectors: npt.ArrayLike | None = None,
+    item_vectors: npt.ArrayLike | None = None,
+    **settings: Any,
+) -> Evaluation:
+    """Build a table of items with a fitted hasher, and evaluate queries against it.
+
+    Parameters
+    ----------
+    hasher
+        A ``Hasher``, or anything with ``encode`` and ``shape_``.
+    queries, query_labels
+        Items as the hasher takes them, embeddings or images, and their classes.
+    items, item_labels
+        The database. None: the queries themselves; no query then finds itself.
+    query_vectors, item_vectors : float[q, dim], float[n, dim]
+        Re-rank by these. None: by the vectors of ``hasher.encode``.
+    **settings
+        From ``n_neighbors`` on as for :func:`evaluate_search`.
+    """
+    chosen = Settings(**settings)
+    same_set = items is None
+    if same_set != (item_labels is None):
+        missing = "item_labels" if item_labels is None else "items"
+        raise ValueError(f"{missing} must be given as well: items and item_labels belong together")
+    if same_set:
+        items, item_labels, item_vectors = queries, query_labels, query_vectors
+    shape = hasher.shape_
+    seconds = 0.0
+
+    def encode(name: str, X: npt.NDArray[Any], vectors: Any) -> Iterator[Encoded]:
+        nonlocal seconds
+        if vectors is not None:
+            vectors = checked_vectors(f"{name}_vectors", vectors)
+            if len(vectors) != len(X):
+                raise ValueError(f"{name}_vectors has {len(vectors)} rows, must have {len(X)}")
+        for rows in _chunks(len(X), shape):
+            start = time.perf_counter()
+            part = hasher.encode(X[rows])
+            seconds += time.perf_counter() - start
+            yield part if vectors is None else replace(part, vectors=vectors[rows])
+
+    X = as_array("queries", queries)
+    parts: Iterable[Encoded] = encode("query", X, query_vectors)
+    if same_set and len(X) * shape.depth * shape.width <= _SCORES:
+        parts = item_parts = list(parts)  # encoded once: there is room for all scores
+    else:
+        encoded = encode("item", as_array("items", items), item_vectors)
+        item_parts = [replace(part, scores=None) for part in encoded]
+    buckets = np.concatenate([part.bucket_ids for part in item_parts])
+    vectors = np.concatenate([part.vectors for part in item_parts])
+    database = _build(buckets, vectors, item_labels, shape, same_set=same_set)
+    result = measure(parts, len(X), query_labels, database, chosen)
+    result.seconds["hash"] = seconds
+    return result
+
+
+def evaluate_paper(
+    hasher: Encoder,
+    test: Any,
+    test_labels: npt.ArrayLike,
+    train: Any,
+    train_labels: npt.ArrayLike,
+    *,
+    test_vectors: npt.ArrayLike | None = None,
+    train_vectors: npt.ArrayLike | None = None,
+    **settings: Any,
+) -> dict[str, Evaluation]:
+    """Evaluate as the paper does: test items against test items, and against training items.
+
+    Arguments and settings are those of :func:`evaluate_hasher`. The keys of the result,
+    ``"test"`` and ``"train"``, name the set that is searched in.
+    """
+    settings["query_vectors"] = test_vectors
+    return {
+        "test": evaluate_hasher(hasher, test, test_labels, **settings),
+        "train": evaluate_hasher(
+            hasher, test, test_labels, train, train_labels, item_vectors=train_vectors, **settings
+        ),
+    }
+
+
+def evaluate_index(
+    index: HashIndex,
+    encoded: Encoded,
+    query_labels: npt.ArrayLike,
+    item_labels: Callable[[npt.NDArray[np.int64]], npt.ArrayLike] | None = None,
+    *,
+    exclude: npt.ArrayLike | None = None,
+    **settings: Any,
+) -> Evaluation:
+    """Evaluate encoded queries against an existing index.
+
+    Parameters
+    ----------
+    index
+        An item without a label (-1) is never a right result.
+    encoded
+        The queries, as ``hasher.encode`` gives them.
+    query_labels : int or str[q]
+        Labels in the form in which ``item_labels`` gives them.
+    item_labels
+        Gives the labels of items by their ids. Default: ``index.labels_of``.
+    exclude : int[q], optional
+        An id per query that it must not find: itself, for queries that are items.
+    **settings
+        From ``n_neighbors`` on as for :func:`evaluate_search`.
+
+    Returns
+    -------
+    Evaluation
+        Its NMI counts an item once for each of its buckets.
+    """
+    chosen = Settings(**settings)
+    buckets, entries = index.entries()
+    ids, rows = np.unique(entries, return_inverse=True)
+    labels = checked_labels("item_labels", (item_labels or index.labels_of)(ids), len(ids), "index")
+    labelled = np.ones(len(ids), np.bool_)
+    if labels.dtype.kind == "i":
+        labelled = labels != -1
+        labels = np.where(labelled, labels, np.iinfo(np.int64).min)  # nobody's label
+    if not labelled.any():
+        raise add_hint(ValueError("no item of the index has a label"), "add items with labels")
+    own = None
+    if exclude is not None:
+        own = as_array("exclude", exclude)
+        if own.shape != (len(encoded),) or not np.isin(own, ids).all():
+            raise ValueError(f"exclude must be the ids of {len(encoded)} items of the index")
+    used = labelled[rows]
+    nmi = bucket_nmi(buckets[used], labels[rows[used]])
+    database = Database(index, ids, labels, own, nmi, np.unique(buckets))
+    parts = (encoded[rows] for rows in _chunks(len(encoded), index.shape))
+    return measure(parts, len(encoded), query_labels, database, chosen)
+
+
+def _build(
+    bucket_ids: npt.ArrayLike,
+    vectors: npt.ArrayLike,
+    labels: Any,
+    shape: CodeShape,
+    *,
+    same_set: bool,
+) -> Database:
+    items = checked_vectors("item_vectors", vectors)
+    names = checked_labels("item_labels", labels, len(items), "item_vectors")
+    start = time.perf_counter()
+    index = HashIndex.build(bucket_ids, items, shape=shape)
+    seconds = time.perf_counter() - start
+    buckets = as_array("item_bucket_ids", bucket_ids)
+    ids = np.arange(len(items))
+    nmi = bucket_nmi(buckets, names) if len(items) else 0.0
+    own = ids if same_set else None
+    return Database(index, ids, names, own, nmi, np.unique(buckets), {"build": seconds})
+
+
+def _chunks(n: int, shape: CodeShape) -> list[slice]:
+    """Divide queries so that the scores of a part need little memory."""
+    step = min(8192, max(64, _SCORES // (shape.depth * shape.width)))
+    return [slice(start, min(start + step, n)) for start in range(0, n, step)]

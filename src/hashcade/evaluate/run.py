@@ -1,0 +1,204 @@
+"""The search behind all evaluations: queries part by part, for several numbers of neighbours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade._validate import checked_choice, checked_count, checked_labels
+from hashcade.codes import CodeShape
+from hashcade.evaluate import metrics
+from hashcade.evaluate.result import Evaluation
+from hashcade.index import Encoded, HashIndex
+
+Ints = npt.NDArray[np.int64]
+
+_VISITS = 1 << 22  # buckets at a time where queries visit all of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to search and what to measure: see ``evaluate_search``."""
+
+    n_neighbors: Any = (1, 4, 16)
+    protocol: str = "paper"
+    fill: str | None = None
+    n_probe: int = 1
+    recall: bool = False
+    metric: str = "euclidean"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        counts = self.n_neighbors if isinstance(self.n_neighbors, Iterable) else [self.n_neighbors]
+        numbers = tuple(sorted({checked_count("n_neighbors", count) for count in counts}))
+        if not numbers:
+            raise ValueError("n_neighbors is empty, must name at least one number")
+        object.__setattr__(self, "n_neighbors", numbers)
+        checked_choice("protocol", self.protocol, ("paper", "plain"))
+        if self.fill is not None:
+            checked_choice("fill", self.fill, ("path", "sum", "none"))
+        checked_count("n_probe", self.n_probe)
+
+    def fill_for(self, queries: Encoded, shape: CodeShape) -> str:
+        """How queries with too few candidates continue."""
+        has_scores = queries.scores is not None
+        if self.fill == "sum" and not has_scores:
+            raise ValueError("fill='sum' needs scores of the queries, got bucket ids")
+        if self.fill is not None or self.protocol == "plain":
+            return self.fill or "none"
+        # The best bucket of a code book has the largest sum of scores, the next best follows. Of
+        # a code of several buckets the sums need not be the largest, one by one.
+        by_sum = not queries.by_path and (self.n_probe > 1 or shape.sparsity == 1)
+        return "sum" if by_sum and has_scores else "path"
+
+
+@dataclass(frozen=True, eq=False)
+class Database:
+    """An index, and what is known of its items."""
+
+    index: HashIndex
+    ids: Ints  # (n,), ascending
+    labels: npt.NDArray[Any]  # (n,), in the order of ids
+    own: Ints | None  # (q,): ids of the queries, where they are items
+    nmi: float
+    occupied: Ints  # buckets
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def rows(self, ids: Ints) -> Ints:
+        """Positions of results in ``ids``; -1 stays."""
+        return np.where(ids >= 0, np.searchsorted(self.ids, ids), -1)
+
+
+def measure(
+    parts: Iterable[Encoded],
+    n_queries: int,
+    query_labels: npt.ArrayLike,
+    database: Database,
+    settings: Settings,
+) -> Evaluation:
+    """Search for queries that come part by part, and measure. Making the parts is not timed."""
+    if n_queries == 0:
+        raise ValueError("there must be at least one query")
+    names = checked_labels("query_labels", query_labels, n_queries, "query_vectors")
+    own, n_items, numbers = database.own, len(database.ids), settings.n_neighbors
+    if own is not None and len(own) != n_queries:
+        raise ValueError(f"same_set: {n_queries} queries, {n_items} items: must be equal")
+    size = n_items - int(own is not None)
+    if size < 1:
+        raise ValueError(f"{n_items} items: there must be something to find")
+    queries, items, classes = metrics.joint_codes(names, database.labels)
+
+    ids = {k: np.empty((n_queries, k), np.int64) for k in numbers}  # rows of items, or -1
+    candidates = {k: np.empty(n_queries, np.int64) for k in numbers}
+    exact = np.empty((n_queries, numbers[-1]), np.int64)
+    seconds = {**database.seconds, "search": 0.0}
+    fill, first = "none", 0
+    for part in parts:
+        rows = slice(first, first + len(part))
+        first = rows.stop
+        search = _Search(part, database, None if own is None else own[rows], settings)
+        fill = settings.fill_for(part, database.index.shape)
+        start = time.perf_counter()
+        results = search.with_fill(fill)
+        seconds["search"] += time.perf_counter() - start
+        for k, (nearest, counts) in results.items():
+            ids[k][rows], candidates[k][rows] = database.rows(nearest), counts
+        if settings.recall:
+            exact[rows] = database.rows(search.exhaustive(numbers[-1]))
+
+    in_class = np.bincount(items, minlength=len(classes))[queries]
+    if own is not None:
+        in_class = in_class - (items[database.rows(own)] == queries)
+    right = metrics.right_results(ids[numbers[-1]], queries, items)
+    per_class = {k: metrics.per_class(ids[k], candidates[k], queries, items) for k in numbers}
+    recall = {k: metrics.recall_at(ids[k], exact[:, :k]) for k in numbers if settings.recall}
+    return Evaluation(
+        n_neighbors=numbers,
+        speedup={k: metrics.speedup_factor(candidates[k], size) for k in numbers},
+        precision={k: metrics.precision_at(ids[k], queries, items) for k in numbers},
+        mean_average_precision=metrics.average_precision(right, in_class),
+        nmi=database.nmi,
+        recall=recall or None,
+        classes={k: replace(each, labels=classes[each.labels]) for k, each in per_class.items()},
+        n_queries=n_queries,
+        n_items=size,
+        n_occupied=len(database.occupied),
+        same_set=own is not None,
+        protocol=settings.protocol,
+        fill=fill,
+        n_probe=settings.n_probe,
+        seconds=seconds,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """Searches for some of the queries."""
+
+    part: Encoded
+    database: Database
+    own: Ints | None
+    settings: Settings
+
+    def run(
+        self, rows: Any, k: int, *, fill: str = "none", **where: Any
+    ) -> tuple[Ints, Ints]:  # ids (q, k), candidates (q,)
+        part = self.part[rows]
+        result = self.database.index.search(
+            part.vectors, n_neighbors=k, fill=fill, metric=self.settings.metric,
+            exclude_self=False if self.own is None else self.own[rows],
+            threads=self.settings.threads,
+            **(where or part.where_to_look(self.settings.n_probe)),
+        )  # fmt: skip
+        return result.ids, result.candidates
+
+    def with_fill(self, fill: str) -> dict[int, tuple[Ints, Ints]]:
+        """Ids and candidates for each number of neighbours."""
+        numbers, n_occupied = self.settings.n_neighbors, len(self.database.occupied)
+        last = numbers[-1]
+        # Queries with enough candidates are done: few results are the first of many.
+        ids, counts = self.run(slice(None), last)
+        results = {k: (ids[:, :k].copy(), counts.copy()) for k in numbers}
+
+        def put(k: int, rows: Ints, ids: Ints, counts: Ints) -> None:
+            results[k][0][rows], results[k][1][rows] = ids[:, :k], counts
+
+        short = np.flatnonzero(counts < last)
+        most = counts[short]  # candidates so far
+        if fill == "path":
+            for k in numbers:
+                rows = short[most < k]
+                if len(rows):
+                    put(k, rows, *self.run(rows, k, fill="path"))
+        elif fill == "sum":
+            n_probe = self.settings.n_probe + 1
+            if self.settings.n_probe == 1:
+                n_probe = min(self.database.index.shape.sparsity, n_occupied)
+            assert self.part.scores is not None
+            while len(short) and n_probe <= n_occupied:
+                scores = self.part.scores[short]
+                ids, counts = self.run(short, last, scores=scores, n_probe=n_probe)
+                for k in numbers:
+                    needy = most < k
+                    put(k, short[needy], ids[needy], counts[needy])
+                most = np.maximum(most, counts)
+                short, most = short[most < last], most[most < last]
+                n_probe += 1
+        return results
+
+    def exhaustive(self, k: int) -> Ints:
+        """Ids of the nearest of all items: of those in any bucket."""
+        occupied = self.database.occupied
+        step = max(1, _VISITS // len(occupied))
+        parts = [
+            np.arange(start, min(start + step, len(self.part)))
+            for start in range(0, len(self.part), step)
+        ]
+        return np.concatenate(
+            [self.run(rows, k, bucket_ids=np.tile(occupied, (len(rows), 1)))[0] for rows in parts]
+        )
