@@ -6,30 +6,72 @@ compiles only what no process before it has. ``hashcade warmup`` does it beforeh
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numba
 from numba.core import event
 
-__all__ = ["compilation_seconds", "inner_kernel", "kernel"]
+__all__ = ["compilation_seconds", "helper", "kernel", "usable_cores"]
+
+_OPTIONS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+
+# (modification time, size) of each source file with kernels, in the order of import.
+_sources: dict[str, tuple[float, int]] = {}
 
 
-def kernel(**options: Any) -> Any:
-    """``numba.njit`` with a cache on disk, and without the GIL."""
-    return numba.njit(**{"cache": True, "nogil": True, **options})
+def kernel(**options: Any) -> Callable[[Any], Any]:
+    """``numba.njit`` with a cache on disk, without the GIL, and with numpy's rules for division.
 
-
-def inner_kernel(**options: Any) -> Any:
-    """``kernel`` for a function that only kernels call: no entry from Python, so less to compile.
-
-    It is cached as a part of its callers. numba does not see that a cached kernel has changed
-    where the change is in another file: touch the caller's file as well.
+    A cached kernel contains those that it calls. numba looks at the source file of the outermost
+    alone; here a kernel is compiled anew as well after a change of a file of the same package
+    that was imported before it.
     """
-    return kernel(
-        cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy", **options
-    )
+
+    def decorate(function: Any) -> Any:
+        dispatcher: Any = numba.njit(**{**_OPTIONS, "cache": True, **options})(function)
+        package = os.path.dirname(_note_source(function))
+        file = getattr(dispatcher._cache, "_cache_file", None)
+        if file is not None:
+            file._source_stamp = tuple(
+                stamp for path, stamp in _sources.items() if os.path.dirname(path) == package
+            )
+        return dispatcher
+
+    return decorate
+
+
+def helper(**options: Any) -> Callable[[Any], Any]:
+    """A function that only kernels call: without an entry from Python, which takes time to compile.
+
+    It needs no cache of its own, because it becomes a part of the kernels that call it.
+    """
+
+    def decorate(function: Any) -> Any:
+        _note_source(function)
+        return numba.njit(**{**_OPTIONS, "no_cpython_wrapper": True, **options})(function)
+
+    return decorate
+
+
+def _note_source(function: Any) -> str:
+    path = str(function.__code__.co_filename)
+    if path not in _sources and os.path.exists(path):
+        status = os.stat(path)
+        _sources[path] = (status.st_mtime, status.st_size)
+    return path
+
+
+@cache
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class _Announce(event.Listener):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hashcade import CodeShape, CorruptIndexError, HashIndex
-from hashcade.index._store import read_manifest
+from hashcade.index.storage import read_manifest
 
 SHAPE = CodeShape(width=4, depth=1)
 RNG = np.random.default_rng(0)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from factories import World, assert_same
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from worlds import World, assert_same
 
 from hashcade import CodeShape, HashIndex
 
@@ -43,7 +43,7 @@ class Against(RuleBasedStateMachine):
     def add_with_ids_of_its_own(self, n, seed):
         self.rng = np.random.default_rng(seed)
         buckets, vectors, labels = self._items(n)
-        start = self.index._snapshot.next_id
+        start = self.index.next_id
         self.index.add(buckets, vectors, labels=labels)
         self._note(range(start, start + n), buckets, vectors, labels)
 

@@ -99,7 +99,7 @@ def kill_writers(path, times, seed):
         files = {p.name for p in path.iterdir()}
         state = state_of(path)
         assert state in (last, last + 1)  # what was reported as saved is there
-        from hashcade.index._store import read_manifest
+        from hashcade.index.storage import read_manifest
 
         interrupted += bool(files - read_manifest(path).files() - {"manifest.json", "lock"})
         start = state + 1

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hashcade import CodeShape, HashIndex
-from hashcade.index._stats import gini
+from hashcade.index.inspect import gini
 
 SHAPE = CodeShape(width=3, depth=2)
 #           cat cat dog dog dog bird
@@ -139,29 +139,25 @@ def test_explain_agrees_with_search_and_refuses_what_it_does_not_know():
     story = index.explain([3.0], [1, 8], n_neighbors=4, max_candidates=4)
     assert [r["id"] for r in story["results"]] == result.ids[0].tolist()
     assert (story["candidates"], story["truncated"]) == (4, True)
-    assert [b["looked_at"] for b in story["buckets"]] == [3, 1]
+    assert [b["candidates"] for b in story["buckets"]] == [3, 1]
     with pytest.raises(ValueError, match="unknown option 'n_neighbours'"):
         index.explain([3.0], [1], n_neighbours=4)
     with pytest.raises(ValueError, match="vector has 2 rows"):
         index.explain([[3.0], [2.0]], [[1], [1]])
 
 
-def test_an_explanation_goes_through_the_visits_once(monkeypatch):
-    from hashcade.index import _explain
-
+def test_an_explanation_joins_the_segments_of_a_bucket():
     index = HashIndex.build(np.arange(64), np.zeros((64, 1)), shape=CodeShape(width=8, depth=2))
     index.add([3, 5], [[1.0], [1.0]])  # two buckets have parts in two segments
-    passes = []
-
-    class Visits(np.ndarray):
-        def tolist(self):
-            passes.append(self.ndim)
-            return super().tolist()
-
-    plan = _explain.make_plan
-    monkeypatch.setattr(_explain, "make_plan", lambda *a: (plan(*a)[0].view(Visits), *plan(*a)[1:]))
     story = index.explain([0.0], bucket_ids=np.arange(64)[None], n_neighbors=66)
-    assert passes.count(2) == 1
-    looked_at = [bucket["looked_at"] for bucket in story["buckets"]]
-    assert looked_at == [2 if bucket in (3, 5) else 1 for bucket in range(64)]
+    sizes = [2 if bucket in (3, 5) else 1 for bucket in range(64)]
+    assert [bucket["candidates"] for bucket in story["buckets"]] == sizes
     assert len(story["results"]) == 66
+
+
+def test_scores_can_be_shown_that_do_not_say_where_to_look():
+    scores = [[0.1, 0.2, 0.3], [0.5, 0.9, 0.1]]
+    story = zoo().explain([0.0], bucket_ids=[1], shown_scores=scores, n_neighbors=1)
+    assert [b["bucket"] for b in story["buckets"]] == [1]
+    assert story["buckets"][0]["score"] == pytest.approx(1.0)
+    assert [level["nodes"][0]["rank"] for level in story["levels"]] == [2, 0]

@@ -2,12 +2,33 @@
 
 import numpy as np
 import pytest
+from numba import njit
+from oracles import reference_keys
 
-from hashcade.index import _kernel as kernel
-from hashcade.index._reference import reference_keys
+from hashcade.index import kernel
 
 DIMS = [1, 2, 7, 8, 9, 15, 16, 31, 64, 100, 128, 129, 300]
 METRICS = {"euclidean": kernel.EUCLIDEAN, "inner_product": kernel.INNER_PRODUCT}
+
+
+@njit
+def exact_key(vectors, row, queries, q, metric):
+    return kernel.exact_key(vectors, row, queries, q, metric)
+
+
+@njit
+def fast_distances(vectors, start, stop, queries, q, k, metric, out, nearest):
+    kernel.fast_distances(vectors, start, stop, queries, q, k, metric, out, nearest)
+
+
+@njit
+def fast_distances_of_four(vectors, start, stop, queries, metric, out, nearest):
+    kernel.fast_distances_of_four(vectors, start, stop, queries, 0, 1, 2, 3, metric, out, nearest)
+
+
+@njit
+def finish(keys, names, q, size, metric):
+    kernel.finish(keys, names, q, size, metric)
 
 
 def data(dim, n=200, n_queries=4):
@@ -22,10 +43,7 @@ def data(dim, n=200, n_queries=4):
 def test_exact_keys_are_those_of_the_twin_bit_for_bit(dim, metric):
     vectors, queries = data(dim)
     for q, query in enumerate(queries):
-        ours = [
-            kernel.exact_key(vectors, row, queries, q, METRICS[metric])
-            for row in range(len(vectors))
-        ]
+        ours = [exact_key(vectors, row, queries, q, METRICS[metric]) for row in range(len(vectors))]
         np.testing.assert_array_equal(
             np.array(ours, np.float32), reference_keys(vectors, query, metric)
         )
@@ -41,15 +59,12 @@ def test_fast_distances_are_off_by_half_of_what_is_allowed_at_most(dim, metric):
     one = np.full((4, n), np.nan, np.float32)
     near_four = np.full((4, n // kernel.CHUNK + 1), np.nan, np.float32)
     near_one = near_four.copy()
-    squared = metric == "euclidean"
-    of_four = kernel._squared_4 if squared else kernel._negative_dot_4
-    of_one = kernel._squared_1 if squared else kernel._negative_dot_1
-    of_four(vectors, start, stop, queries, 0, 1, 2, 3, four, near_four)
+    fast_distances_of_four(vectors, start, stop, queries, METRICS[metric], four, near_four)
     for k in range(4):
-        of_one(vectors, start, stop, queries, k, k, one, near_one)
+        fast_distances(vectors, start, stop, queries, k, k, METRICS[metric], one, near_one)
     x, q = vectors[start:stop].astype(np.float64), queries.astype(np.float64)
     for k in range(4):
-        if squared:
+        if metric == "euclidean":
             exact = ((x - q[k]) ** 2).sum(axis=1)
             allowed = (dim + 8) * 2.0**-23 * exact
         else:
@@ -63,9 +78,10 @@ def test_fast_distances_are_off_by_half_of_what_is_allowed_at_most(dim, metric):
             np.testing.assert_array_equal(near[k, : len(chunks)], [c.min() for c in chunks])
 
 
-def test_zero_slots_of_a_heap_are_filled_in_order():
+def test_a_heap_becomes_a_row_best_first_and_padded():
     keys = np.array([[3.0, 2.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]], np.float32)
-    kept = np.array([[7, 6, 5, 0], [0, 0, 0, 0]])
-    kernel.finish(keys, kept, np.array([3, 0]), kernel.EUCLIDEAN)
-    assert keys.tolist() == [[1.0, 2.0, 3.0, np.inf], [np.inf] * 4]
-    assert kept.tolist() == [[5, 6, 7, -1], [-1] * 4]
+    names = np.array([[7, 6, 5, 0], [0, 0, 0, 0]])
+    finish(keys, names, 0, 3, kernel.EUCLIDEAN)
+    finish(keys, names, 1, 0, kernel.INNER_PRODUCT)
+    assert keys.tolist() == [[1.0, 2.0, 3.0, np.inf], [-np.inf] * 4]
+    assert names.tolist() == [[5, 6, 7, -1], [-1] * 4]

@@ -1,31 +1,40 @@
 """Finding the best buckets through the tree, against scoring all of them."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numba import njit
 
 from hashcade import CodeShape
-from hashcade.index._directory import build_directory
-from hashcade.index._probe import best_buckets
-from hashcade.index._table import View, build_segment
+from hashcade.index import probe
+from hashcade.index.segment import build_segment
+from hashcade.index.snapshot import empty_snapshot
 
 
-def directory_of(buckets, shape):
+@njit
+def best_buckets(scores, n_probe, table):
+    return probe.best_buckets(scores, 0, n_probe, table)
+
+
+@njit
+def stable_argsort(keys):
+    return probe.stable_argsort(keys)
+
+
+def snapshot_of(buckets, shape):
     buckets = np.asarray(buckets, dtype=np.int64)
     n = len(buckets)
-    segment = build_segment(buckets[:, None], np.zeros((n, 1), np.float32), np.arange(n), None)
-    return build_directory([View(segment)] if n else [], shape)
+    snapshot = empty_snapshot(shape, 1, with_labels=False)
+    if n == 0:
+        return snapshot
+    vectors = np.zeros((n, 1), np.float32)
+    return snapshot.with_segment(build_segment(buckets[:, None], vectors, np.arange(n), None))
 
 
-def find(directory, scores, n_probe):
-    tree = directory.tree
-    best, n_scored = best_buckets(
-        scores, n_probe, tree.level_starts, tree.slots, tree.children, directory.live
-    )
-    return directory.buckets[best], n_scored
+def find(snapshot, scores, n_probe):
+    best, n_scored = best_buckets(np.float64(scores[None]), n_probe, snapshot.table)
+    return snapshot.tree.buckets[best], n_scored
 
 
 def by_scoring_all(buckets, shape, scores, n_probe):
@@ -46,7 +55,7 @@ def test_best_buckets_are_those_of_scoring_all(width, depth, n, n_probe, tied, s
     buckets = rng.integers(0, shape.n_buckets, n)
     size = (depth, width)
     scores = rng.integers(-2, 3, size) / 4 if tied else rng.normal(size=size)
-    found, n_scored = find(directory_of(buckets, shape), scores, n_probe)
+    found, n_scored = find(snapshot_of(buckets, shape), scores, n_probe)
     np.testing.assert_array_equal(found, by_scoring_all(buckets, shape, scores, n_probe))
     assert len(found) <= n_scored <= len(np.unique(buckets))
 
@@ -55,19 +64,24 @@ def test_best_buckets_are_those_of_scoring_all(width, depth, n, n_probe, tied, s
 def test_a_full_table_is_not_scored_in_full(width, depth):
     shape = CodeShape(width=width, depth=depth)
     buckets = np.arange(shape.n_buckets)
-    directory = directory_of(buckets, shape)
+    snapshot = snapshot_of(buckets, shape)
     rng = np.random.default_rng(0)
     for _ in range(5):
         scores = rng.normal(size=(depth, width))
-        found, n_scored = find(directory, scores, 16)
+        found, n_scored = find(snapshot, scores, 16)
         np.testing.assert_array_equal(found, by_scoring_all(buckets, shape, scores, 16))
         assert n_scored < shape.n_buckets / 20
 
 
 def test_buckets_that_were_emptied_are_passed_over():
     shape = CodeShape(width=4, depth=2)
-    directory = directory_of([1, 2, 9], shape)
-    directory = replace(directory, live=np.array([1, 0, 1]))  # nothing is left in bucket 2
+    snapshot = snapshot_of([1, 2, 9], shape).without(np.array([1]))  # bucket 2 is empty now
     scores = np.zeros((2, 4))
     scores[1, 2] = 1.0
-    assert find(directory, scores, 3)[0].tolist() == [1, 9]
+    assert find(snapshot, scores, 3)[0].tolist() == [1, 9]
+
+
+@given(st.lists(st.integers(-4, 4), max_size=70))
+def test_sorting_is_stable(keys):
+    keys = np.array(keys, dtype=np.float64)
+    np.testing.assert_array_equal(stable_argsort(keys), np.argsort(keys, kind="stable"))

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from factories import KINDS, World, assert_same, vectors_of, worlds
 from hypothesis import given
 from hypothesis import strategies as st
-from worlds import KINDS, World, assert_same, vectors_of, worlds
+from oracles import reference_keys
 
 from hashcade import CodeShape, HashIndex
-from hashcade.index._reference import reference_keys
 
 OPTIONS = st.fixed_dictionaries(
     {
@@ -105,7 +105,7 @@ def large_world(seed, *, n, dim, shape, kind, n_removed=0):
 @pytest.mark.parametrize("dim", [64, 100, 129])
 @pytest.mark.parametrize("sparsity", [1, 2])
 def test_many_items_many_queries(metric, kind, dim, sparsity, monkeypatch):
-    monkeypatch.setattr("hashcade.index._search.WORTH_A_THREAD", 1)
+    monkeypatch.setattr("hashcade.index.search.WORTH_A_THREAD", 1)
     shape = CodeShape(width=3, depth=2, sparsity=sparsity)
     world, index, rng = large_world(dim, n=4000, dim=dim, shape=shape, kind=kind, n_removed=300)
     queries = vectors_of(rng, 13, dim, kind)

@@ -2,7 +2,10 @@
 
 import json
 import os
+import subprocess
+import sys
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +18,10 @@ from hashcade import (
     IndexLockedError,
     StorageError,
 )
-from hashcade.index._lock import writer_lock
-from hashcade.index._store import read_manifest
+from hashcade._io import writer_lock
+from hashcade.index import is_index, new_generation, read_generation, storage
+from hashcade.index import segment as segment_module
+from hashcade.index.storage import read_manifest
 
 SHAPE = CodeShape(width=5, depth=2, sparsity=2)
 
@@ -50,7 +55,7 @@ def test_what_is_read_is_what_was_written(tmp_path, mmap, labels):
     assert read_all(loaded) == read_all(index)
     assert len(loaded) == len(index)
     assert loaded.shape == index.shape
-    assert loaded._snapshot.next_id == index._snapshot.next_id
+    assert loaded.next_id == index.next_id
     loaded.verify()
     loaded.save(tmp_path / "deep" / "b")  # and from one directory to another
     assert read_all(HashIndex.load(str(tmp_path / "deep" / "b"))) == read_all(index)
@@ -357,3 +362,87 @@ def test_a_reader_keeps_what_it_has_loaded(tmp_path):
     index.save(tmp_path / "a")  # sweeps the files that the reader has open
     assert read_all(loaded) == before
     assert read_all(HashIndex.load(tmp_path / "a")) == read_all(index)
+
+
+# -- generations, and what other layers build on ------------------------------------------------
+
+
+def test_generations_say_which_state_is_on_disk(tmp_path):
+    path = tmp_path / "a"
+    index = some_index()
+    assert index.generation is None
+    assert not is_index(path)
+    with pytest.raises(StorageError, match="holds no index"):
+        read_generation(path)
+    name = new_generation()
+    index.save(path, generation=name)
+    assert is_index(path)
+    assert index.generation == read_generation(path) == HashIndex.load(path).generation == name
+    assert index.is_stored_as(name)
+    index.save(path)
+    assert index.generation == read_generation(path) != name
+    assert not index.is_stored_as(name)
+
+
+def test_a_copy_is_saved_while_the_index_goes_on(tmp_path):
+    path = tmp_path / "a"
+    index = some_index()
+    index.save(path)
+    copy = index.copy()
+    index.remove([0])
+    with writer_lock(path):
+        copy.save(path, lock_held=True)
+    with pytest.raises(StorageError, match="changed by another writer") as caught:
+        index.save(path)
+    assert caught.value.hint == "load it again, or save elsewhere"
+    index.adopt_storage(copy)
+    assert index.generation == copy.generation
+    index.save(path)
+    assert 0 not in HashIndex.load(path)
+
+
+def test_a_save_whose_last_flush_failed_may_be_there(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    index = some_index()
+    index.save(path)
+    old, new = index.generation, new_generation()
+    index.remove([0])
+    real = storage.sync_directory
+
+    def fail_after_the_rename(directory):
+        if read_generation(directory) == new:
+            raise OSError(5, "Input/output error")
+        real(directory)
+
+    monkeypatch.setattr(storage, "sync_directory", fail_after_the_rename)
+    with pytest.raises(StorageError, match="Input/output error"):
+        index.save(path, generation=new)
+    monkeypatch.undo()
+    assert index.is_stored_as(old)
+    assert index.is_stored_as(new)
+    index.save(path)
+    assert 0 not in HashIndex.load(path)
+
+
+def test_item_numbers_out_of_range_do_not_reach_the_kernel(tmp_path):
+    """Checksums and structure are right, but a number points beyond the items."""
+    path = tmp_path / "a"
+    index = some_index()
+    segment = index._snapshot.views[0].segment
+    bad = np.array(segment.items)
+    bad[5] = 2**30
+    view = segment_module.View(replace(segment, items=bad))
+    index._snapshot = replace(index._snapshot, views=(view, *index._snapshot.views[1:]))
+    storage.save(path, index._snapshot, new_generation(), None)
+    manifest = read_manifest(path)
+    assert manifest.segments[0].n_items == segment.n_items
+    loaded = HashIndex.load(path)
+    with pytest.raises(CorruptIndexError, match=r"items must be in 0\.\.119"):
+        read_all(loaded)
+    with pytest.raises(CorruptIndexError, match=r"items must be in 0\.\.119"):
+        HashIndex.load(path, mmap=False)
+
+
+def test_it_can_be_imported_where_there_are_no_unix_locks():
+    code = "import sys; sys.modules['fcntl'] = None; from hashcade import HashIndex"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,8 +3,8 @@
 - :class:`HashIndex`: build, search, change, store, look into.
 - :class:`SearchResult`: what a search gives.
 - :class:`Encoded`: what a model makes of items, and where a search looks for them.
-- :func:`read_origin`, :class:`Origin`: which model and data a stored index came from, and what its
-  items and classes are called.
+- :func:`is_index`, :func:`read_generation`: what a directory holds, without loading it.
+- :func:`warmup`: compile everything beforehand.
 
 Needs numpy and numba; never torch.
 """
@@ -13,36 +13,48 @@ from typing import TYPE_CHECKING
 
 from hashcade._lazy import lazy_names
 
-NO_LABEL = -1
-METRICS = ("euclidean", "inner_product")
-
 if TYPE_CHECKING:
-    from hashcade.index._index import HashIndex
     from hashcade.index._origin import Origin, model_fingerprint, read_origin, write_origin
-    from hashcade.index._search import SearchResult
     from hashcade.index.encoded import Encoded
+    from hashcade.index.index import HashIndex, Items, warmup
+    from hashcade.index.search import SearchResult
+    from hashcade.index.segment import NO_LABEL
+    from hashcade.index.storage import is_index, new_generation, read_generation
+    from hashcade.index.validate import checked_ids
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "Encoded": "hashcade.index.encoded",
-            "HashIndex": "hashcade.index._index",
+            "HashIndex": "hashcade.index.index",
+            "Items": "hashcade.index.index",
+            "NO_LABEL": "hashcade.index.segment",
             "Origin": "hashcade.index._origin",
-            "SearchResult": "hashcade.index._search",
+            "SearchResult": "hashcade.index.search",
+            "checked_ids": "hashcade.index.validate",
+            "is_index": "hashcade.index.storage",
             "model_fingerprint": "hashcade.index._origin",
+            "new_generation": "hashcade.index.storage",
+            "read_generation": "hashcade.index.storage",
             "read_origin": "hashcade.index._origin",
+            "warmup": "hashcade.index.index",
             "write_origin": "hashcade.index._origin",
         },
     )
 
 __all__ = [
-    "METRICS",
     "NO_LABEL",
     "Encoded",
     "HashIndex",
+    "Items",
     "Origin",
     "SearchResult",
+    "checked_ids",
+    "is_index",
     "model_fingerprint",
+    "new_generation",
+    "read_generation",
     "read_origin",
+    "warmup",
     "write_origin",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.codes._shape import CodeShape
+from hashcade import CodeShape
 
 
 def reference_keys(

@@ -7,25 +7,28 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.codes._check import checked_count
-from hashcade.codes._shape import CodeShape
-from hashcade.errors import CorruptIndexError, StorageError
-from hashcade.index import _browse as browse
-from hashcade.index import _check as check
-from hashcade.index import _store as store
-from hashcade.index._direct import search_directly
-from hashcade.index._explain import explain
-from hashcade.index._origin import forget_origin
-from hashcade.index._search import SearchResult, checked_request, run
-from hashcade.index._snapshot import Snapshot, empty_snapshot
-from hashcade.index._stats import stats
-from hashcade.index._table import build_segment, new_uid
-from hashcade.index._verify import problems
+from hashcade._validate import checked_count, checked_seed, checked_vectors, name_ids
+from hashcade.codes import CodeShape
+from hashcade.errors import CorruptIndexError, StorageError, add_hint
+from hashcade.index import inspect, storage, validate
+from hashcade.index.explain import explain
+from hashcade.index.search import SearchResult, make_request, run
+from hashcade.index.segment import NO_LABEL, build_segment
+from hashcade.index.snapshot import Snapshot, empty_snapshot
+
+
+class Items(NamedTuple):
+    """Items in the form in which an index takes them; see :meth:`HashIndex.checked_items`."""
+
+    ids: npt.NDArray[np.int64]  # (n,)
+    bucket_ids: npt.NDArray[np.int64]  # (n, sparsity)
+    vectors: npt.NDArray[np.float32]  # (n, dim)
+    labels: npt.NDArray[np.int64] | None  # (n,)
 
 
 class HashIndex:
@@ -54,9 +57,9 @@ class HashIndex:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._change = threading.Lock()
-        self._home: tuple[Path, frozenset[str]] | None = None  # directory, generations left there
-
-    # -- making ------------------------------------------------------------------------------------
+        # Where it is stored, and the generations of which one is there: two after a save whose
+        # last flush to the disk failed.
+        self._stored: tuple[Path, frozenset[str]] | None = None
 
     @classmethod
     def build(
@@ -75,17 +78,18 @@ class HashIndex:
         bucket_ids : int[n, sparsity] or int[n]
             The buckets of each item. A bucket that is named twice for an item counts once.
         vectors : float[n, dim]
-            What results are ranked by; kept as float32. NaN and infinite values are refused.
+            What results are ranked by; stored as float32. NaN and infinite values are refused.
         ids : int[n], optional
             Names of the items, not negative, none twice. Default: 0..n-1.
         labels : int[n], optional
-            Classes of the items, for :meth:`stats` and :meth:`explain`. All items or none.
+            Classes of the items, for :meth:`stats`, :meth:`explain` and :meth:`labels_of`; -1
+            (``NO_LABEL``) for an item without. If not given, the index never has labels.
         shape
             Shape of the table, which gives the range of bucket ids and the tree for filling.
         """
         if not isinstance(shape, CodeShape):
             raise ValueError(f"shape={shape!r} must be a CodeShape")
-        values = check.checked_vectors("vectors", vectors)
+        values = checked_vectors("vectors", vectors)
         index = cls(empty_snapshot(shape, values.shape[1], labels is not None))
         index.add(bucket_ids, values, ids, labels)
         return index
@@ -132,13 +136,13 @@ class HashIndex:
             in the order in which they were added, so what is left out is always the same;
             ``truncated`` tells that something was.
         fill
-            What to do with fewer than ``n_neighbors`` candidates. ``"path"``: go on bucket by
+            What to do with fewer than ``n_neighbors`` candidates. ``"path"``: continue bucket by
             bucket, with scores in the lexicographic order of the query's sorted slots, without
             scores through the buckets of the same parent, then of the parent's parent, up to the
             root. ``"none"``: pad.
         filter_ids : set or int[m], or bool[m]
             Only these items may be found: ids, or a mask over ids (``mask[id]``; ids beyond its end
-            are out). Others are neither candidates nor results, and filling goes on past them.
+            are out). Others are neither candidates nor results, and filling continues past them.
         exclude_self : bool or int[q]
             An id per query that it must not find; True is short for ``arange(q)``, for queries
             that are the items of an index built without ids, in order.
@@ -148,24 +152,13 @@ class HashIndex:
             At most this many. Default: all cores this process may use.
         """
         snapshot = self._snapshot
-        if (
-            scores is None
-            and n_probe is None
-            and max_candidates is None
-            and filter_ids is None
-            and exclude_self is False
-        ):
-            result = search_directly(
-                snapshot, vectors, bucket_ids, n_neighbors, fill, metric, threads
-            )
-            if result is not None:
-                return result
-        request = checked_request(
-            snapshot, vectors, bucket_ids=bucket_ids, scores=scores, n_neighbors=n_neighbors,
-            n_probe=n_probe, max_candidates=max_candidates, fill=fill, filter_ids=filter_ids,
-            exclude_self=exclude_self, metric=metric, threads=threads,
+        return run(
+            snapshot,
+            make_request(
+                snapshot, vectors, bucket_ids, scores, n_neighbors, n_probe, max_candidates, fill,
+                filter_ids, exclude_self, metric, threads,
+            ),
         )  # fmt: skip
-        return run(snapshot, request)
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -178,63 +171,94 @@ class HashIndex:
     ) -> npt.NDArray[np.int64]:
         """Add items, and return their ids; the arguments are those of :meth:`build`.
 
-        Without ``ids`` they go on after the largest id that was ever here. An id that is here
-        already is refused, and then nothing is added.
+        Without ``ids`` they continue after the largest id that was ever here. An id that is here
+        already is refused, and then nothing is added. Without ``labels`` the items have none.
         """
         with self._change:
-            old = self._snapshot
-            values = check.checked_vectors("vectors", vectors, old.dim)
-            n = len(values)
-            buckets = check.checked_buckets(
-                bucket_ids, n, old.shape, several=old.shape.sparsity, of="item"
-            )
-            if (labels is not None) != old.with_labels:
-                has = "has labels" if old.with_labels else "has no labels"
-                raise ValueError(f"labels must be given for all items or none: the index {has}")
-            classes = None if labels is None else check.checked_labels(labels, n)
-            if ids is None:
-                names = check.following_ids(old.next_id, n)
-            else:
-                names = check.checked_ids("ids", ids, n)
-                present = [name for name, here in zip(names, self._has(names), strict=True) if here]
-                if present:
-                    raise ValueError(
-                        f"{check.name_ids(np.array(present))} already in the index; remove first"
+            items = self.checked_items(bucket_ids, vectors, ids, labels)
+            if ids is not None:
+                present = items.ids[self._snapshot.contains(items.ids)]
+                if len(present):
+                    raise add_hint(
+                        ValueError(f"{name_ids(present)} already in the index"),
+                        "remove them first, or use upsert",
                     )
-            if n == 0:
-                return names
-            segment = build_segment(buckets, values, names, classes)
-            self._snapshot = old.with_segment(segment, max(old.next_id, int(names.max()) + 1))
-            return names
+            self._snapshot = _with_items(self._snapshot, items)
+            return items.ids
+
+    def upsert(
+        self,
+        ids: npt.ArrayLike,
+        bucket_ids: npt.ArrayLike,
+        vectors: npt.ArrayLike,
+        labels: npt.ArrayLike | None = None,
+    ) -> None:
+        """Put items in the place of those with the same ids, and add those whose id is new.
+
+        It is one change: no search sees an item twice, or not at all.
+        """
+        with self._change:
+            items = self.checked_items(bucket_ids, vectors, ids, labels)
+            present = items.ids[self._snapshot.contains(items.ids)]
+            old = self._snapshot.without(present) if len(present) else self._snapshot
+            self._snapshot = _with_items(old, items)
 
     def remove(self, ids: npt.ArrayLike) -> None:
         """Remove items by id. An id that is not here is refused, and then nothing is removed."""
         with self._change:
-            old = self._snapshot
-            names = check.checked_ids("ids", ids)
-            if len(names) == 0:
-                return
-            missing = np.ones(len(names), dtype=np.bool_)
-            views = []
-            for view in old.views:
-                entries, found = view.segment.entries_of(names)
-                if len(view.dead) and len(entries):
-                    entries = entries[view.dead[entries] == 0]
-                    found = np.isin(names, view.segment.ids[entries])
-                n_found = int(found.sum())
-                views.append(view.without(entries, n_found) if n_found else view)
-                missing &= ~found
-            if missing.any():
-                raise ValueError(f"{check.name_ids(names[missing])} not in the index")
-            self._snapshot = old.with_views(tuple(views))
+            names = validate.checked_ids("ids", ids)
+            missing = names[~self._snapshot.contains(names)]
+            if len(missing):
+                raise ValueError(f"{name_ids(missing)} not in the index")
+            if len(names):
+                self._snapshot = self._snapshot.without(names)
 
     def compact(self) -> None:
         """Put everything into one segment, and give back the memory of removed items."""
         with self._change:
             self._snapshot = self._snapshot.compacted()
 
-    def _reserve_ids(self, bound: int) -> None:
-        """Let ids that nobody chose begin at ``bound``, if they do not begin later already."""
+    def checked_items(
+        self,
+        bucket_ids: npt.ArrayLike,
+        vectors: npt.ArrayLike,
+        ids: npt.ArrayLike | None = None,
+        labels: npt.ArrayLike | None = None,
+        *,
+        next_id: int | None = None,
+    ) -> Items:
+        """Check items as :meth:`add` does, and return them as it would store them.
+
+        Nothing is changed, and it is not checked whether ids are free. Without ``ids`` they
+        continue at ``next_id``, by default that of the index.
+        """
+        snapshot = self._snapshot
+        values = checked_vectors("vectors", vectors, snapshot.dim)
+        n, shape = len(values), snapshot.shape
+        buckets = validate.checked_buckets(bucket_ids, n, shape, several=shape.sparsity, of="item")
+        classes = None
+        if snapshot.with_labels:
+            classes = np.full(n, NO_LABEL, dtype=np.int64)
+            if labels is not None:
+                classes = validate.checked_classes(labels, n)
+        elif labels is not None:
+            raise add_hint(
+                ValueError("labels were given, but the index has no labels"),
+                "build the index with labels, -1 for items without",
+            )
+        if ids is None:
+            names = validate.following_ids(snapshot.next_id if next_id is None else next_id, n)
+        else:
+            names = validate.checked_ids("ids", ids, n)
+        return Items(names, buckets, values, classes)
+
+    @property
+    def next_id(self) -> int:
+        """Larger than every id that was ever in the index: where automatic ids continue."""
+        return self._snapshot.next_id
+
+    def reserve_ids(self, bound: int) -> None:
+        """Let automatic ids begin at ``bound``, if they do not begin later already."""
         with self._change:
             if bound > self._snapshot.next_id:
                 self._snapshot = replace(self._snapshot, next_id=bound)
@@ -247,19 +271,33 @@ class HashIndex:
         """
         with self._change:
             other = HashIndex(self._snapshot)
-            other._home = self._home
+            other._stored = self._stored
         return other
 
     # -- storing -----------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        generation: str | None = None,
+        lock_held: bool = False,
+    ) -> None:
         """Write the index into a directory, which is made if it is not there.
 
         At every moment, whatever happens, the directory holds the old state or the new one. What
         is there already and did not change is not written again. Other indexes that were loaded
-        from the directory go on with what they loaded. What the directory says of the origin of
-        an index (:func:`read_origin`) stays if this one was loaded from it or saved to it before;
-        else it is removed.
+        from the directory keep what they loaded.
+
+        Parameters
+        ----------
+        path
+            The directory.
+        generation
+            Name of the new state on disk, from :func:`new_generation`, for a caller that has to
+            know it before it is there.
+        lock_held
+            Whether the caller has the writer lock of the directory.
 
         Raises
         ------
@@ -269,28 +307,20 @@ class HashIndex:
             The directory cannot be written, or another writer has changed it since this index was
             loaded from it or saved to it: nothing of theirs is overwritten unseen.
         """
-        self._save_as(path, new_uid())
-
-    def _save_as(
-        self, path: str | os.PathLike[str], generation: str, *, held: bool = False
-    ) -> None:
-        """Save under a name of the generation that the caller knows before it is there.
-
-        With ``held`` the caller has the lock of the directory.
-        """
         directory = Path(path)
+        generation = generation or storage.new_generation()
         with self._change:
-            here = directory.resolve()
-            expected = self._home[1] if self._home and self._home[0] == here else None
+            place = directory.resolve()
+            expected = None
+            if self._stored is not None and self._stored[0] == place:
+                expected = self._stored[1]
             try:
-                store.save(directory, self._snapshot, generation, expected, held=held)
+                storage.save(directory, self._snapshot, generation, expected, lock_held=lock_held)
             except StorageError:  # the new state may be in place all the same
                 if expected is not None:
-                    self._home = (here, expected | {generation})
+                    self._stored = (place, expected | {generation})
                 raise
-            self._home = (here, frozenset({generation}))
-            if expected is None:
-                forget_origin(directory)
+            self._stored = (place, frozenset({generation}))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, mmap: bool = True) -> HashIndex:
@@ -316,16 +346,30 @@ class HashIndex:
             There is no index, or it cannot be read.
         """
         directory = Path(path)
-        snapshot, manifest = store.load(directory, mmap=mmap)
+        snapshot, manifest = storage.load(directory, mmap=mmap)
         index = cls(snapshot)
-        index._home = (directory.resolve(), frozenset({manifest.generation}))
+        index._stored = (directory.resolve(), frozenset({manifest.generation}))
         return index
+
+    @property
+    def generation(self) -> str | None:
+        """The state on disk that it was loaded from or last saved as; None if neither."""
+        return None if self._stored is None else max(self._stored[1])
+
+    def is_stored_as(self, generation: str) -> bool:
+        """Whether this may be the state on disk: also true if a save failed at its last flush."""
+        return self._stored is not None and generation in self._stored[1]
+
+    def adopt_storage(self, copy: HashIndex) -> None:
+        """Take over where a copy of this index was saved, and as what, from the copy."""
+        with self._change:
+            self._stored = copy._stored
 
     def verify(self) -> None:
         """Read everything, and raise ``CorruptIndexError`` with all that is wrong, if anything."""
-        found = problems(self._snapshot, self._home[0] if self._home else None)
-        if found:
-            raise CorruptIndexError("\n".join(found))
+        problems = storage.problems_of(self._snapshot, self._stored[0] if self._stored else None)
+        if problems:
+            raise CorruptIndexError("\n".join(problems))
 
     # -- looking into it ---------------------------------------------------------------------------
 
@@ -337,21 +381,25 @@ class HashIndex:
         ``gini`` (of the sizes of all buckets: 0 even, 1 everything in one),
         ``expected_candidates`` (items in the buckets of an item, on average, itself included; for
         several buckets per item from a sample), ``expected_speedup``, ``n_segments``,
-        ``n_removed_entries``, ``bytes_vectors``, ``bytes_other``. With labels also ``purity``
-        (share of entries of their bucket's largest class) and ``classes``: for each label
-        ``n_entries``, ``n_buckets`` it lies in, and ``purity`` (how much of the bucket of one of
-        its items is of the same class, on average).
+        ``n_removed_entries``, ``bytes_vectors``, ``bytes_other``. With labels also, of the entries
+        that have one, ``purity`` (share of entries of their bucket's largest class) and
+        ``classes``: for each label ``n_entries``, ``n_buckets`` it lies in, and ``purity`` (how
+        much of the bucket of one of its items is of the same class, on average).
         """
-        return stats(self._snapshot)
+        return inspect.stats(self._snapshot)
 
     def explain(
         self,
         vector: npt.ArrayLike,
         bucket_ids: npt.ArrayLike | None = None,
         scores: npt.ArrayLike | None = None,
+        *,
+        shown_scores: npt.ArrayLike | None = None,
         **options: Any,
     ) -> dict[str, Any]:
         """Explain the search for one vector; the options are those of :meth:`search`.
+
+        ``shown_scores`` are slot scores to show if it is ``bucket_ids`` that say where to look.
 
         Returns
         -------
@@ -359,50 +407,38 @@ class HashIndex:
             ``levels``: from the top down the slots of the query's own buckets, each with its score
             and rank (with scores), and how many buckets and entries lie below it. ``buckets``:
             those looked into, in order, each with ``path``, ``size``, ``classes`` (label: count,
-            largest first), ``score``, how many entries were ``looked_at``, and whether it is a
+            largest first), ``score``, how many ``candidates`` it gave, and whether it is a
             ``fill``. ``results``: id, distance, label, and the ``buckets`` it came from.
             ``candidates``, ``truncated``, ``n_items``.
         """
-        return self._explain(vector, None, bucket_ids, scores, **options)
-
-    def _explain(
-        self,
-        vector: npt.ArrayLike,
-        shown: npt.NDArray[Any] | None,
-        bucket_ids: npt.ArrayLike | None = None,
-        scores: npt.ArrayLike | None = None,
-        **options: Any,
-    ) -> dict[str, Any]:
-        """Explain with scores to show even if it is ``bucket_ids`` that say where to look."""
         settings: dict[str, Any] = {
             "n_neighbors": 10, "n_probe": None, "max_candidates": None, "fill": "path",
             "filter_ids": None, "exclude_self": False, "metric": "euclidean", "threads": None,
         }  # fmt: skip
         unknown = options.keys() - settings.keys()
         if unknown:
-            raise ValueError(f"unknown option {min(unknown)!r}, known are {', '.join(settings)}")
-        settings.update(options)
+            raise ValueError(f"unknown option {min(unknown)!r} (allowed: {', '.join(settings)})")
         snapshot = self._snapshot
-        query = check.checked_queries(vector, snapshot.dim)
+        query = validate.checked_queries(vector, snapshot.dim)
         if len(query) != 1:
             raise ValueError(f"vector has {len(query)} rows, must be one vector")
-        request = checked_request(snapshot, query, bucket_ids=bucket_ids, scores=scores, **settings)
+        request = make_request(snapshot, query, bucket_ids, scores, **{**settings, **options})
+        shown = None
+        if shown_scores is not None:
+            shown = validate.checked_scores(shown_scores, 1, snapshot.shape)[0]
         return explain(snapshot, request, shown)
 
     def item(self, item_id: int) -> dict[str, Any]:
-        """Return what is known of one item: ``id``, ``label``, ``bucket_ids``, ``vector``."""
-        return browse.find_item(self._snapshot, int(check.checked_ids("ids", [item_id])[0]))
+        """Return one item: ``id``, ``label`` (None without), ``bucket_ids``, ``vector``."""
+        return inspect.item(self._snapshot, int(validate.checked_ids("ids", [item_id])[0]))
 
     def bucket(
         self, bucket_id: int, *, start: int = 0, limit: int = 100
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
         """Return ids and labels of the items of a bucket, in the order in which they came."""
-        if start < 0:
-            raise ValueError(f"start={start} must be >= 0")
-        return browse.bucket_items(
-            self._snapshot, int(self.shape.bucket_ids(self.shape.paths(bucket_id))),
-            start, checked_count("limit", limit),
-        )  # fmt: skip
+        number = int(self.shape.bucket_ids(self.shape.paths(bucket_id)))
+        first = checked_count("start", start, at_least=0)
+        return inspect.bucket_items(self._snapshot, number, first, checked_count("limit", limit))
 
     def node(self, path: Sequence[int] = ()) -> dict[str, Any]:
         """Describe a node of the tree, the root by default, and its occupied children.
@@ -415,63 +451,46 @@ class HashIndex:
             ``children``: the same for each occupied ``slot`` below, in ascending order. Without
             labels ``purity`` and ``classes`` are None.
         """
-        slots = check.checked_path(path, self.shape)
-        return browse.node(self._snapshot, slots)
+        return inspect.node(self._snapshot, validate.checked_path(path, self.shape))
+
+    def tree(self) -> dict[str, Any]:
+        """Describe all occupied nodes as :meth:`node` does, each with its ``children`` in it.
+
+        Buckets, the nodes of the last level, have no ``children``.
+        """
+        return inspect.tree(self._snapshot)
+
+    def largest_buckets(self, path: Sequence[int] = (), limit: int = 10) -> npt.NDArray[np.int64]:
+        """Return the ids of the fullest buckets below a node, fullest first."""
+        slots = validate.checked_path(path, self.shape)
+        return inspect.largest_buckets(self._snapshot, slots, checked_count("limit", limit))
 
     def sample(self, n: int, *, random_state: int = 0) -> npt.NDArray[np.int64]:
         """Return the ids of ``n`` items drawn at random, or of all if there are fewer."""
-        if random_state < 0:
-            raise ValueError(f"random_state={random_state} must be >= 0")
-        return browse.sample_ids(self._snapshot, checked_count("n", n), random_state)
-
-    # -- temporary stand-ins until the rebuilt index lands
+        return inspect.sample_ids(self._snapshot, checked_count("n", n), checked_seed(random_state))
 
     def labels_of(self, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Labels of ids, -1 for none."""
-        wanted = np.asarray(ids, dtype=np.int64)
-        result = np.full(wanted.shape, -1, dtype=np.int64)
-        for at in np.ndindex(wanted.shape):
-            if wanted[at] >= 0 and int(wanted[at]) in self:
-                label = self.item(int(wanted[at]))["label"]
-                result[at] = -1 if label is None else label
-        return result
+        """Return the labels of items by id, in the same shape.
 
-    def upsert(
-        self,
-        ids: npt.ArrayLike,
-        bucket_ids: npt.ArrayLike,
-        vectors: npt.ArrayLike,
-        labels: npt.ArrayLike | None = None,
-    ) -> None:
-        """Replace or add."""
-        wanted = np.asarray(ids, dtype=np.int64)
-        self.remove(wanted[self._has(wanted)])
-        self.add(bucket_ids, vectors, wanted, labels)
+        -1 (``NO_LABEL``) for an item that has none, and for an id that is not here.
+        """
+        names = np.asarray(ids, dtype=np.int64)
+        return self._snapshot.labels_of(names.ravel()).reshape(names.shape)
 
-    # -- small things ----------------------------------------------------------------------
+    def contains(self, ids: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Return for each id whether there is such an item, in the same shape."""
+        names = np.asarray(ids, dtype=np.int64)
+        return self._snapshot.contains(names.ravel()).reshape(names.shape)
 
-    def _has(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        here = np.zeros(len(ids), dtype=np.bool_)
-        for view in self._snapshot.views:
-            entries, found = view.segment.entries_of(ids)
-            if len(view.dead) and len(entries):
-                entries = entries[view.dead[entries] == 0]
-                found = np.isin(ids, view.segment.ids[entries])
-            here |= found
-        return here
+    def entries(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return bucket id and item id of all entries: an item is named once per bucket."""
+        numbers, ids, _ = self._snapshot.entries()
+        return self._snapshot.tree.buckets[numbers], ids
 
-    def __contains__(self, item_id: int) -> bool:
-        return bool(self._has(np.array([item_id], dtype=np.int64))[0])
-
-    def __len__(self) -> int:
-        return self._snapshot.n_items
-
-    def __repr__(self) -> str:
-        snapshot = self._snapshot
-        return (
-            f"HashIndex({len(self)} items, dim={snapshot.dim}, "
-            f"{len(snapshot.directory.buckets)} of {self.shape.n_buckets} buckets occupied)"
-        )
+    @property
+    def mean_bucket_size(self) -> float:
+        """Entries in the bucket of an entry, on average: what a search in one bucket reads."""
+        return self._snapshot.tree.mean_bucket_size
 
     @property
     def shape(self) -> CodeShape:
@@ -479,11 +498,40 @@ class HashIndex:
         return self._snapshot.shape
 
     @property
-    def has_labels(self) -> bool:
-        """Whether the items have labels."""
-        return self._snapshot.with_labels
-
-    @property
     def dim(self) -> int:
         """Length of the vectors."""
         return self._snapshot.dim
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether items may have labels."""
+        return self._snapshot.with_labels
+
+    def __contains__(self, item_id: int) -> bool:
+        return bool(self.contains(item_id))
+
+    def __len__(self) -> int:
+        return self._snapshot.n_items
+
+    def __repr__(self) -> str:
+        n_occupied = int((self._snapshot.tree.live > 0).sum())
+        return (
+            f"HashIndex({len(self)} items, dim={self.dim}, "
+            f"{n_occupied} of {self.shape.n_buckets} buckets occupied)"
+        )
+
+
+def _with_items(snapshot: Snapshot, items: Items) -> Snapshot:
+    if len(items.ids) == 0:
+        return snapshot
+    segment = build_segment(items.bucket_ids, items.vectors, items.ids, items.labels)
+    return snapshot.with_segment(segment)
+
+
+def warmup() -> None:
+    """Compile all that the index needs, or find it in the cache: then no search waits for it."""
+    shape = CodeShape(width=2, depth=1)
+    vectors = np.zeros((2, 1), dtype=np.float32)
+    index = HashIndex.build([0, 1], vectors, shape=shape)
+    index.search(vectors, bucket_ids=np.array([[0], [1]]), threads=1)
+    index.explain(vectors[0], bucket_ids=[0])

@@ -1,7 +1,7 @@
-"""The manifest: what a stored index consists of, in JSON that vouches for itself.
+"""The manifest: what a stored index consists of, in JSON with a checksum of itself.
 
 The first value is the CRC-32 of every byte after it, so that no byte can change unseen, and the
-file is still JSON to everybody else::
+file is still JSON to any other reader::
 
     {"checksum": "1c291ca3", "format": "hashcade-index", "version": 1, ...}
 """
@@ -13,7 +13,7 @@ import zlib
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hashcade.codes._shape import CodeShape
+from hashcade.codes import CodeShape
 from hashcade.errors import CorruptIndexError, IncompatibleFormatError
 
 MANIFEST_NAME = "manifest.json"
@@ -95,7 +95,8 @@ def from_bytes(data: bytes, where: str) -> Manifest:
             raise IncompatibleFormatError(f"{where} has format {body['format']!r}, not {FORMAT!r}")
         if body["version"] != VERSION:
             raise IncompatibleFormatError(
-                f"{where} has format version {body['version']}, this package reads {VERSION}"
+                f"{where} has format version {body['version']}, this package reads {VERSION}",
+                hint="build the index again, or use the version of hashcade that wrote it",
             )
         return Manifest(
             generation=body["generation"],

@@ -1,46 +1,25 @@
-"""Checks of what comes in from outside. Each returns the one form that the code works with.
+"""Checks of what comes into an index from outside; general ones are in ``hashcade._validate``.
 
-An array that already has this form is returned as it is, not copied.
+Each returns the one form that the code works with. An array that already has it is returned as it
+is, not copied.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Set
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.codes._check import as_array, checked_count, name_rows
-from hashcade.codes._shape import CodeShape
-from hashcade.index._kernel import FILTER_MASK, FILTER_SORTED, NO_FILTER
-from hashcade.index._table import Float32s, Int64s
+from hashcade._validate import as_array, checked_count, checked_vectors, name_ids, name_rows
+from hashcade.codes import CodeShape
+from hashcade.errors import add_hint
+from hashcade.index.probe import FILTER_MASK, FILTER_SORTED, NO_FILTER
+from hashcade.index.segment import NO_LABEL, Float32s, Int64s
 
-_NO_MASK = np.empty(0, dtype=np.bool_)
-_NO_IDS = np.empty(0, dtype=np.int64)
-_MAX_NAMED = 10
-
-
-def checked_vectors(name: str, value: object, dim: int | None = None) -> Float32s:
-    """Return finite vectors as a C-contiguous float32[n, dim] array."""
-    vectors = as_array(name, value)
-    if vectors.dtype.kind not in "fiub":
-        raise ValueError(f"{name} has dtype {vectors.dtype}, must be real numbers")
-    if vectors.ndim != 2 or vectors.shape[1] == 0:
-        raise ValueError(f"{name} has shape {vectors.shape}, must be (n, dim) with dim >= 1")
-    if dim is not None and vectors.shape[1] != dim:
-        raise ValueError(f"{name} has dim {vectors.shape[1]}, the index has dim {dim}")
-    if vectors.dtype != np.float32 or not vectors.flags.c_contiguous:
-        with np.errstate(over="ignore", invalid="ignore"):  # named as infinite below
-            vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-    for at in range(0, len(vectors), 65536):  # in chunks: the test needs memory of its own
-        chunk = vectors[at : at + 65536]
-        if not math.isfinite(np.vdot(chunk, chunk)):  # may overflow: a reason to look closely
-            bad = ~np.isfinite(vectors).all(axis=1)
-            if bad.any():
-                raise ValueError(f"{name} has NaN or values beyond float32 in {name_rows(bad)}")
-    return vectors
+NO_MASK = np.empty(0, dtype=np.bool_)
+NO_IDS = np.empty(0, dtype=np.int64)
 
 
 def plain(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -49,7 +28,7 @@ def plain(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     A read-only array would be another type to numba, and be compiled for in the middle of a search.
     """
     flags = array.flags
-    if array.dtype == dtype and flags.c_contiguous and flags.writeable and flags.aligned:
+    if array.dtype == dtype and flags.carray:
         return np.asarray(array)
     return np.array(array, dtype=dtype, order="C", subok=False)
 
@@ -92,8 +71,8 @@ def checked_buckets(
     return plain(buckets, np.int64)
 
 
-def checked_scores(value: object, n: int, shape: CodeShape) -> npt.NDArray[Any]:
-    """Return slot scores as C-contiguous float32 or float64[n, depth, width]."""
+def checked_scores(value: object, n: int, shape: CodeShape) -> npt.NDArray[np.float64]:
+    """Return slot scores as float64[n, depth, width], which any other kind fits into exactly."""
     scores = as_array("scores", value)
     if scores.ndim == 2 and n == 1:
         scores = scores[None]
@@ -104,11 +83,8 @@ def checked_scores(value: object, n: int, shape: CodeShape) -> npt.NDArray[Any]:
         )
     if scores.dtype.kind not in "fiub":
         raise ValueError(f"scores has dtype {scores.dtype}, must be real numbers")
-    wide = scores.dtype if scores.dtype in (np.float32, np.float64) else np.dtype(np.float64)
-    if wide == np.float64 and scores.dtype == np.float16:
-        wide = np.dtype(np.float32)
-    scores = plain(scores, wide)
-    bad = (np.isnan(scores) | (scores == np.inf)).any(axis=(1, 2))
+    scores = plain(scores, np.float64)
+    bad = ~(scores.max(axis=(1, 2)) < np.inf)  # true for NaN as well
     if bad.any():
         raise ValueError(f"scores has NaN or +inf in {name_rows(bad)}")
     return scores
@@ -122,7 +98,7 @@ def checked_ids(name: str, value: object, n: int | None = None) -> Int64s:
     if n is not None and len(ids) != n:
         raise ValueError(f"{name} has {len(ids)} entries, vectors has {n} rows")
     if len(ids) == 0:
-        return np.empty(0, dtype=np.int64)
+        return NO_IDS
     if ids.dtype.kind not in "iu":
         raise ValueError(f"{name} has dtype {ids.dtype}, must be integers")
     bad = ids < 0 if ids.dtype.kind == "i" else ids > np.iinfo(np.int64).max
@@ -140,64 +116,65 @@ def checked_ids(name: str, value: object, n: int | None = None) -> Int64s:
 def following_ids(next_id: int, n: int) -> Int64s:
     """Return the next ``n`` ids for items that were given none."""
     if next_id + n > 2**63:
-        raise ValueError(
-            f"the next free id is {next_id}, with {n} items ids would go beyond 2**63-1;"
-            " give ids that are free"
+        raise add_hint(
+            ValueError(
+                f"the next free id is {next_id}, with {n} items ids would go beyond 2**63-1"
+            ),
+            "give ids that are free",
         )
-    return np.arange(n, dtype=np.int64) + np.int64(next_id) if n else np.empty(0, dtype=np.int64)
+    return np.arange(n, dtype=np.int64) + np.int64(next_id) if n else NO_IDS
 
 
-def checked_labels(value: object, n: int) -> Int64s:
-    """Return labels as int64[n]."""
+def checked_classes(value: object, n: int) -> Int64s:
+    """Return labels as int64[n], none below ``NO_LABEL``."""
     labels = as_array("labels", value)
     if labels.shape != (n,):
         raise ValueError(f"labels has shape {labels.shape}, must be ({n},) as vectors has {n} rows")
     if labels.dtype.kind not in "iub" and n > 0:
         raise ValueError(f"labels has dtype {labels.dtype}, must be integers")
+    bad = labels < NO_LABEL if labels.dtype.kind == "i" else labels > np.iinfo(np.int64).max
+    if n > 0 and bad.any():
+        raise ValueError(f"labels must be in -1..2**63-1, are not in {name_rows(np.asarray(bad))}")
     return labels.astype(np.int64)
 
 
-def checked_own(value: object, n: int) -> Int64s:
-    """Return for each query the id that it must not find, -1 for none."""
+def checked_exclude(value: object, n: int) -> Int64s:
+    """Return for each query the id that it must not find, -1 for none; empty for none at all."""
     if value is None or value is False:
-        nobody = np.empty(n, dtype=np.int64)
-        nobody.fill(-1)
-        return nobody
+        return NO_IDS
     if value is True:
         return np.arange(n, dtype=np.int64)
-    own = as_array("exclude_self", value)
-    if own.shape != (n,) or (own.dtype.kind not in "iu" and n > 0):
+    exclude = as_array("exclude_self", value)
+    if exclude.shape != (n,) or (exclude.dtype.kind not in "iu" and n > 0):
         raise ValueError(
-            f"exclude_self has shape {own.shape} and dtype {own.dtype},"
+            f"exclude_self has shape {exclude.shape} and dtype {exclude.dtype},"
             f" must be True, False or one id per query, ({n},)"
         )
-    return plain(own, np.int64)
+    return plain(exclude, np.int64)
 
 
-def checked_filter(
-    value: object, id_bound: int
-) -> tuple[int, npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+def checked_filter(value: object, id_bound: int) -> tuple[int, npt.NDArray[np.bool_], Int64s]:
     """Return a filter as the kernels take it: mode, mask over ids, sorted ids."""
     if value is None:
-        return NO_FILTER, _NO_MASK, _NO_IDS
+        return NO_FILTER, NO_MASK, NO_IDS
     if isinstance(value, Set):
         value = list(value)
-    chosen = as_array("filter_ids", value)
-    if chosen.ndim != 1:
-        raise ValueError(f"filter_ids has shape {chosen.shape}, must be (n,)")
-    if chosen.dtype.kind == "b":
-        return FILTER_MASK, plain(chosen, np.bool_), _NO_IDS
-    if len(chosen) == 0:
-        return FILTER_SORTED, _NO_MASK, _NO_IDS
-    if chosen.dtype.kind not in "iu":
-        raise ValueError(f"filter_ids has dtype {chosen.dtype}, must be bool or integers")
-    chosen = chosen[(chosen >= 0) & (chosen < id_bound)].astype(np.int64)
+    allowed = as_array("filter_ids", value)
+    if allowed.ndim != 1:
+        raise ValueError(f"filter_ids has shape {allowed.shape}, must be (n,)")
+    if allowed.dtype.kind == "b":
+        return FILTER_MASK, plain(allowed, np.bool_), NO_IDS
+    if len(allowed) == 0:
+        return FILTER_SORTED, NO_MASK, NO_IDS
+    if allowed.dtype.kind not in "iu":
+        raise ValueError(f"filter_ids has dtype {allowed.dtype}, must be bool or integers")
+    allowed = allowed[(allowed >= 0) & (allowed < id_bound)].astype(np.int64)
     # A mask answers in one step; a search in sorted ids needs no memory. Many ids: a mask.
-    if id_bound <= 64 * len(chosen):
+    if id_bound <= 64 * len(allowed):
         mask = np.zeros(id_bound, dtype=np.bool_)
-        mask[chosen] = True
-        return FILTER_MASK, mask, _NO_IDS
-    return FILTER_SORTED, _NO_MASK, np.sort(chosen)
+        mask[allowed] = True
+        return FILTER_MASK, mask, NO_IDS
+    return FILTER_SORTED, NO_MASK, np.sort(allowed)
 
 
 def checked_path(value: object, shape: CodeShape) -> tuple[int, ...]:
@@ -218,10 +195,3 @@ def checked_path(value: object, shape: CodeShape) -> tuple[int, ...]:
 def checked_limit(name: str, value: object) -> int:
     """Return an optional positive number; -1 stands for None."""
     return -1 if value is None else checked_count(name, value)
-
-
-def name_ids(ids: Int64s) -> str:
-    """Name ids in a message: ``id 7`` or ``ids 7, 9``, ten at most."""
-    named = ", ".join(map(str, ids[:_MAX_NAMED].tolist()))
-    more = f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else ""
-    return f"{'id' if len(ids) == 1 else 'ids'} {named}{more}"

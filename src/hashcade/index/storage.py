@@ -16,7 +16,7 @@ What no manifest names is left over from a writer that was stopped, and is remov
 Reading checks the manifest, the length of every file and the arrays that say where things are.
 The blocks of the buckets are checked when they are first read (:class:`StoredCheck`): a query
 waits for its own buckets alone, and a damaged one is an error, not an answer. What is damaged
-after it was checked, by a disk that forgets or a program that writes to the files, is not seen
+after it was checked, by a failing disk or a program that writes to the files, is not seen
 until the index is loaded again or verified.
 """
 
@@ -25,8 +25,7 @@ from __future__ import annotations
 import mmap as mmap_module
 import os
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,19 +33,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hashcade._io import LOCK_NAME, storage_errors, sync_directory, write_file, writer_lock
 from hashcade.errors import CorruptIndexError, StorageError
-from hashcade.index import _manifest as manifests
-from hashcade.index._blocks import StoredCheck, as_bytes, block_crcs, checked_structure
-from hashcade.index._directory import build_directory
-from hashcade.index._lock import LOCK_NAME, writer_lock
-from hashcade.index._manifest import MANIFEST_NAME, Manifest, Removed, Section, SegmentRecord
-from hashcade.index._snapshot import Snapshot
-from hashcade.index._table import Segment, View, new_uid
+from hashcade.index import manifest as manifests
+from hashcade.index.bucket_tree import build_tree
+from hashcade.index.checksums import (
+    StoredCheck,
+    as_bytes,
+    block_crcs,
+    content_problems,
+    structure_problems,
+)
+from hashcade.index.manifest import MANIFEST_NAME, Manifest, Removed, Section, SegmentRecord
+from hashcade.index.segment import Segment, View, new_uid
+from hashcade.index.snapshot import Snapshot
 
 _ALIGNMENT = 64
-_CHUNK = 1 << 24
 _OURS = ("segment-", "removed-", "manifest-")
 _RETRIES = 1000
+
+
+def new_generation() -> str:
+    """Return a new name for the state of an index on disk, for ``HashIndex.save``."""
+    return new_uid()
 
 
 # -- writing -------------------------------------------------------------------------------------
@@ -58,48 +67,51 @@ def save(
     generation: str,
     expected: frozenset[str] | None,
     *,
-    held: bool = False,
+    lock_held: bool = False,
 ) -> None:
     """Write a snapshot as a new generation.
 
     ``expected`` are the generations of which the directory must still hold one, because the
-    snapshot goes back to it; None if it may hold anything. With ``held`` the caller has the lock of
-    the directory. After an error the directory holds the old generation, or the new one if only
-    the last flush to the disk failed.
+    snapshot goes back to it; None if it may hold anything. With ``lock_held`` the caller has the
+    lock of the directory. After an error the directory holds the old generation, or the new one if
+    only the last flush to the disk failed.
     """
-    with _storage_errors(f"cannot write the index {directory}"):
+    with storage_errors(f"cannot write the index {directory}"):
         _make_directory(directory)
-        with nullcontext() if held else writer_lock(directory):
+        with nullcontext() if lock_held else writer_lock(directory):
             current = _current(directory)
             if expected is not None and (current is None or current.generation not in expected):
                 raise StorageError(
-                    f"{directory} was changed by another writer since it was read here;"
-                    " load it again, or save elsewhere"
+                    f"{directory} was changed by another writer since it was read",
+                    hint="load it again, or save elsewhere",
                 )
-            written: list[Path] = []
+            new_files: list[Path] = []
             try:
-                manifest = _write_files(directory, snapshot, generation, current, written)
+                manifest = _write_files(directory, snapshot, generation, current, new_files)
                 new = directory / f"manifest-{new_uid()}.tmp"
-                written.append(new)
-                _write(new, [manifests.to_bytes(manifest)])
-                _flush_directory(directory)
+                new_files.append(new)
+                write_file(new, [manifests.to_bytes(manifest)])
+                sync_directory(directory)
                 os.replace(new, directory / MANIFEST_NAME)
             except BaseException:
-                for path in written:
+                for path in new_files:
                     path.unlink(missing_ok=True)
                 raise
-            _flush_directory(directory)
-            _sweep(directory, manifest)
+            sync_directory(directory)
+            _remove_leftovers(directory, manifest)
 
 
 def _make_directory(directory: Path) -> None:
     if directory.is_dir():
         strangers = [p.name for p in directory.iterdir() if not _is_ours(p.name)]
-        if strangers and not (directory / MANIFEST_NAME).exists():
-            raise StorageError(f"{directory} is not an index and not empty: {min(strangers)}")
+        if strangers and not is_index(directory):
+            raise StorageError(
+                f"{directory} is not an index and not empty: {min(strangers)}",
+                hint="choose another path",
+            )
         return
     directory.mkdir(parents=True)
-    _flush_directory(directory.parent)
+    sync_directory(directory.parent)
 
 
 def _is_ours(name: str) -> bool:
@@ -110,7 +122,7 @@ def _current(directory: Path) -> Manifest | None:
     try:
         return read_manifest(directory)
     except (FileNotFoundError, CorruptIndexError):
-        return None  # nothing there that could be kept
+        return None  # nothing there that could be reused
 
 
 def _write_files(
@@ -118,23 +130,23 @@ def _write_files(
     snapshot: Snapshot,
     generation: str,
     current: Manifest | None,
-    written: list[Path],
+    new_files: list[Path],
 ) -> Manifest:
-    there = {record.uid: record for record in current.segments} if current else {}
+    present = {record.uid: record for record in current.segments} if current else {}
     records = []
     for view in snapshot.views:
-        record = there.get(view.segment.uid)
+        record = present.get(view.segment.uid)
         if record is None or not _has_size(directory / record.file, record.bytes):
-            record = _write_segment(directory, view.segment, written)
+            record = _write_segment(directory, view.segment, new_files)
         removed = None
-        if len(view.dead) > 0:
+        if len(view.removed) > 0:
             removed = record.removed
             if (
                 removed is None
-                or removed.uid != view.dead_uid
+                or removed.uid != view.removed_uid
                 or not _has_size(directory / removed.file, removed.bytes)
             ):
-                removed = _write_removed(directory, view, written)
+                removed = _write_removed(directory, view, new_files)
         records.append(replace(record, removed=removed))
     return Manifest(
         generation=generation,
@@ -151,9 +163,9 @@ def _has_size(path: Path, size: int) -> bool:
     return path.exists() and path.stat().st_size == size
 
 
-def _write_segment(directory: Path, segment: Segment, written: list[Path]) -> SegmentRecord:
-    if segment.check is not None:  # what was damaged must not get a new checksum
-        segment.check.buckets(segment, np.arange(len(segment.buckets)))
+def _write_segment(directory: Path, segment: Segment, new_files: list[Path]) -> SegmentRecord:
+    # What was damaged must not get a new checksum.
+    segment.check_rows(np.arange(len(segment.buckets)))
     arrays: dict[str, npt.NDArray[Any] | None] = {
         "vectors": segment.vectors,
         "ids": segment.ids,
@@ -178,57 +190,48 @@ def _write_segment(directory: Path, segment: Segment, written: list[Path]) -> Se
         parts += [data, padding]
         at += size
     path = directory / f"segment-{segment.uid}.bin"
-    written.append(path)
-    _write(path, parts)
+    new_files.append(path)
+    write_file(path, parts)
     return SegmentRecord(
         path.name, segment.uid, at, segment.n_items, segment.n_entries,
         segment.max_norm, sections, None,
     )  # fmt: skip
 
 
-def _write_removed(directory: Path, view: View, written: list[Path]) -> Removed:
-    bits = np.packbits(view.dead).tobytes()
-    path = directory / f"removed-{view.dead_uid}.bin"
-    written.append(path)
-    _write(path, [bits])
-    return Removed(path.name, view.dead_uid, len(bits), zlib.crc32(bits), view.n_dead_items)
+def _write_removed(directory: Path, view: View, new_files: list[Path]) -> Removed:
+    bits = np.packbits(view.removed).tobytes()
+    path = directory / f"removed-{view.removed_uid}.bin"
+    new_files.append(path)
+    write_file(path, [bits])
+    return Removed(path.name, view.removed_uid, len(bits), zlib.crc32(bits), view.n_removed_items)
 
 
-def _write(path: Path, parts: list[Any]) -> None:
-    """Write a file and wait until it is on the disk."""
-    with path.open("wb", buffering=0) as file:
-        for part in parts:
-            data = memoryview(part)
-            at = 0
-            while at < data.nbytes:
-                at += file.write(data[at : at + _CHUNK])
-        os.fsync(file.fileno())
-
-
-def _flush_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _sweep(directory: Path, manifest: Manifest) -> None:
+def _remove_leftovers(directory: Path, manifest: Manifest) -> None:
     keep = manifest.files() | {MANIFEST_NAME, LOCK_NAME}
     for path in directory.iterdir():
         if path.name.startswith(_OURS) and path.name not in keep:
             path.unlink(missing_ok=True)
 
 
-@contextmanager
-def _storage_errors(what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"{what}: {error.strerror or error}") from error
-
-
 # -- reading -------------------------------------------------------------------------------------
+
+
+def is_index(path: str | os.PathLike[str]) -> bool:
+    """Whether a directory holds an index, sound or not."""
+    return (Path(path) / MANIFEST_NAME).is_file()
+
+
+def read_generation(path: str | os.PathLike[str]) -> str:
+    """Return the generation of the index in a directory, which is new with every save.
+
+    Raises
+    ------
+    StorageError
+        There is no index, or its manifest cannot be read.
+    """
+    _require_index(Path(path))
+    with storage_errors(f"cannot read the index {path}"):
+        return read_manifest(Path(path)).generation
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -237,20 +240,27 @@ def read_manifest(directory: Path) -> Manifest:
     return manifests.from_bytes(path.read_bytes(), str(path))
 
 
+def _require_index(directory: Path) -> None:
+    if not is_index(directory):
+        raise StorageError(
+            f"{directory} holds no index: there is no {MANIFEST_NAME}",
+            hint="check the path, or build an index there",
+        )
+
+
 def load(directory: Path, *, mmap: bool) -> tuple[Snapshot, Manifest]:
     """Read an index. A save in between is no trouble: then the new state is read."""
-    if not (directory / MANIFEST_NAME).exists():
-        raise StorageError(f"{directory} holds no index: there is no {MANIFEST_NAME}")
-    with _storage_errors(f"cannot read the index {directory}"):
+    _require_index(directory)
+    with storage_errors(f"cannot read the index {directory}"):
         for _ in range(_RETRIES):
             manifest = read_manifest(directory)
             try:
                 return _open(directory, manifest, mmap), manifest
             except FileNotFoundError as error:
-                # Swept away by a save since the manifest was read, unless it is the same still.
+                # Removed by a save since the manifest was read, unless it is the same still.
                 if read_manifest(directory).generation == manifest.generation:
                     raise CorruptIndexError(f"{error.filename} is missing") from error
-    raise StorageError(f"{directory} changes faster than it can be read")
+    raise StorageError(f"{directory} changes faster than it can be read", hint="try again")
 
 
 def _open(directory: Path, manifest: Manifest, mmap: bool) -> Snapshot:
@@ -261,15 +271,15 @@ def _open(directory: Path, manifest: Manifest, mmap: bool) -> Snapshot:
             segment = _open_segment(path, record, manifest, mmap)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptIndexError(f"{path}: {error!r}") from error
-        dead, uid, n_dead = np.empty(0, dtype=np.uint8), "", 0
+        view = View(segment)
         if record.removed is not None:
-            dead = _read_removed(directory / record.removed.file, record)
-            uid, n_dead = record.removed.uid, record.removed.n_items
-        views.append(View(segment, dead, n_dead, uid))
+            removed = _read_removed(directory / record.removed.file, record)
+            view = View(segment, removed, record.removed.n_items, record.removed.uid)
+        views.append(view)
+    tree = build_tree(views, manifest.shape)
     snapshot = Snapshot(
-        tuple(views), build_directory(views, manifest.shape), manifest.shape,
-        manifest.dim, manifest.with_labels, manifest.next_id,
-    )  # fmt: skip
+        tuple(views), tree, manifest.shape, manifest.dim, manifest.with_labels, manifest.next_id
+    )
     if snapshot.n_items != manifest.n_items:
         raise CorruptIndexError(
             f"{directory} has {snapshot.n_items} items, the manifest says {manifest.n_items}"
@@ -302,8 +312,16 @@ def _open_segment(path: Path, record: SegmentRecord, manifest: Manifest, mmap: b
         uid=record.uid, check=check,
     )  # fmt: skip
     for name in ("buckets", "offsets", "blocks"):
-        check.section(segment, name)
-    checked_structure(segment, manifest, str(path))
+        check.section(name)
+    problems = structure_problems(segment, manifest.shape.n_buckets, manifest.dim)
+    if (segment.labels is not None) != manifest.with_labels:
+        problems.append("labels are not as the manifest says")
+    if segment.n_entries != record.n_entries:
+        problems.append(f"{segment.n_entries} entries are not as the manifest says")
+    if arrays["blocks"].shape != segment.buckets.shape:
+        problems.append("there must be one checksum per bucket")
+    if problems:
+        raise CorruptIndexError(f"{path}: {'; '.join(problems)}")
     if not mmap:
         check.everything(segment)
     return segment
@@ -317,3 +335,41 @@ def _read_removed(path: Path, record: SegmentRecord) -> npt.NDArray[np.uint8]:
     if len(data) != (record.n_entries + 7) // 8:
         raise CorruptIndexError(f"{path} does not fit its segment of {record.n_entries} entries")
     return np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=record.n_entries)
+
+
+# -- verifying ------------------------------------------------------------------------------------
+
+
+def problems_of(snapshot: Snapshot, directory: Path | None) -> list[str]:
+    """Read all of the state in use and the manifest of where it is stored; list what is wrong."""
+    problems: list[str] = []
+    if directory is not None:
+        try:
+            names = read_manifest(directory).files()
+            problems += [f"{directory / n} is missing" for n in names if not _exists(directory, n)]
+        except OSError as error:
+            problems.append(f"{directory}: the manifest cannot be read: {error.strerror}")
+        except StorageError as error:
+            problems.append(str(error))
+    all_ids = [np.empty(0, dtype=np.int64)]
+    for number, view in enumerate(snapshot.views):
+        segment, where = view.segment, f"segment {number}"
+        if isinstance(segment.check, StoredCheck):
+            where = str(segment.check.path)
+            damage = segment.check.problems(segment)
+            problems += damage
+            if damage:
+                continue
+        faults = structure_problems(segment, snapshot.shape.n_buckets, snapshot.dim)
+        problems += [f"{where}: {p}" for p in faults or content_problems(view)]
+        all_ids.append(np.unique(segment.ids[view.live_entries()]))
+    ids = np.concatenate(all_ids)
+    if len(np.unique(ids)) != len(ids):
+        problems.append("an id is in several segments")
+    if len(ids) and (ids.min() < 0 or ids.max() >= snapshot.next_id):
+        problems.append(f"ids must be in 0..{snapshot.next_id - 1}")
+    return problems
+
+
+def _exists(directory: Path, name: str) -> bool:
+    return (directory / name).exists()

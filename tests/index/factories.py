@@ -1,12 +1,12 @@
-"""Small worlds of items, made by hypothesis or by a seed, and the slow answer to every search."""
+"""Small sets of items, made by hypothesis or by a seed, and the slow answer to every search."""
 
 from dataclasses import dataclass, field
 
 import numpy as np
 from hypothesis import strategies as st
+from oracles import reference_search
 
 from hashcade import CodeShape, HashIndex
-from hashcade.index._reference import reference_search
 
 
 @dataclass
@@ -86,7 +86,7 @@ def worlds(draw, max_items=40):
             index = HashIndex.build(buckets, vectors, ids, shape=shape)
         else:
             if ids is None:
-                ids = list(range(index._snapshot.next_id, index._snapshot.next_id + n))
+                ids = list(range(index.next_id, index.next_id + n))
                 index.add(buckets, vectors)
             else:
                 ids = [i for i in ids if i not in world.items]

@@ -1,0 +1,105 @@
+"""Where the arrays of an index lie in memory, as the kernels are told: one array of numbers.
+
+An index has any number of segments, their arrays may be read-only (which is another type to the
+compiler), and every argument costs time in a call. So a kernel takes one int64 array: counts and
+addresses of the bucket tree, and then a row for each segment. An address of 0 means that there is
+no such array. Whoever calls a kernel keeps the arrays alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import carray, types  # type: ignore[attr-defined]
+from numba.extending import intrinsic
+
+from hashcade._kernels import helper
+
+if TYPE_CHECKING:
+    from hashcade.codes import CodeShape
+    from hashcade.index.bucket_tree import BucketTree
+    from hashcade.index.segment import View
+
+# Of the index. N_ITEMS is 0 if no item has several entries: then nothing need be counted once.
+(
+    N_SEGMENTS, MAX_BUCKET_ID, WIDTH, DEPTH, N_ITEMS, ANY_REMOVED,
+    N_BUCKETS, BUCKETS, LIVE, ROWS, N_NODES, LEVEL_STARTS, SLOTS, CHILDREN,
+) = range(14)  # fmt: skip
+FIRST_SEGMENT = 14
+
+# Of a segment, counted from the start of its row.
+(
+    N_ENTRIES, VECTORS, IDS, ITEMS, FIRST_ITEM, REMOVED, N_OWN_BUCKETS, OFFSETS, CHECKED,
+) = range(9)  # fmt: skip
+SEGMENT_LENGTH = 9
+
+
+def describe(views: Sequence[View], tree: BucketTree, shape: CodeShape) -> npt.NDArray[np.int64]:
+    """Return the description of an index."""
+    any_several = any(view.segment.items is not None for view in views)
+    head = [
+        len(views), shape.n_buckets - 1, shape.width, shape.depth,
+        sum(view.segment.n_items for view in views) if any_several else 0,
+        any(len(view.removed) > 0 for view in views),
+        len(tree.buckets), _address(tree.buckets), _address(tree.live), _address(tree.rows),
+        len(tree.slots), _address(tree.level_starts), _address(tree.slots),
+        _address(tree.children),
+    ]  # fmt: skip
+    first_item = 0
+    for view in views:
+        segment = view.segment
+        checked = None if segment.check is None else segment.check.checked
+        head += [
+            segment.n_entries, _address(segment.vectors), _address(segment.ids),
+            _address(segment.items), first_item, _address(view.removed),
+            len(segment.buckets), _address(segment.offsets), _address(checked),
+        ]  # fmt: skip
+        first_item += segment.n_items
+    return np.array(head, dtype=np.int64)
+
+
+def _address(array: npt.NDArray[Any] | None) -> int:
+    if array is None or array.size == 0:
+        return 0
+    assert array.flags.c_contiguous
+    return int(array.ctypes.data)
+
+
+# -- for kernels: arrays by address ---------------------------------------------------------------
+
+
+def _emit_pointer(typing_context, address):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.int64), generate
+
+
+_pointer: Any = intrinsic(_emit_pointer)
+
+
+@helper()
+def int64s(address, n):  # type: ignore[no-untyped-def]
+    """Return the int64[n] at an address."""
+    return carray(_pointer(address), (n,), np.int64)
+
+
+@helper()
+def int32s(address, n):  # type: ignore[no-untyped-def]
+    """Return the int32[n] at an address."""
+    return carray(_pointer(address), (n,), np.int32)
+
+
+@helper()
+def uint8s(address, n):  # type: ignore[no-untyped-def]
+    """Return the uint8[n] at an address; a bool is one as well."""
+    return carray(_pointer(address), (n,), np.uint8)
+
+
+@helper()
+def float32_rows(address, n, dim):  # type: ignore[no-untyped-def]
+    """Return the float32[n, dim] at an address."""
+    return carray(_pointer(address), (n, dim), np.float32)

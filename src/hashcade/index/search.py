@@ -1,0 +1,242 @@
+"""A search from the first check to the result.
+
+Arrays that can be used as they are go straight into the kernel, which looks at their values; only
+if it finds something wrong are they checked here, to say what. A call of one small query takes
+some microseconds, and a check in Python as much as some hundred distances.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade._kernels import usable_cores
+from hashcade._validate import checked_choice, checked_count
+from hashcade.index import kernel, probe, validate
+from hashcade.index.segment import Float32s, Int64s
+from hashcade.index.snapshot import Snapshot
+
+METRICS = {"euclidean": kernel.EUCLIDEAN, "inner_product": kernel.INNER_PRODUCT}
+FILLS = {"path": 1, "none": 0}
+# Less work than this (numbers read) is done sooner than another thread has begun.
+WORTH_A_THREAD = 1 << 19
+_SHARES_PER_THREAD = 4  # a thread that comes late takes fewer
+_FLOAT32, _INT64, _BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
+_NO_SCORES = np.empty((0, 1, 1), dtype=np.float64)
+_NO_FILTER = (probe.NO_FILTER, validate.NO_MASK, validate.NO_IDS)
+
+
+@dataclass(eq=False, slots=True)
+class SearchResult:
+    """What a search found, and how much it looked at.
+
+    Attributes
+    ----------
+    distances : float32[q, n_neighbors]
+        Euclidean distances, or inner products; best first, equal ones by id. Where there is no
+        result: inf, or -inf for inner products.
+    ids : int64[q, n_neighbors]
+        Ids of the items, padded with -1.
+    candidates : int64[q]
+        Items whose distance was looked at, each counted once.
+    truncated : bool[q]
+        Whether ``max_candidates`` kept the query from looking at more.
+    """
+
+    distances: npt.NDArray[np.float32]
+    ids: npt.NDArray[np.int64]
+    candidates: npt.NDArray[np.int64]
+    truncated: npt.NDArray[np.bool_]
+
+
+class Request(NamedTuple):
+    """A search whose arguments are of the right kind; from ``bucket_ids`` on as kernels take it."""
+
+    queries: Float32s
+    n_neighbors: int
+    metric: int
+    threads: int
+    bucket_ids: Int64s  # (q, p)
+    scores: npt.NDArray[np.float64]  # (q, depth, width), or empty
+    n_probe: int  # 0: the buckets in bucket_ids
+    fill: int
+    max_candidates: int  # -1: no limit
+    exclude: Int64s  # (q,), or empty
+    filter_mode: int
+    mask: npt.NDArray[np.bool_]
+    allowed: Int64s
+
+
+def make_request(
+    snapshot: Snapshot, vectors: Any, bucket_ids: Any, scores: Any, n_neighbors: Any,
+    n_probe: Any, max_candidates: Any, fill: Any, filter_ids: Any, exclude_self: Any,
+    metric: Any, threads: Any,
+) -> Request:  # fmt: skip
+    """Check arguments but for the values of vectors and bucket ids that can be used as they are."""
+    queries = vectors
+    if not (
+        type(vectors) is np.ndarray
+        and vectors.dtype is _FLOAT32
+        and vectors.ndim == 2
+        and vectors.shape[1] == snapshot.dim
+        and vectors.flags.carray
+    ):
+        queries = validate.checked_queries(vectors, snapshot.dim)
+    n = len(queries)
+    if (bucket_ids is None) == (scores is None):
+        given = "neither" if bucket_ids is None else "both"
+        raise ValueError(f"one of bucket_ids and scores says where to look, got {given}")
+    if type(n_neighbors) is not int or n_neighbors < 1:
+        n_neighbors = checked_count("n_neighbors", n_neighbors)
+    probes = 0 if n_probe is None else checked_count("n_probe", n_probe)
+    limit = -1 if max_candidates is None else checked_count("max_candidates", max_candidates)
+    if type(fill) is not str or fill not in FILLS:
+        fill = checked_choice("fill", fill, FILLS)
+    if type(metric) is not str or metric not in METRICS:
+        metric = checked_choice("metric", metric, METRICS)
+    if threads is None:
+        threads = usable_cores()
+    elif type(threads) is not int or threads < 1:
+        threads = checked_count("threads", threads)
+    slots = _NO_SCORES
+    if scores is None:
+        if probes > 0:
+            raise ValueError(f"n_probe={probes} needs scores, got bucket_ids")
+        if not (
+            type(bucket_ids) is np.ndarray
+            and bucket_ids.dtype is _INT64
+            and bucket_ids.ndim == 2
+            and bucket_ids.shape[0] == n
+            and bucket_ids.shape[1] > 0
+            and bucket_ids.flags.carray
+        ):
+            bucket_ids = validate.checked_buckets(
+                bucket_ids, n, snapshot.shape, several=None, of="query"
+            )
+    else:
+        slots = validate.checked_scores(scores, n, snapshot.shape)
+        bucket_ids = np.empty((n, 0), dtype=np.int64)
+        if probes == 0:
+            bucket_ids = snapshot.shape.scores_to_bucket_ids(slots)
+    exclude, item_filter = validate.NO_IDS, _NO_FILTER
+    if exclude_self is not False:
+        exclude = validate.checked_exclude(exclude_self, n)
+    if filter_ids is not None:
+        item_filter = validate.checked_filter(filter_ids, snapshot.next_id)
+    fields = (
+        queries, n_neighbors, METRICS[metric], threads,
+        bucket_ids, slots, probes, FILLS[fill], limit, exclude, *item_filter,
+    )  # fmt: skip
+    return tuple.__new__(Request, fields)  # three times as fast as Request(...)
+
+
+# -- running it ----------------------------------------------------------------------------------
+
+
+def run(snapshot: Snapshot, request: Request) -> SearchResult:
+    """Answer a request."""
+    queries, n_neighbors, metric, threads = request[:4]
+    where = request[4:]
+    n = len(queries)
+    distances = np.empty((n, n_neighbors), _FLOAT32)
+    ids = np.empty((n, n_neighbors), _INT64)
+    candidates = np.empty(n, _INT64)
+    truncated = np.empty(n, _BOOL)
+    if threads > 1 and n > 1:
+        n_visits = n * (request.n_probe or request.bucket_ids.shape[1])
+        threads = min(threads, n, int(n_visits * snapshot.work_per_bucket / WORTH_A_THREAD))
+
+    table, max_norm = snapshot.table, snapshot.max_norm
+    while True:
+        if threads <= 1 or n == 1:
+            status = kernel.search(
+                table, max_norm, queries, metric, validate.NO_IDS, 0, n, *where,
+                distances, ids, candidates, truncated,
+            )  # fmt: skip
+        else:
+            given, out = (table, max_norm, queries, metric), (distances, ids, candidates, truncated)
+            status = _search_in_threads(threads, request.bucket_ids, given, where, out)
+        if status == kernel.DONE:
+            return SearchResult(distances, ids, candidates, truncated)
+        if status == kernel.BAD_INPUT:
+            validate.checked_queries(queries, snapshot.dim)
+            validate.checked_buckets(
+                request.bucket_ids, n, snapshot.shape, several=None, of="query"
+            )
+        plan(snapshot, request)  # checks what is about to be read
+
+
+def _search_in_threads(
+    threads: int,
+    bucket_ids: Int64s,
+    given: tuple[Any, ...],
+    where: tuple[Any, ...],
+    out: tuple[Any, ...],
+) -> int:
+    """Divide the queries into shares, which this thread and those of a pool take one by one.
+
+    Queries of one bucket stay together, so that it is read once for all of them. A thread that
+    has not begun when everything is done is not waited for.
+    """
+    n = len(bucket_ids)
+    order = np.arange(n)
+    if bucket_ids.shape[1] > 0:
+        order = np.argsort(bucket_ids[:, 0], kind="stable")
+    n_shares = min(n, threads * _SHARES_PER_THREAD)
+    shares = deque((n * k // n_shares, n * (k + 1) // n_shares) for k in range(n_shares))
+
+    def work() -> int:
+        status = kernel.DONE
+        while True:
+            try:
+                share = shares.popleft()
+            except IndexError:
+                return status
+            status = max(status, kernel.search(*given, order, *share, *where, *out))
+
+    helpers = [_pool(threads - 1).submit(work) for _ in range(threads - 1)]
+    status = work()
+    return max([status, *(helper.result() for helper in helpers if not helper.cancel())])
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="hashcade")
+
+
+if hasattr(os, "register_at_fork"):  # threads do not survive a fork
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s, npt.NDArray[np.bool_]]:
+    """Return visits, candidates and truncated, as ``probe.plan_visits`` describes them.
+
+    All that a search will read is checked, if it comes from a file and was not checked before.
+    """
+    n = len(request.queries)
+    if (
+        snapshot.any_several
+        or request.filter_mode != probe.NO_FILTER
+        or len(request.exclude) > 0
+        or request.max_candidates >= 0
+    ):
+        for view in snapshot.views:
+            view.segment.check_ids()
+    candidates = np.empty(n, dtype=np.int64)
+    truncated = np.empty(n, dtype=np.bool_)
+    visits = probe.plan_visits(
+        snapshot.table, validate.NO_IDS, 0, n, request.n_neighbors, *request[4:],
+        candidates, truncated,
+    )  # fmt: skip
+    for number, view in enumerate(snapshot.views):
+        if view.segment.check is not None:
+            starts = np.unique(visits[visits[:, 1] == number, 2])
+            view.segment.check_rows(view.segment.rows_of(starts))
+    return visits, candidates, truncated

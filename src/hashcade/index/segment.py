@@ -1,0 +1,285 @@
+"""Segments: entries sorted by bucket.
+
+An entry is one item in one bucket. A segment is an immutable batch of entries, bucket after
+bucket, in the order in which they came within a bucket; with ``sparsity`` s an item has s
+entries, each with a copy of the vector, so that a bucket is one block that is read in sequence
+and can be stored, checked and moved by itself. It costs s times the memory of the vectors.
+
+An index is a short list of segments, the oldest first. Adding appends a small one and merges
+neighbours of similar size, so there are about log2(n) of them at most; removing marks entries
+in a copy of a mask. Nothing that a running search looks at is ever written to.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Int64s = npt.NDArray[np.int64]
+Float32s = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+
+NO_LABEL = -1
+
+
+def aligned_empty(n: int, dim: int) -> Float32s:
+    """Return an uninitialised float32[n, dim] that starts at a cache line."""
+    raw = np.empty(n * dim + 16, dtype=np.float32)
+    skip = (-raw.ctypes.data // 4) % 16
+    return raw[skip : skip + n * dim].reshape(n, dim)
+
+
+def new_uid() -> str:
+    """Return a name that nothing else has, for a file that is written once."""
+    return uuid.uuid4().hex
+
+
+class BlockCheck:
+    """What a stored segment asks before its blocks are used; memory needs no such thing.
+
+    Attributes
+    ----------
+    checked : bool[n_buckets + 1]
+        Which blocks are known to be right; the last one is for ids and item numbers as a whole,
+        which counting reads before it is known which blocks will be visited. Always the same array.
+    """
+
+    checked: npt.NDArray[np.bool_]
+
+    def buckets(self, segment: Segment, rows: Int64s) -> None:
+        """Raise ``CorruptIndexError`` unless these blocks are what was written."""
+
+    def ids(self, segment: Segment) -> None:
+        """Raise ``CorruptIndexError`` unless ids and item numbers are what was written."""
+
+    def labels(self, segment: Segment) -> None:
+        """Raise ``CorruptIndexError`` unless the labels are what was written."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Entries sorted by bucket.
+
+    Attributes
+    ----------
+    buckets : int64[n_buckets]
+        Ids of the occupied buckets, ascending.
+    offsets : int64[n_buckets + 1]
+        Entries of bucket number b are ``offsets[b]..offsets[b + 1] - 1``.
+    ids : int64[n_entries]
+    vectors : float32[n_entries, dim]
+    labels : int32 or int64[n_entries], or None
+    items : int32[n_entries], or None
+        Number of the entry's item within the segment. None if every item has one entry.
+    n_items : int
+    max_norm : float
+        The largest euclidean norm of a vector, which bounds the error of fast inner products.
+    """
+
+    buckets: Int64s
+    offsets: Int64s
+    ids: Int64s
+    vectors: Float32s
+    labels: Labels | None
+    items: npt.NDArray[np.int32] | None
+    n_items: int
+    max_norm: float
+    uid: str = field(default_factory=new_uid)
+    check: BlockCheck | None = None
+
+    def __post_init__(self) -> None:
+        for array in (self.buckets, self.offsets, self.ids, self.vectors, self.labels, self.items):
+            if array is not None:
+                array.flags.writeable = False
+
+    @property
+    def n_entries(self) -> int:
+        """Number of entries, removed ones included."""
+        return len(self.ids)
+
+    @cached_property
+    def order_by_id(self) -> npt.NDArray[Any]:
+        """Entries in ascending order of their ids; made when an id is first looked up."""
+        self.check_ids()
+        order = np.argsort(self.ids, kind="stable")
+        return order.astype(np.int32) if self.n_entries < 2**31 else order
+
+    def entries_of(self, ids: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the entries of the items with these ids, and for each its position in ``ids``."""
+        order = self.order_by_id
+        low = np.searchsorted(self.ids, ids, side="left", sorter=order)
+        high = np.searchsorted(self.ids, ids, side="right", sorter=order)
+        counts = high - low
+        position = np.repeat(np.arange(len(ids)), counts)
+        within = np.arange(len(position)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return order[low[position] + within].astype(np.int64), position
+
+    def rows_of(self, entries: Int64s) -> Int64s:
+        """Return the numbers of the buckets that entries lie in."""
+        return np.searchsorted(self.offsets, entries, side="right") - 1
+
+    def check_rows(self, rows: Int64s) -> None:
+        """Raise ``CorruptIndexError`` if one of these blocks is damaged."""
+        if self.check is not None:
+            self.check.buckets(self, rows)
+
+    def check_ids(self) -> None:
+        """Raise ``CorruptIndexError`` if ids or item numbers are damaged."""
+        if self.check is not None:
+            self.check.ids(self)
+
+    def check_labels(self) -> None:
+        """Raise ``CorruptIndexError`` if labels are damaged."""
+        if self.check is not None and self.labels is not None:
+            self.check.labels(self)
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A segment without what was removed from it.
+
+    ``removed`` is uint8[n_entries], non-zero for removed entries, or empty if nothing was.
+    """
+
+    segment: Segment
+    removed: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
+    n_removed_items: int = 0
+    removed_uid: str = ""
+
+    def __post_init__(self) -> None:
+        self.removed.flags.writeable = False
+
+    @property
+    def n_items(self) -> int:
+        """Number of items that are still there."""
+        return self.segment.n_items - self.n_removed_items
+
+    def live_entries(self, start: int = 0, stop: int | None = None) -> Int64s:
+        """Return the entries from ``start`` to before ``stop`` that are still there."""
+        stop = self.segment.n_entries if stop is None else stop
+        if len(self.removed) == 0:
+            return np.arange(start, stop)
+        return start + np.flatnonzero(self.removed[start:stop] == 0)
+
+    def entries_of(self, ids: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the live entries of these items, and for each its position in ``ids``."""
+        entries, position = self.segment.entries_of(ids)
+        if len(self.removed) and len(entries):
+            live = self.removed[entries] == 0
+            return entries[live], position[live]
+        return entries, position
+
+    @cached_property
+    def live_per_bucket(self) -> Int64s:
+        """Entries per bucket of the segment, removed ones not counted."""
+        sizes = np.diff(self.segment.offsets)
+        if len(self.removed) == 0:
+            return sizes
+        gone = np.add.reduceat(self.removed.astype(np.int64), self.segment.offsets[:-1])
+        return np.asarray(sizes - gone)
+
+    def without(self, entries: Int64s, n_items: int) -> View:
+        """Return the view with these entries, which belong to ``n_items`` items, removed."""
+        n_entries = self.segment.n_entries
+        removed = self.removed.copy() if len(self.removed) else np.zeros(n_entries, np.uint8)
+        removed[entries] = 1
+        view = View(self.segment, removed, self.n_removed_items + n_items, new_uid())
+        # Counted on from the old count: to count anew would read the whole mask.
+        live = self.live_per_bucket.copy()
+        np.subtract.at(live, self.segment.rows_of(entries), 1)
+        view.__dict__["live_per_bucket"] = live
+        return view
+
+
+# -- making segments -----------------------------------------------------------------------------
+
+
+def build_segment(
+    bucket_ids: Int64s, vectors: Float32s, ids: Int64s, labels: npt.NDArray[Any] | None
+) -> Segment:
+    """Sort items into a segment.
+
+    Parameters
+    ----------
+    bucket_ids : int64[n, s]
+        The buckets of each item. A bucket that is named twice for an item counts once.
+    vectors : float32[n, dim]
+    ids : int64[n]
+    labels : int[n] or None
+    """
+    n, several = bucket_ids.shape
+    item = np.arange(n, dtype=np.int64)
+    bucket = bucket_ids[:, 0]
+    if several > 1:
+        ordered = np.sort(bucket_ids, axis=1)
+        first = np.ones((n, several), dtype=np.bool_)
+        first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+        item = np.repeat(item, several).reshape(n, several)[first]
+        bucket = ordered[first]
+    order = np.argsort(bucket, kind="stable")
+    item = item[order]
+    buckets, offsets = _runs(bucket[order])
+    sorted_vectors = aligned_empty(len(item), vectors.shape[1])
+    np.take(vectors, item, axis=0, out=sorted_vectors)
+    return Segment(
+        buckets, offsets, ids[item], sorted_vectors,
+        None if labels is None else _compact_labels(labels)[item],
+        item.astype(np.int32) if several > 1 else None, n, largest_norm(vectors),
+    )  # fmt: skip
+
+
+def merge_segments(views: Sequence[View]) -> Segment:
+    """Put the live entries of several segments into one, the order within a bucket kept."""
+    for view in views:
+        view.segment.check_rows(np.arange(len(view.segment.buckets)))
+    parts = [(view.segment, view.live_entries()) for view in views]
+    bucket = np.concatenate([s.buckets[s.rows_of(entries)] for s, entries in parts])
+    order = np.argsort(bucket, kind="stable")
+    ids = np.concatenate([s.ids[entries] for s, entries in parts])[order]
+    labels: Labels | None = None
+    if parts[0][0].labels is not None:
+        labels = np.concatenate([s.labels[e] for s, e in parts if s.labels is not None])[order]
+    target = np.empty(len(order), dtype=np.int64)
+    target[order] = np.arange(len(order))
+    vectors = aligned_empty(len(order), parts[0][0].vectors.shape[1])
+    at = 0
+    for segment, entries in parts:  # one copy, straight to its place
+        vectors[target[at : at + len(entries)]] = segment.vectors[entries]
+        at += len(entries)
+    items, n_items = None, len(ids)
+    if any(segment.items is not None for segment, _ in parts):
+        unique, inverse = np.unique(ids, return_inverse=True)
+        items, n_items = inverse.astype(np.int32), len(unique)
+    buckets, offsets = _runs(bucket[order])
+    norm = max(segment.max_norm for segment, _ in parts)
+    return Segment(buckets, offsets, ids, vectors, labels, items, n_items, norm)
+
+
+def _runs(buckets: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the different ones of sorted bucket ids, and where each begins and the last ends."""
+    starts = np.flatnonzero(np.diff(buckets, prepend=-1))
+    return buckets[starts], np.append(starts, len(buckets)).astype(np.int64)
+
+
+def _compact_labels(labels: npt.NDArray[Any]) -> Labels:
+    if len(labels) == 0 or labels.max() <= np.iinfo(np.int32).max:  # never below -1
+        return labels.astype(np.int32)
+    return labels.astype(np.int64)
+
+
+def largest_norm(vectors: Float32s) -> float:
+    """Return the largest norm, rounded up, chunk by chunk."""
+    largest = 0.0
+    for at in range(0, len(vectors), 65536):
+        chunk = vectors[at : at + 65536]
+        squares = np.einsum("ij,ij->i", chunk, chunk)
+        if not np.isfinite(squares).all():  # beyond float32
+            squares = np.einsum("ij,ij->i", chunk, chunk, dtype=np.float64)
+        largest = max(largest, float(squares.max()))
+    return float(np.sqrt(largest) * (1 + 1e-4))
