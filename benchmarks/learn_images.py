@@ -7,12 +7,12 @@
 Every pair of network and loss has the same time on the same two cores. First the speed of each is
 measured, on a machine that has nothing else to do; this fixes how many steps fit, three quarters of
 the time for the base network. Then the steps are taken: how long they take on a busy machine, or
-on one core (``--threads 1``), no longer matters. A run that was broken off goes on where it was;
-speeds and runs are kept in ``--work``.
+on one core (``--threads 1``), no longer matters. An interrupted run is resumed;
+speeds and runs are stored in ``--work``.
 
-Printed are images a second and, on the tenth of the training set that is set aside, the Pr@1 of the
-base network among all of it and of the hash table, with its SUF; ``docs/results/learn.md`` gets the
-same. Progress goes to stderr.
+Printed are images a second and, on the validation set (a tenth of the training set), the Pr@1 of
+the base network among all of it and of the hash table, with its SUF; ``docs/results/learn.md`` gets
+the same. Progress goes to stderr.
 
 The data are cifar-100-python, as a folder or as the official archive, in $HASHCADE_DATA or
 ../shared/data beside the repository.
@@ -56,13 +56,13 @@ def settings_of(network: str, loss: str) -> dict[str, Any]:
     """The paper's hash function and batches: 64 classes of 2 for npairs; 32 of 4 for triplet."""
     classes, items = (64, 2) if loss == "npairs" else (32, 4)
     return {
-        "backbone": network, "loss": loss, "width": 32, "rate": 1e-3, "assignment": "path",
+        "backbone": network, "loss": loss, "width": 32, "learning_rate": 1e-3, "assignment": "path",
         "classes_per_batch": classes, "items_per_class": items,
     }  # fmt: skip
 
 
 def measure_speed(data: Any, network: str, loss: str, work: Path) -> dict[str, float]:
-    """Images a second of both stages; the figure of an earlier call if there is one."""
+    """Images a second of both stages; the result of an earlier call if there is one."""
     stored = work / "speed.json"
     if stored.exists():
         speeds: dict[str, float] = json.loads(stored.read_text(encoding="utf-8"))
@@ -128,11 +128,11 @@ def read_log(run_dir: Path) -> list[dict[str, Any]]:
 
 HEAD = """# Learning from images, from scratch
 
-Made by `make bench-learn`; the raw figures are in `learn.json` beside this page.
+Made by `make bench-learn`; the raw results are in `learn.json` beside this page.
 
 {where}. Cifar-100, both networks with both losses, each for the steps that fit into
-{minutes:g} minutes on 2 cores at the speed measured with nothing else running. Figures are in
-percent, on the tenth of the training set that is set aside (it also picks the weights): Pr@1 of the
+{minutes:g} minutes on 2 cores at the speed measured with nothing else running. Results are in
+percent, on the validation set, a tenth of the training set (it also picks the weights): Pr@1 of the
 base network among all of it, and after hashing with width 32, depth 2.
 
 | network | loss | images a second, base + hash | steps | Pr@1 base | Pr@1 hash | SUF | NMI |

@@ -53,9 +53,9 @@ def test_grid_search_finds_the_better_setting(blobs):
     # Directions that say nothing about the class: a table that has learned nothing follows them.
     X = np.hstack([X, 4 * np.random.default_rng(1).normal(size=(len(X), 12))])
     pipeline = Pipeline([("scale", StandardScaler()), ("hash", tiny(steps=40))])
-    # With a rate of next to nothing nothing is learned; score must see the difference.
-    search = GridSearchCV(pipeline, {"hash__rate": [1e-9, 3e-3]}, cv=2).fit(X, y)
-    assert search.best_params_ == {"hash__rate": 3e-3}
+    # With a learning rate of next to nothing nothing is learned; score must see the difference.
+    search = GridSearchCV(pipeline, {"hash__learning_rate": [1e-9, 3e-3]}, cv=2).fit(X, y)
+    assert search.best_params_ == {"hash__learning_rate": 3e-3}
     nothing, something = search.cv_results_["mean_test_score"]
     assert nothing < something <= 1
     assert search.best_estimator_.transform(X).shape == (200, 1)
@@ -85,7 +85,7 @@ def test_fitted_or_not():
     hasher = tiny()
     with pytest.raises(NotFittedError):
         hasher.transform([[0.0]])
-    with pytest.raises(ValueError, match="learned nothing yet"):
+    with pytest.raises(ValueError, match="not fitted yet"):
         hasher.transform([[0.0]])
     assert not hasattr(hasher, "n_features_in_")
     hasher.fit(np.eye(4).repeat(3, axis=0), np.arange(12) // 3)

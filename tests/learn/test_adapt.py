@@ -9,16 +9,14 @@ from sklearn.cluster import KMeans
 from torch import nn
 
 from hashcade import Hasher, NotFittedError
-from hashcade.learn._codebook import assign_to_book
-from hashcade.learn._figures import bucket_nmi
-from hashcade.learn._kmeans import kmeans_labels
+from hashcade.evaluate import bucket_nmi
+from hashcade.learn import kmeans
+from hashcade.learn.codebook import assign_to_book
+from tests.learn import factories
 
 
-def blobs(seed, n_classes=8, per_class=20, size=10, noise=0.4):
-    rng = np.random.default_rng(seed)
-    centres = 2 * rng.normal(size=(n_classes, size))
-    y = np.repeat(np.arange(n_classes), per_class)
-    return (centres[y] + noise * rng.normal(size=(len(y), size))).astype(np.float32), y
+def blobs(seed, n_classes=8, per_class=20, noise=0.4):
+    return factories.blobs(n_classes, per_class, size=10, seed=seed, noise=noise, scale=2.0)
 
 
 @pytest.fixture(scope="module")
@@ -40,27 +38,31 @@ def adapted(fitted):
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(1, 3), st.integers(0, 2**31))
 def test_every_point_is_nearest_to_the_mean_of_its_own_cluster(n, n_clusters, size, seed):
     points = torch.randn(n, size, generator=torch.Generator().manual_seed(seed))
-    labels = kmeans_labels(points, min(n, n_clusters), seed=seed, n_rounds=200)
+    centroids, labels = kmeans(points, min(n, n_clusters), random_state=seed, max_iter=200)
     assert sorted(set(labels.tolist())) == list(range(min(n, n_clusters)))  # without a gap
     means = np.stack([points.numpy()[labels == c].mean(axis=0) for c in range(labels.max() + 1)])
+    assert (centroids.dtype, labels.dtype) == (np.float32, np.int64)
+    np.testing.assert_allclose(centroids, means, atol=1e-6)
     gaps = np.linalg.norm(points.numpy()[:, None] - means[None], axis=2)
     assert (gaps[np.arange(n), labels] <= gaps.min(axis=1) + 1e-4).all()
 
 
 def test_clusters_are_as_tight_as_those_of_scikit_learn():
     points, _ = blobs(5, n_classes=12, per_class=50, noise=1.5)
-    labels = kmeans_labels(torch.from_numpy(points), 12, seed=0)
-    means = np.stack([points[labels == c].mean(axis=0) for c in range(12)])
+    centroids, labels = kmeans(points, 12)
     reference = KMeans(12, n_init=3, init="random", random_state=0).fit(points)
-    assert np.square(points - means[labels]).sum() < 1.05 * reference.inertia_
+    assert np.square(points - centroids[labels]).sum() < 1.05 * reference.inertia_
 
 
 def test_equal_points_make_fewer_clusters_and_equal_seeds_equal_ones():
     points = torch.tensor([[0.0], [0.0], [5.0], [5.0], [5.0]])
-    assert kmeans_labels(points, 4, seed=0).max() + 1 == 2
+    centroids, _ = kmeans(points, 4)
+    assert sorted(centroids.tolist()) == [[0.0], [5.0]]
     random = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
-    one, two = (kmeans_labels(random, 7, seed=3) for _ in range(2))
+    one, two = (kmeans(random, 7, random_state=3)[1] for _ in range(2))
     np.testing.assert_array_equal(one, two)
+    with pytest.raises(ValueError, match="n_clusters=6 must be <= 5, the number of points"):
+        kmeans(points, 6)
 
 
 # ------------------------------------------------------------------------------------ adapting

@@ -1,6 +1,5 @@
 """Joint decoding: the book, who goes where, and the loss that trains it."""
 
-import json
 import math
 
 import numpy as np
@@ -10,22 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hashcade import CodeShape, Hasher, HashIndex, solve_cascade
-from hashcade.learn._codebook import assign_to_book, joint_loss, solve_codebook
-from hashcade.learn._figures import search_figures
+from hashcade.learn.codebook import CodebookLoss, assign_to_book, solve_codebook
+from tests.learn.factories import blobs
+from tests.learn.oracles import bucket_sums
 
 QUICK = {"width": 4, "steps": 60, "joint_steps": 60, "hidden_size": 16, "verbose": False}
 
 
-def blobs(n_classes=6, per_class=20, size=8, seed=0, noise=0.3):
-    rng = np.random.default_rng(seed)
-    centres = 3 * rng.normal(size=(n_classes, size))
-    y = np.repeat(np.arange(n_classes) * 10 - 20, per_class)
-    X = np.repeat(centres, per_class, axis=0) + noise * rng.normal(size=(len(y), size))
-    return X.astype(np.float32), y
-
-
 @st.composite
-def worlds(draw):
+def tables(draw):
     """A shape, a book that may hold a bucket more than once, and scores with many ties."""
     depth, width = draw(st.integers(1, 3)), draw(st.integers(1, 5))
     shape = CodeShape(width=width, depth=depth, sparsity=draw(st.integers(1, width)))
@@ -41,29 +33,17 @@ def worlds(draw):
 # ------------------------------------------------------------------------------ who goes where
 
 
-def sums_by_loops(scores, shape, book):
-    """For one item the sum of scores of every bucket of the book."""
-    sums = {}
-    for bucket in {int(b) for b in book.ravel()}:
-        rest, path = bucket, []
-        for _ in range(shape.depth):
-            rest, slot = divmod(rest, shape.width)
-            path.insert(0, slot)
-        sums[bucket] = sum(float(scores[level, slot]) for level, slot in enumerate(path))
-    return sums
-
-
 def sum_of_code(sums, code):
     return sum(sums[bucket] for bucket in code) / len(code)
 
 
-@given(worlds())
-def test_items_go_to_the_code_with_the_best_sum_and_of_equals_to_the_lower_ids(world):
-    shape, book, scores = world
+@given(tables())
+def test_items_go_to_the_code_with_the_best_sum_and_of_equals_to_the_lower_ids(table):
+    shape, book, scores = table
     found = assign_to_book(scores, book, shape)
     assert (found.shape, found.dtype) == ((len(scores), shape.sparsity), np.int64)
     for item, buckets in zip(scores, found.tolist(), strict=True):
-        sums = sums_by_loops(item, shape, book)
+        sums = bucket_sums(item, shape, book)
         codes = sorted(tuple(row) for row in book.tolist())
         best = max(sum_of_code(sums, code) for code in codes)
         likely = [code for code in codes if sum_of_code(sums, code) >= best - 1e-9]
@@ -73,9 +53,9 @@ def test_items_go_to_the_code_with_the_best_sum_and_of_equals_to_the_lower_ids(w
         assert buckets == sorted(buckets, key=lambda b: (-sums[b], b))
 
 
-@given(worlds())
-def test_an_index_probes_the_book_in_the_same_order(world):
-    shape, book, scores = world
+@given(tables())
+def test_an_index_probes_the_book_in_the_same_order(table):
+    shape, book, scores = table
     shape = CodeShape(width=shape.width, depth=shape.depth)
     book = book[:, :1]
     buckets = np.unique(book)
@@ -95,9 +75,9 @@ def test_one_wrong_level_is_made_up_for_by_the_other():
     assert assign_to_book(scores, book, shape).tolist() == [[0]]
 
 
-@given(worlds(), st.integers(0, 2**32))
-def test_the_book_is_the_cascade_over_class_means(world, seed):
-    shape, _, _ = world
+@given(tables(), st.integers(0, 2**32))
+def test_the_book_is_the_cascade_over_class_means(table, seed):
+    shape, _, _ = table
     rng = np.random.default_rng(seed)
     n_classes = int(rng.integers(1, 5))
     labels = rng.permutation(np.concatenate([np.arange(n_classes), rng.integers(0, n_classes, 9)]))
@@ -117,24 +97,24 @@ def test_the_book_is_the_cascade_over_class_means(world, seed):
 def loss_by_loops(scores, labels, book, shape, sharpness):
     total = 0.0
     for item, label in zip(scores, labels, strict=True):
-        sums = sums_by_loops(item, shape, book)
+        sums = bucket_sums(item, shape, book)
         codes = {tuple(row): sum_of_code(sums, row) for row in book.tolist()}
         whole = math.log(sum(math.exp(sharpness * value) for value in codes.values()))
         total += whole - sharpness * codes[tuple(book[label].tolist())]
     return total / len(labels)
 
 
-@given(worlds(), st.sampled_from([0.5, 1.0, 8.0]), st.integers(0, 2**32))
-def test_the_joint_loss_equals_its_definition_in_value_and_gradient(world, sharpness, seed):
-    shape, book, scores = world
+@given(tables(), st.sampled_from([0.5, 1.0, 8.0]), st.integers(0, 2**32))
+def test_the_joint_loss_equals_its_definition_in_value_and_gradient(table, sharpness, seed):
+    shape, book, scores = table
     labels = np.random.default_rng(seed).integers(0, len(book), size=len(scores))
     leaf = torch.from_numpy(scores.astype(np.float64)).requires_grad_()
-    arguments = torch.from_numpy(labels), torch.from_numpy(book), shape
-    loss = joint_loss(leaf, *arguments, sharpness=sharpness)
-    assert loss.item() == pytest.approx(
+    loss = CodebookLoss(book, shape, sharpness=sharpness, device=leaf.device)
+    targets = torch.from_numpy(labels)
+    assert loss(leaf, targets).item() == pytest.approx(
         loss_by_loops(scores, labels, book, shape, sharpness), abs=1e-6
     )
-    torch.autograd.gradcheck(lambda s: joint_loss(s, *arguments, sharpness=sharpness), leaf)
+    torch.autograd.gradcheck(lambda s: loss(s, targets), leaf)
 
 
 # ----------------------------------------------------------------------------- the estimator
@@ -226,50 +206,3 @@ def test_the_book_is_stored_with_the_model(fitted, tmp_path):
     np.testing.assert_array_equal(loaded.transform(X), hasher.transform(X))
     assert loaded.get_params() == hasher.get_params()
     assert loaded.validation_ == hasher.validation_
-
-
-def test_a_model_of_the_first_format_is_still_read(tmp_path):
-    X, y = blobs()
-    hasher = Hasher(**{**QUICK, "joint_steps": None}, assignment="path").fit(X, y)
-    hasher.save(tmp_path / "model")
-    # What the first format did not have: settings, fields of stages, the size of the book.
-    file = tmp_path / "model" / "config.json"
-    config = json.loads(file.read_text())
-    assert config["format_version"] == 2
-    config["format_version"] = 1
-    for name in ("remap", "joint_steps", "tune"):
-        del config["settings"][name]
-    del config["plan"]["n_codes"]
-    for stage in config["plan"]["stages"]:
-        del stage["remap"], stage["sharpness"]
-    file.write_text(json.dumps(config))
-    loaded = Hasher.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.transform(X), hasher.transform(X))
-    assert loaded.get_params() == hasher.get_params()
-
-
-# ------------------------------------------------------------------------------------- figures
-
-
-def test_the_search_of_the_validation_walks_the_book_by_sums():
-    # Three items alone in their buckets: each has to go on to the bucket with the next best sum.
-    shape = CodeShape(width=3, depth=2)
-    book = np.array([[0], [4], [8]])
-    scores = np.array(
-        [
-            [[3.0, 1.0, 0.0], [3.0, 1.0, 0.0]],  # home 0, then 4
-            [[0.0, 3.0, 1.0], [0.0, 3.0, 1.0]],  # home 4, then 8
-            [[1.0, 0.0, 3.0], [0.0, 1.1, 3.0]],  # home 8, then 4 by 1.1, though its slot 0 is next
-        ],
-        np.float32,
-    )
-    vectors = np.zeros((3, 1), np.float32)
-    figures = search_figures(
-        scores, vectors, np.array([7, 7, 7]), shape, n_neighbors=1, codebook=book
-    )
-    assert figures.precision == 100.0
-    assert figures.speedup == 2.0  # each looks at one of two others
-    one_right = search_figures(
-        scores, vectors, np.array([5, 5, 6]), shape, n_neighbors=1, codebook=book
-    )
-    assert one_right.precision == pytest.approx(100 / 3)  # 0 finds 1; 1 finds 2; 2 finds 1

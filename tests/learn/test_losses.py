@@ -13,7 +13,7 @@ from pytorch_metric_learning.losses import NPairsLoss, TripletMarginLoss
 from pytorch_metric_learning.reducers import MeanReducer
 
 from hashcade.learn import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
-from hashcade.learn._triplet import masked_l1_distances, mine_semi_hard
+from hashcade.learn.losses import masked_l1_distances, mine_semi_hard
 
 # ------------------------------------------------------------------------------ naive versions
 
@@ -46,7 +46,7 @@ def naive_hash_triplet(x, codes, labels, margin):
     return naive_semi_hard(distance, labels, margin)
 
 
-def naive_npairs(anchors, positives, labels, regulariser, codes=None):
+def naive_npairs(anchors, positives, labels, regularization, codes=None):
     n, width = anchors.shape
     loss = 0
     for i in range(n):
@@ -64,7 +64,7 @@ def naive_npairs(anchors, positives, labels, regulariser, codes=None):
         mates = [j for j in range(n) if labels[j] == labels[i]]
         loss = loss + sum(log_total - similar[j] for j in mates) / len(mates)
     lengths = sum((row * row).sum() for row in [*anchors, *positives])
-    return loss / n + 0.25 * regulariser * lengths / n
+    return loss / n + 0.25 * regularization * lengths / n
 
 
 def random_codes(generator, n, width, sparsity):
@@ -130,27 +130,29 @@ def test_hash_triplet_equals_its_definition(batch, data):
     )
 
 
-@given(batch=batches, regulariser=st.sampled_from([0.0, 0.003, 1.0]))
-def test_npairs_equals_its_definition(batch, regulariser):
+@given(batch=batches, regularization=st.sampled_from([0.0, 0.003, 1.0]))
+def test_npairs_equals_its_definition(batch, regularization):
     _, (anchors, positives) = draw(batch, 2)
     labels = batch["labels"]
     assert_same(
-        lambda a, p: npairs_loss(a, p, torch.tensor(labels), regulariser=regulariser),
-        lambda a, p: naive_npairs(a, p, labels, regulariser),
+        lambda a, p: npairs_loss(a, p, torch.tensor(labels), regularization=regularization),
+        lambda a, p: naive_npairs(a, p, labels, regularization),
         anchors,
         positives,
     )
 
 
-@given(batch=batches, regulariser=st.sampled_from([0.0, 0.03, 1.0]), data=st.data())
-def test_hash_npairs_equals_its_definition(batch, regulariser, data):
+@given(batch=batches, regularization=st.sampled_from([0.0, 0.03, 1.0]), data=st.data())
+def test_hash_npairs_equals_its_definition(batch, regularization, data):
     generator, (anchors, positives) = draw(batch, 2)
     labels = batch["labels"]
     sparsity = data.draw(st.integers(0, batch["width"]))
     codes = random_codes(generator, *anchors.shape, sparsity)
     assert_same(
-        lambda a, p: hash_npairs_loss(a, p, codes, torch.tensor(labels), regulariser=regulariser),
-        lambda a, p: naive_npairs(a, p, labels, regulariser, codes),
+        lambda a, p: hash_npairs_loss(
+            a, p, codes, torch.tensor(labels), regularization=regularization
+        ),
+        lambda a, p: naive_npairs(a, p, labels, regularization, codes),
         anchors,
         positives,
     )
@@ -192,8 +194,8 @@ def test_masked_npairs_is_the_plain_one_when_every_slot_is_active():
     labels = torch.tensor([0, 1, 1, 2, 3, 3])
     codes = torch.ones(6, 5, dtype=torch.bool)
     torch.testing.assert_close(
-        hash_npairs_loss(anchors, positives, codes, labels, regulariser=0.1),
-        npairs_loss(anchors, positives, labels, regulariser=0.1),
+        hash_npairs_loss(anchors, positives, codes, labels, regularization=0.1),
+        npairs_loss(anchors, positives, labels, regularization=0.1),
     )
 
 
@@ -207,7 +209,7 @@ def test_npairs_equals_pytorch_metric_learning(seed):
     anchors, positives = torch.randn(2, 9, 7, generator=generator, dtype=torch.float64)
     labels = torch.arange(9)
     assert_same(
-        lambda a, p: npairs_loss(a, p, labels, regulariser=0.0),
+        lambda a, p: npairs_loss(a, p, labels, regularization=0.0),
         lambda a, p: dot_product_npairs()(torch.cat([a, p]), labels.repeat(2), pairs(9)),
         anchors,
         positives,

@@ -5,10 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from hashcade import CodeShape
+from hashcade import Hasher
 from hashcade.learn import NIN, StrideNet
-from hashcade.learn._model import HashModel, PrepareEmbeddings, PrepareImages
-from hashcade.learn._networks import feature_size, make_backbone, takes_images
+from hashcade.learn.config import resolve
+from hashcade.learn.model import HashModel, PrepareEmbeddings, PrepareImages
+from hashcade.learn.networks import feature_size, make_backbone, takes_images
 
 IMAGES = torch.zeros(2, 3, 32, 32)
 
@@ -58,7 +59,7 @@ def test_the_cpu_network_takes_a_fraction_of_the_work():
 
 @pytest.mark.parametrize(("name", "size"), [("nin", 192), ("stride", 256), ("mlp", 7)])
 def test_features_have_the_size_that_is_found(name, size):
-    backbone = make_backbone(name, 5, hidden_size=7)
+    backbone = make_backbone(name, 5, 7)
     items = torch.zeros(2, 5) if name == "mlp" else IMAGES
     assert feature_size(backbone, items[:1]) == size
     assert backbone(items).shape == (2, size)
@@ -85,7 +86,7 @@ def test_what_is_an_image_is_said_by_the_network_or_by_the_shape():
 
 def test_embeddings_are_brought_to_unit_spread_and_keep_their_proportions():
     items = torch.randn(500, 3) * torch.tensor([1.0, 10.0, 100.0]) + 5.0
-    prepare = PrepareEmbeddings(3)
+    prepare = PrepareEmbeddings((3,))
     prepare.learn(items)
     ready = prepare(items)
     torch.testing.assert_close(ready.mean(0), torch.zeros(3), atol=1e-4, rtol=0)
@@ -102,15 +103,14 @@ def test_images_are_scaled_and_centred_pixel_by_pixel():
     torch.testing.assert_close(ready, expected.float(), atol=1e-6, rtol=0)
 
 
+def new_model(**settings):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(192, 5))
+    settings = Hasher(width=4, backbone=network, embedding_size=3, **settings).get_params()
+    return HashModel(resolve(settings, n_classes=4, n_items=40, item_shape=(8, 8, 3)))
+
+
 def test_the_hash_base_is_a_network_of_its_own():
-    model = HashModel(
-        CodeShape(width=4, depth=2),
-        (8, 8, 3),
-        backbone=nn.Sequential(nn.Flatten(), nn.Linear(192, 5)),
-        embedding_size=3,
-        hidden_size=0,
-        unit_length=True,
-    )
+    model = new_model(loss="triplet")
     images = torch.randint(0, 256, (6, 8, 8, 3), dtype=torch.uint8)
     vectors, scores = model.vectors(images), model.scores(images)
     assert scores.shape == (6, 2, 4)
@@ -122,3 +122,25 @@ def test_the_hash_base_is_a_network_of_its_own():
     assert not torch.allclose(model.scores(images), scores)
     model.start_hash_base()
     torch.testing.assert_close(model.scores(images), scores)
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_one_pass_gives_vectors_and_scores_and_runs_an_equal_base_once(tuned):
+    model = new_model().eval()
+    if tuned:
+        with torch.no_grad():
+            model.hash_base[1].weight.add_(1.0)
+    images = torch.randint(0, 256, (6, 8, 8, 3), dtype=torch.uint8)
+    expected = model.vectors(images), model.scores(images)
+    n_passes = 0
+
+    def count(*_):
+        nonlocal n_passes
+        n_passes += 1
+
+    for network in (model.base, model.hash_base):
+        network.register_forward_hook(count)
+    vectors, scores = model(images)
+    assert n_passes == 1 + tuned
+    assert torch.equal(vectors, expected[0])
+    assert torch.equal(scores, expected[1])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hashcade import Hasher
-from hashcade.learn._codebook import assign_to_book
+from hashcade.learn.codebook import assign_to_book
 
 N_CLASSES, N_PARTS, PER_PART = 6, 3, 30
 

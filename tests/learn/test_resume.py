@@ -1,4 +1,4 @@
-"""A run that was broken off gives bit for bit what it would have given without the break."""
+"""A resumed run gives bit for bit what it would have given without the break."""
 
 import json
 import os
@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from hashcade import ConfigError, Hasher
-from hashcade.learn._display import Display
-from hashcade.learn._run import Progress, Run
+from hashcade._progress import Progress
+from hashcade.learn.checkpoints import Run, StageState
 
 
 def images():
@@ -65,7 +65,7 @@ def interrupt_at(monkeypatch, stage, step):
         if (name, at) == (stage, step):
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Display, "step", show)
+    monkeypatch.setattr(Progress, "update", show)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def ctrl_c_interrupts():
     [("base", 1), ("base", 14), ("hash", 1), ("hash", 23), ("joint", 1), ("joint", 23)],
 )
 @pytest.mark.usefixtures("ctrl_c_interrupts")
-def test_going_on_after_ctrl_c_equals_no_break(monkeypatch, tmp_path, uninterrupted, stage, step):
+def test_resuming_after_ctrl_c_equals_no_break(monkeypatch, tmp_path, uninterrupted, stage, step):
     interrupt_at(monkeypatch, stage, step)
     with pytest.raises(KeyboardInterrupt, match=f"stopped after step {step} of 25"):
         new_hasher(run_dir=tmp_path).fit(*images())
@@ -110,7 +110,7 @@ def test_a_finished_run_is_there_at_once_and_its_log_has_each_step_once(
         *(("joint", step) for step in expected),
     ]
     assert {"loss", "precision_at_1", "speedup_factor", "bucket_nmi", "items_per_second",
-            "solver_share", "seconds", "rate"} <= records[-1].keys()  # fmt: skip
+            "solver_share", "seconds", "learning_rate"} <= records[-1].keys()  # fmt: skip
     before = (tmp_path / "log.jsonl").read_text()
     again = new_hasher(run_dir=tmp_path).fit(*images())
     assert (tmp_path / "log.jsonl").read_text() == before  # nothing was trained
@@ -124,7 +124,7 @@ def test_a_run_with_other_settings_or_data_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"holds a run with random_state=0, .* random_state=1"):
         new_hasher(run_dir=tmp_path, random_state=1).fit(X, y)
     with pytest.raises(ConfigError, match="holds a run with stages="):
-        new_hasher(run_dir=tmp_path, rate=1e-4).fit(X, y)
+        new_hasher(run_dir=tmp_path, learning_rate=1e-4).fit(X, y)
     with pytest.raises(ConfigError, match="holds a run with data="):
         new_hasher(run_dir=tmp_path).fit(255 - X, y)
     one_pixel = X.copy()
@@ -155,7 +155,7 @@ TRAIN = """
 import sys, numpy as np, torch
 torch.set_num_threads(1)
 from hashcade import Hasher
-import hashcade.learn._trainer as trainer
+import hashcade.learn.trainer as trainer
 trainer._SAVE_SECONDS = 0.0  # a checkpoint after every step: many moments to be killed in
 rng = np.random.default_rng(0)
 y = np.repeat(np.arange(8), 12)
@@ -198,13 +198,13 @@ def kill_until_done(tmp_path, delays):
     return n_kills, steps
 
 
-def test_a_killed_run_goes_on(tmp_path):
+def test_a_killed_run_is_resumed(tmp_path):
     n_kills, _ = kill_until_done(tmp_path, [0.4])
     assert n_kills == 1
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_wherever_it_was(tmp_path):
+def test_a_killed_run_is_resumed_wherever_it_was(tmp_path):
     delays = np.random.default_rng(int(time.time())).uniform(0.2, 2.0, size=12)
     n_kills, steps = kill_until_done(tmp_path, delays)
     assert n_kills >= 2
@@ -238,17 +238,17 @@ def test_a_checkpoint_is_old_or_new_wherever_the_process_dies(monkeypatch, tmp_p
     while died:
         n = len(steps) + 1
         run = Run(tmp_path / str(n), ["base", "hash"], {})
-        run.save(Progress("base", 1), {"weight": torch.full((3,), 1.0)})
+        run.save(StageState("base", 1), {"weight": torch.full((3,), 1.0)})
         with monkeypatch.context() as patch:
             die_at(patch, n)
             try:
-                run.save(Progress("base", 2), {"weight": torch.full((3,), 2.0)})
+                run.save(StageState("base", 2), {"weight": torch.full((3,), 2.0)})
                 died = False
             except Dead:
                 pass
-        progress, tensors = Run(tmp_path / str(n), ["base", "hash"], {}).restore()
-        assert tensors["weight"].tolist() == [progress.step] * 3
-        steps.append(progress.step)
+        state, tensors = Run(tmp_path / str(n), ["base", "hash"], {}).restore()
+        assert tensors["weight"].tolist() == [state.step] * 3
+        steps.append(state.step)
     assert len(steps) > 6  # mkdir, two files, their directory, rename, the parent, clean-up
     assert steps == sorted(steps)  # the old one up to the rename, the new one after it
     assert steps[0] == 1
@@ -257,8 +257,8 @@ def test_a_checkpoint_is_old_or_new_wherever_the_process_dies(monkeypatch, tmp_p
 
 def test_the_newest_checkpoint_is_the_one_of_the_later_stage(tmp_path):
     run = Run(tmp_path, ["base", "hash"], {})
-    run.save(Progress("base", 900), {"weight": torch.zeros(1)})
-    run.save(Progress("hash", 5), {"weight": torch.ones(1)})
-    progress, tensors = run.restore()
-    assert (progress.stage, progress.step, tensors["weight"].item()) == ("hash", 5, 1.0)
+    run.save(StageState("base", 900), {"weight": torch.zeros(1)})
+    run.save(StageState("hash", 5), {"weight": torch.ones(1)})
+    state, tensors = run.restore()
+    assert (state.stage, state.step, tensors["weight"].item()) == ("hash", 5, 1.0)
     assert len(list(tmp_path.iterdir())) == 1

@@ -8,9 +8,9 @@ import torch
 
 from hashcade import Hasher
 from hashcade.codes import relabel_by_code
-from hashcade.learn import hash_npairs_loss, hash_triplet_loss
-from hashcade.learn._plan import make_plan
-from hashcade.learn._schedules import rate_factor
+from hashcade.learn import hash_npairs_loss, hash_triplet_loss, learning_rate_factor
+from hashcade.learn.config import resolve
+from hashcade.learn.stages import HashStage
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ from hashcade.learn._schedules import rate_factor
 )  # fmt: skip
 def test_the_rate_falls_to_three_tenths_where_the_paper_says(schedule, steps, falls):
     for n, step in enumerate(falls):
-        assert rate_factor(schedule, step - 1, steps) == pytest.approx(0.3**n)
-        assert rate_factor(schedule, step, steps) == pytest.approx(0.3 ** (n + 1))
-    assert rate_factor(schedule, steps - 1, steps) == pytest.approx(0.3 ** len(falls))
+        assert learning_rate_factor(schedule, step - 1, steps) == pytest.approx(0.3**n)
+        assert learning_rate_factor(schedule, step, steps) == pytest.approx(0.3 ** (n + 1))
+    assert learning_rate_factor(schedule, steps - 1, steps) == pytest.approx(0.3 ** len(falls))
 
 
 # Four classes, two levels of three slots. At level 1 the classes share slots two by two.
@@ -31,9 +31,9 @@ CODES[0, np.arange(4), [0, 0, 2, 2]] = True
 CODES[1, np.arange(4), [0, 1, 1, 0]] = True
 
 
-def stage_of(loss):
+def stage_config(loss):
     settings = Hasher(width=3, loss=loss, hidden_size=0, items_per_class=2).get_params()
-    return make_plan(settings, 4, 40, (5,)).stages[-1]
+    return resolve(settings, n_classes=4, n_items=40, item_shape=(5,)).stages[-1]
 
 
 def by_hand(stage, scores, labels_of):
@@ -44,7 +44,7 @@ def by_hand(stage, scores, labels_of):
         if stage.loss == "npairs":
             anchors, positives = scores[0::2, level], scores[1::2, level]
             total += hash_npairs_loss(
-                anchors, positives, codes, labels, regulariser=stage.regulariser
+                anchors, positives, codes, labels, regularization=stage.regularization
             )
         else:
             total += hash_triplet_loss(
@@ -56,15 +56,19 @@ def by_hand(stage, scores, labels_of):
     return total
 
 
+def loss_of_codes(config, scores):
+    return HashStage(config, model=None, data=None).loss_of_codes(scores, CODES)
+
+
 @pytest.mark.parametrize("loss", ["npairs", "triplet"])
 def test_labels_are_remapped_by_code_unless_switched_off(loss):
     scores = torch.randn(8, 2, 3, generator=torch.Generator().manual_seed(0))
-    stage = stage_of(loss)
-    remapped = by_hand(stage, scores, lambda level: relabel_by_code(CODES[level]))
-    kept = by_hand(stage, scores, lambda level: [0, 1, 2, 3])
+    config = stage_config(loss)
+    remapped = by_hand(config, scores, lambda level: relabel_by_code(CODES[level]))
+    kept = by_hand(config, scores, lambda level: [0, 1, 2, 3])
     assert abs(remapped - kept) > 1e-3  # the two are told apart
-    torch.testing.assert_close(stage.hash_loss(scores, CODES), remapped)
-    torch.testing.assert_close(replace(stage, remap=False).hash_loss(scores, CODES), kept)
+    torch.testing.assert_close(loss_of_codes(config, scores), remapped)
+    torch.testing.assert_close(loss_of_codes(replace(config, remap=False), scores), kept)
 
 
 def test_the_estimator_hands_the_setting_on():

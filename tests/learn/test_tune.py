@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hashcade import Hasher
-from hashcade.learn._display import Display
-from hashcade.learn._plan import make_plan
-from hashcade.learn._tune import shortened, tune
+from hashcade._progress import Progress
+from hashcade.learn.config import resolve
+from hashcade.learn.tune import search_settings, shortened
 
 QUICK = {"steps": 24, "hidden_size": 8, "verbose": False}
 
@@ -20,20 +20,22 @@ def blobs(n_classes=6, per_class=20, size=8, seed=0):
     return X.astype(np.float32), y
 
 
-def trials(figures, n_trials=9, **given):
-    """Run the choice with invented figures: (precision, speed-up) by changes, else (50, 100)."""
+def trials(metrics, n_trials=9, **given):
+    """Run the choice with invented metrics: (precision, speed-up) by changes, else (50, 100)."""
     settings = Hasher(**given).get_params()
-    plan = make_plan(settings, 100, 5000, (8,))
+    config = resolve(settings, n_classes=100, n_items=5000, item_shape=(8,))
     seen = []
 
-    def try_out(changes):
+    def trial(changes):
         seen.append(dict(changes))
-        for known, (precision, speedup) in figures:
+        for known, (precision, speedup) in metrics:
             if known.items() <= changes.items():
                 return {"precision_at_1": precision, "speedup_factor": speedup}
         return {"precision_at_1": 50.0, "speedup_factor": 100.0}
 
-    changes, table = tune(settings, plan, 100, try_out, n_trials=n_trials, display=Display(False))
+    changes, table = search_settings(
+        settings, config, 100, trial, n_trials=n_trials, progress=Progress(False)
+    )
     assert [row["changes"] for row in table] == seen
     assert [row["changes"] for row in table if row["chosen"]] == [changes]
     return changes, seen
@@ -52,7 +54,7 @@ def test_defaults_come_first_and_stay_if_nothing_is_better():
         {"width": 32, "depth": 3},
     ]
     assert [set(changes) for changes in seen[4:]] == [
-        {"collision_penalty"}, {"collision_penalty"}, {"regulariser"}, {"regulariser"},
+        {"collision_penalty"}, {"collision_penalty"}, {"regularization"}, {"regularization"},
         {"sibling_penalty"},
     ]  # fmt: skip
     assert seen[4:6] == [{"collision_penalty": 0.5}, {"collision_penalty": pytest.approx(0.005)}]
@@ -79,22 +81,24 @@ def test_precision_that_is_paid_for_with_speed_is_not_chosen():
 def test_settings_that_were_given_are_left_alone():
     _, seen = trials([], width=32, collision_penalty=0.1)
     assert [set(changes) for changes in seen] == [
-        set(), {"regulariser"}, {"regulariser"}, {"sibling_penalty"},
+        set(), {"regularization"}, {"regularization"}, {"sibling_penalty"},
     ]  # fmt: skip
     _, seen = trials([], width=32, loss="triplet")
-    assert not any("regulariser" in changes for changes in seen)  # triplet has none
+    assert not any("regularization" in changes for changes in seen)  # triplet has none
     _, seen = trials([], depth=1)
     assert {"width": 64, "depth": 1} not in seen  # 100 classes need 100 buckets
     assert len(trials([], n_trials=3)[1]) == 3
 
 
 def test_a_trial_is_a_quarter_of_the_training():
-    plan = make_plan(Hasher(steps=4000, embedding_size=4).get_params(), 6, 100, (8,))
-    assert [stage.steps for stage in shortened(plan).stages] == [250, 1000, 1000]
-    plan = make_plan(Hasher(steps=300, assignment="path").get_params(), 6, 100, (8,))
-    assert [stage.steps for stage in shortened(plan).stages] == [200]
-    plan = make_plan(Hasher(steps=50, joint_steps=70).get_params(), 6, 100, (8,))
-    assert [stage.steps for stage in shortened(plan).stages] == [50, 70]
+    def steps(**settings):
+        settings = Hasher(**settings).get_params()
+        config = resolve(settings, n_classes=6, n_items=100, item_shape=(8,))
+        return [stage.steps for stage in shortened(config).stages]
+
+    assert steps(steps=4000, embedding_size=4) == [250, 1000, 1000]
+    assert steps(steps=300, assignment="path") == [200]
+    assert steps(steps=50, joint_steps=70) == [50, 70]
 
 
 # ------------------------------------------------------------------------------ the estimator
@@ -131,7 +135,7 @@ def test_tuning_equals_fitting_with_what_it_chose():
 
 
 @pytest.mark.parametrize("stop_at", [5, 30, 60, 100])  # base, trials, the whole
-def test_a_broken_off_choice_goes_on(monkeypatch, tmp_path, stop_at):
+def test_an_interrupted_choice_is_resumed(monkeypatch, tmp_path, stop_at):
     X, y = blobs()
     settings = {**QUICK, "embedding_size": 4, "base_steps": 20, "tune": 4}
     whole = Hasher(**settings).fit(X, y)
@@ -144,7 +148,7 @@ def test_a_broken_off_choice_goes_on(monkeypatch, tmp_path, stop_at):
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Display, "step", show)
+        patch.setattr(Progress, "update", show)
         with pytest.raises(KeyboardInterrupt):
             Hasher(**settings, run_dir=tmp_path).fit(X, y)
     hasher = Hasher(**settings, run_dir=tmp_path).fit(X, y)
@@ -156,5 +160,5 @@ def test_bad_values_are_refused():
     X, y = blobs()
     with pytest.raises(ValueError, match="tune=0 must be >= 1"):
         Hasher(**QUICK, tune=0).fit(X, y)
-    with pytest.raises(ValueError, match="tune=True needs items set aside, there are none"):
+    with pytest.raises(ValueError, match="tune=True needs a validation set, which is empty"):
         Hasher(**QUICK, tune=True, validation_fraction=0.0).fit(X, y)

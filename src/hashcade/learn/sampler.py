@@ -2,17 +2,16 @@
 
 The losses need several items of a class in one batch, which drawing items at random does not
 give. Here the items of each class are dealt out in hands of m, and a batch takes one hand each
-from n different classes. Where that does not come out even, items are taken again, and
+from n different classes. Where that does not come out even, items are repeated, and
 :class:`ClassSampler` says how many: an epoch is never silently shorter than the data.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
+
+from hashcade._validate import checked_count
 
 Ints = npt.NDArray[np.int64]
 
@@ -20,13 +19,10 @@ Ints = npt.NDArray[np.int64]
 class ClassSampler:
     """Deals items into batches of ``classes_per_batch`` classes with ``items_per_class`` each.
 
-    In an epoch every class comes up and every item is used at least once. The items that a class
-    has in a batch are different ones, if it has as many. Items are used again
-
-    - to fill the last hand of a class whose size is no multiple of ``items_per_class`` (a class
-      with a single item is a hand of that item, several times);
-    - to fill batches when large classes still have items and small ones have none left: hands of
-      the smaller classes are dealt anew, so rare classes come up more often than their size.
+    In an epoch every item is used at least once. The items of a class in a batch are different
+    ones, if it has as many. Items are repeated to fill the last hand of a class, and to fill
+    batches when only large classes have items left: small classes are then dealt anew, so rare
+    classes come up more often than their size.
 
     Parameters
     ----------
@@ -37,14 +33,12 @@ class ClassSampler:
     items_per_class
         Items of each class in a batch, next to each other.
     random_state
-        Seed. An epoch depends on it and on its number alone, so a run can go on from anywhere.
+        Seed. An epoch depends on it and on its number alone, so a run can resume anywhere.
 
     Attributes
     ----------
-    classes_per_batch, items_per_class, batch_size, batches_per_epoch : int
-        The sizes, after the number of classes is known.
-    repeats_per_epoch : int
-        Draws of an epoch that take an item again: ``batches_per_epoch * batch_size - n``.
+    classes_per_batch, items_per_class, batch_size, batches_per_epoch, repeats_per_epoch : int
+        The sizes, given the number of classes, and the draws of an epoch that repeat an item.
 
     Examples
     --------
@@ -52,31 +46,23 @@ class ClassSampler:
     >>> sampler.batches_per_epoch, sampler.repeats_per_epoch
     (2, 2)
     >>> print(sampler.describe())
-    2 batches an epoch of 2 classes × 2 items; 2 of 8 draws (25.0 %) repeat an item, because \
-classes have 2 to 4 items
+    2 batches per epoch of 2 classes × 2 items; 2 of 8 draws (25.0 %) repeat an item \
+(classes have 2 to 4 items)
     """
 
     def __init__(
-        self,
-        labels: npt.ArrayLike,
-        *,
-        classes_per_batch: int,
-        items_per_class: int,
+        self, labels: npt.ArrayLike, *, classes_per_batch: int, items_per_class: int,
         random_state: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         values = np.asarray(labels)
         if values.ndim != 1 or len(values) == 0:
             raise ValueError(f"labels has shape {values.shape}, must be (n,) with n >= 1")
-        for name, value in (
-            ("classes_per_batch", classes_per_batch),
-            ("items_per_class", items_per_class),
-        ):
-            if value < 1:
-                raise ValueError(f"{name}={value} must be >= 1")
-        _, of_item, sizes = np.unique(values, return_inverse=True, return_counts=True)
+        checked_count("classes_per_batch", classes_per_batch)
+        checked_count("items_per_class", items_per_class)
+        _, class_of_item, sizes = np.unique(values, return_inverse=True, return_counts=True)
         self._sizes: Ints = sizes.astype(np.int64)  # (n_classes,)
         self._starts: Ints = np.concatenate([[0], np.cumsum(self._sizes)])
-        self._items: Ints = np.argsort(of_item, kind="stable").astype(np.int64)  # by class
+        self._items: Ints = np.argsort(class_of_item, kind="stable").astype(np.int64)
         self._random_state = random_state
         self.classes_per_batch = min(classes_per_batch, len(sizes))
         self.items_per_class = items_per_class
@@ -100,9 +86,8 @@ classes have 2 to 4 items
             # Most hands left first, at random among equals: so the number of batches suffices,
             # by the rule that fits the longest jobs first. A class with none left fills up.
             urgency = left + rng.random(len(left))
-            batch[:] = np.argpartition(-urgency, self.classes_per_batch - 1)[
-                : self.classes_per_batch
-            ]
+            order = np.argpartition(-urgency, self.classes_per_batch - 1)
+            batch[:] = order[: self.classes_per_batch]
             left[batch] = np.maximum(left[batch] - 1, 0)
         if left.any():
             raise AssertionError("an epoch left items out")
@@ -121,7 +106,7 @@ classes have 2 to 4 items
             drawn = rng.permutation(items)
             while len(drawn) < n_hands * m:  # the whole class again, until all places are filled
                 again = rng.permutation(items)
-                # The hand that was begun goes on with other items than it has.
+                # The hand that was begun continues with other items than it has.
                 begun = np.isin(again, drawn[len(drawn) // m * m :])
                 drawn = np.concatenate([drawn, again[~begun], again[begun]])
             dealt[order[at : at + n_hands]] = drawn[: n_hands * m].reshape(n_hands, m)
@@ -131,29 +116,15 @@ classes have 2 to 4 items
     def describe(self) -> str:
         """One line: the size of an epoch, and what is repeated in it."""
         text = (
-            f"{self.batches_per_epoch:,} batches an epoch of {self.classes_per_batch} classes × "
+            f"{self.batches_per_epoch:,} batches per epoch of {self.classes_per_batch} classes × "
             f"{self.items_per_class} items"
         )
         if self.repeats_per_epoch == 0:
             return f"{text}; no item is repeated"
         draws = self.batches_per_epoch * self.batch_size
-        text += (
-            f"; {self.repeats_per_epoch:,} of {draws:,} draws "
-            f"({100 * self.repeats_per_epoch / draws:.1f} %) repeat an item, because "
+        share = 100 * self.repeats_per_epoch / draws
+        low, high = self._sizes.min(), self._sizes.max()
+        return (
+            f"{text}; {self.repeats_per_epoch:,} of {draws:,} draws ({share:.1f} %) repeat an item "
+            f"(classes have {low} to {high} items)"
         )
-        low, high = int(self._sizes.min()), int(self._sizes.max())
-        if low == high:
-            filled = "batch" if low % self.items_per_class == 0 else "items of a class"
-            return f"{text.removesuffix(', because ')} to fill the last {filled}"
-        single = Counter(self._sizes.tolist())[1]
-        alone = f", {single} of them a single one" if single else ""
-        return f"{text}classes have {low} to {high} items{alone}"
-
-    def summary(self) -> dict[str, Any]:
-        """The same for a log."""
-        return {
-            "classes_per_batch": self.classes_per_batch,
-            "items_per_class": self.items_per_class,
-            "batches_per_epoch": self.batches_per_epoch,
-            "repeats_per_epoch": self.repeats_per_epoch,
-        }

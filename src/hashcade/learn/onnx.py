@@ -1,12 +1,11 @@
-"""A trained hasher as one ONNX file, for places without Python or torch.
+"""A trained hasher as one ONNX file, for use without Python or torch.
 
 The graph is written layer by layer. torch's own exporter could do it too, but takes many seconds,
-needs a second package, and changes with every version; the layers here are a dozen.
+needs a second package, and changes with every version; a dozen kinds of layers suffice.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,18 @@ import numpy as np
 from torch import Tensor, nn
 
 from hashcade._extras import require_extra
-from hashcade.errors import ConfigError, StorageError
-from hashcade.learn._model import HashModel
-from hashcade.learn._networks import MLP, NIN, StrideNet
-from hashcade.learn._plan import Plan
+from hashcade._io import replace_file
+from hashcade.errors import ConfigError
+from hashcade.learn.config import ResolvedConfig
+from hashcade.learn.model import HashModel
+from hashcade.learn.networks import MLP, NIN, StrideNet
 
 _OPSET = 20  # the first with Gelu
 _IR_VERSION = 9  # of the same time, so that older runtimes read it
 
 
 class _Graph:
-    """Nodes and constants so far. Every method gives the name of its result."""
+    """Nodes and constants so far. Methods return the name of their result."""
 
     def __init__(self, onnx: Any) -> None:
         self.onnx = onnx
@@ -48,37 +48,32 @@ class _Graph:
         return self.add(kind, *inputs, **attributes)[0]
 
 
-def export_onnx(path: Path, model: HashModel, plan: Plan) -> None:
+def export_onnx(path: Path, model: HashModel, config: ResolvedConfig) -> None:
     """Write the file; see ``Hasher.to_onnx``."""
     onnx: Any = require_extra("onnx", "onnx")
     graph = _Graph(onnx)
-    prepared = _prepare(graph, model, "items")
-    outputs = _outputs(graph, model, plan, prepared)
+    outputs = _outputs(graph, model, config, _prepare(graph, model, "items"))
     types = onnx.TensorProto
     kinds = {"bucket_ids": types.INT64, "scores": types.FLOAT, "vectors": types.FLOAT}
-    shapes = {
-        "bucket_ids": ["n", plan.shape.sparsity],
-        "scores": ["n", plan.shape.depth, plan.shape.width],
-        "vectors": ["n", plan.embedding_size or plan.item_shape[0]],
+    sizes = {
+        "bucket_ids": [config.shape.sparsity],
+        "scores": [config.shape.depth, config.shape.width],
+        "vectors": [config.vector_size],
     }
     for name, result in outputs.items():
         graph.nodes.append(onnx.helper.make_node("Identity", [result], [name]))
-    item_type = types.FLOAT if len(plan.item_shape) == 1 else types.UINT8
+    item_type = types.UINT8 if config.takes_images else types.FLOAT
     value = onnx.helper.make_tensor_value_info
+    ends = [value(name, kinds[name], ["n", *sizes[name]]) for name in outputs]
+    starts = [value("items", item_type, ["n", *config.item_shape])]
     proto = onnx.helper.make_model(
-        onnx.helper.make_graph(
-            graph.nodes,
-            "hashcade",
-            [value("items", item_type, ["n", *plan.item_shape])],
-            [value(name, kinds[name], shapes[name]) for name in outputs],
-            graph.constants,
-        ),
+        onnx.helper.make_graph(graph.nodes, "hashcade", starts, ends, graph.constants),
         opset_imports=[onnx.helper.make_opsetid("", _OPSET)],
         ir_version=_IR_VERSION,
         producer_name="hashcade",
     )
     onnx.checker.check_model(proto, full_check=True)
-    _write(path, proto.SerializeToString())
+    replace_file(path, proto.SerializeToString())
 
 
 def _prepare(graph: _Graph, model: HashModel, items: str) -> str:
@@ -92,28 +87,30 @@ def _prepare(graph: _Graph, model: HashModel, items: str) -> str:
     return graph.one("Sub", scaled, graph.constant(prepare.mean))
 
 
-def _outputs(graph: _Graph, model: HashModel, plan: Plan, prepared: str) -> dict[str, str]:
-    shape = plan.shape
+def _outputs(
+    graph: _Graph, model: HashModel, config: ResolvedConfig, prepared: str
+) -> dict[str, str]:
+    shape = config.shape
     raw = _layers(graph, model.head, _layers(graph, model.hash_base, prepared))
     sides = graph.constant(np.array([-1, shape.depth, shape.width]))
     scores = graph.one("Reshape", raw, sides)  # (n, depth, width)
-    if plan.unit_length:
+    if config.unit_length:
         scores = _unit_length(graph, scores, axis=2)
     vectors = "items"
     if model.embedding is not None:
         vectors = _layers(graph, model.embedding, _layers(graph, model.base, prepared))
-        if plan.unit_length:
+        if config.unit_length:
             vectors = _unit_length(graph, vectors, axis=1)
-    if plan.n_codes:
-        buckets = _buckets_of_book(graph, model.codebook.numpy(), plan, scores)
+    if config.uses_codebook:
+        buckets = _buckets_of_book(graph, model.codebook.numpy(), config, scores)
     else:
-        buckets = _buckets_of_path(graph, plan, scores)
+        buckets = _buckets_of_path(graph, config, scores)
     return {"bucket_ids": buckets, "scores": scores, "vectors": vectors}
 
 
-def _buckets_of_book(graph: _Graph, codebook: Any, plan: Plan, scores: str) -> str:
-    """The buckets of the best code, as ``assign_to_book`` finds them."""
-    shape, book = plan.shape, np.unique(codebook, axis=0)
+def _buckets_of_book(graph: _Graph, codebook: Any, config: ResolvedConfig, scores: str) -> str:
+    """The buckets of the best code, by the rule of ``assign_to_book``."""
+    shape, book = config.shape, np.unique(codebook, axis=0)
     n_codes, sparsity = book.shape
     levels = np.arange(shape.depth) * shape.width
     places = (shape.paths(book.ravel()) + levels).T  # (depth, n_codes · sparsity)
@@ -128,20 +125,22 @@ def _buckets_of_book(graph: _Graph, codebook: Any, plan: Plan, scores: str) -> s
     if sparsity == 1:
         return buckets
     row = graph.one("Unsqueeze", best, graph.constant(np.array([1])))  # (n, 1)
-    own = graph.one("GatherND", of_codes, row, batch_dims=1)  # (n, sparsity)
-    _, order = graph.add("TopK", own, graph.constant(np.array([sparsity])), n_outputs=2, axis=1)
+    sums = graph.one("GatherND", of_codes, row, batch_dims=1)  # (n, sparsity)
+    _, order = graph.add("TopK", sums, graph.constant(np.array([sparsity])), n_outputs=2, axis=1)
     return graph.one("GatherElements", buckets, order, axis=1)
 
 
-def _buckets_of_path(graph: _Graph, plan: Plan, scores: str) -> str:
+def _buckets_of_path(graph: _Graph, config: ResolvedConfig, scores: str) -> str:
     """Slots to ids. Of equal slots ONNX takes the first, as the library does."""
-    width = graph.constant(np.int64(plan.shape.width))
+    width = graph.constant(np.int64(config.shape.width))
     parent = graph.constant(np.int64(0))
-    for level in range(plan.shape.depth):
-        here = graph.one("Gather", scores, graph.constant(np.int64(level)), axis=1)  # (n, width)
-        n_slots = plan.shape.sparsity if level == plan.shape.depth - 1 else 1
+    for level in range(config.shape.depth):
+        level_scores = graph.one(
+            "Gather", scores, graph.constant(np.int64(level)), axis=1
+        )  # (n, width)
+        n_slots = config.shape.sparsity if level == config.shape.depth - 1 else 1
         count = graph.constant(np.array([n_slots]))
-        _, slots = graph.add("TopK", here, count, n_outputs=2, axis=1)  # (n, n_slots)
+        _, slots = graph.add("TopK", level_scores, count, n_outputs=2, axis=1)  # (n, n_slots)
         parent = graph.one("Add", graph.one("Mul", parent, width), slots)
     return parent
 
@@ -153,6 +152,8 @@ def _unit_length(graph: _Graph, values: str, *, axis: int) -> str:
 
 
 # -- layers ----------------------------------------------------------------------------------
+
+_Writer = Callable[[_Graph, Any, str], str]
 
 
 def _layers(graph: _Graph, module: nn.Module, values: str) -> str:
@@ -173,8 +174,8 @@ def _layers(graph: _Graph, module: nn.Module, values: str) -> str:
 
 def _refusal(layer: nn.Module, why: str) -> ConfigError:
     return ConfigError(
-        f"{type(layer).__name__}{why} cannot be written as ONNX here; export a network of your own "
-        "with torch.onnx"
+        f"{type(layer).__name__}{why} cannot be written as ONNX",
+        hint="export a network of your own with torch.onnx",
     )
 
 
@@ -188,10 +189,6 @@ def _expect(layer: nn.Module, **expected: object) -> None:
 def _weights(graph: _Graph, layer: Any) -> list[str]:
     both = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
     return [graph.constant(number) for number in both]
-
-
-def _linear(graph: _Graph, layer: Any, values: str) -> str:
-    return graph.one("Gemm", values, *_weights(graph, layer), transB=1)
 
 
 def _conv(graph: _Graph, layer: Any, values: str) -> str:
@@ -211,29 +208,20 @@ def _norm(graph: _Graph, layer: Any, values: str) -> str:
     return graph.one("BatchNormalization", values, *constants, epsilon=layer.eps)
 
 
-def _max_pool(graph: _Graph, layer: Any, values: str) -> str:
-    _expect(layer, dilation=1, return_indices=False)
-    return _pooled(graph, "MaxPool", layer, values)
+def _pool(kind: str, **expected: object) -> _Writer:
+    def write(graph: _Graph, layer: Any, values: str) -> str:
+        _expect(layer, **expected)
+        sides = (layer.kernel_size, layer.stride, layer.padding)
+        side, stride, pad = ([v, v] if isinstance(v, int) else list(v) for v in sides)
+        return graph.one(
+            kind, values, kernel_shape=side, strides=stride, pads=[*pad, *pad],
+            ceil_mode=int(layer.ceil_mode),
+        )  # fmt: skip
+
+    return write
 
 
-def _mean_pool(graph: _Graph, layer: Any, values: str) -> str:
-    _expect(layer, divisor_override=None, padding=0)
-    return _pooled(graph, "AveragePool", layer, values)
-
-
-def _pooled(graph: _Graph, kind: str, layer: Any, values: str) -> str:
-    side, stride, padding = (_pair(v) for v in (layer.kernel_size, layer.stride, layer.padding))
-    return graph.one(
-        kind, values, kernel_shape=side, strides=stride, pads=[*padding, *padding],
-        ceil_mode=int(layer.ceil_mode),
-    )  # fmt: skip
-
-
-def _pair(value: int | tuple[int, int]) -> list[int]:
-    return [value, value] if isinstance(value, int) else list(value)
-
-
-def _global_pool(kind: str) -> Callable[[_Graph, Any, str], str]:
+def _global_pool(kind: str) -> _Writer:
     def write(graph: _Graph, layer: Any, values: str) -> str:
         if layer.output_size not in (1, (1, 1)):
             raise _refusal(layer, f" with output_size={layer.output_size!r}")
@@ -242,42 +230,24 @@ def _global_pool(kind: str) -> Callable[[_Graph, Any, str], str]:
     return write
 
 
-def _gelu(graph: _Graph, layer: Any, values: str) -> str:
-    return graph.one("Gelu", values, approximate=layer.approximate)
-
-
 def _flatten(graph: _Graph, layer: Any, values: str) -> str:
     _expect(layer, start_dim=1, end_dim=-1)
     return graph.one("Flatten", values)
 
 
-_WRITERS: dict[type[nn.Module], Callable[[_Graph, Any, str], str]] = {
-    nn.Identity: lambda graph, layer, values: values,
-    nn.Dropout: lambda graph, layer, values: values,
-    nn.Linear: _linear,
+_WRITERS: dict[type[nn.Module], _Writer] = {
+    nn.Identity: lambda graph, layer, x: x,
+    nn.Dropout: lambda graph, layer, x: x,
+    nn.Linear: lambda graph, layer, x: graph.one("Gemm", x, *_weights(graph, layer), transB=1),
     nn.Conv2d: _conv,
     nn.BatchNorm1d: _norm,
     nn.BatchNorm2d: _norm,
-    nn.ReLU: lambda graph, layer, values: graph.one("Relu", values),
-    nn.GELU: _gelu,
-    nn.LeakyReLU: lambda graph, layer, values: graph.one(
-        "LeakyRelu", values, alpha=layer.negative_slope
-    ),
-    nn.MaxPool2d: _max_pool,
-    nn.AvgPool2d: _mean_pool,
+    nn.ReLU: lambda graph, layer, x: graph.one("Relu", x),
+    nn.GELU: lambda graph, layer, x: graph.one("Gelu", x, approximate=layer.approximate),
+    nn.LeakyReLU: lambda graph, layer, x: graph.one("LeakyRelu", x, alpha=layer.negative_slope),
+    nn.MaxPool2d: _pool("MaxPool", dilation=1, return_indices=False),
+    nn.AvgPool2d: _pool("AveragePool", divisor_override=None, padding=0),
     nn.AdaptiveAvgPool2d: _global_pool("GlobalAveragePool"),
     nn.AdaptiveMaxPool2d: _global_pool("GlobalMaxPool"),
     nn.Flatten: _flatten,
 }
-
-
-def _write(path: Path, content: bytes) -> None:
-    made = path.with_name(f".{path.name}.new-{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        made.write_bytes(content)
-        made.replace(path)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        made.unlink(missing_ok=True)

@@ -1,0 +1,88 @@
+"""The code book: one code per class, in place of any path through the tree.
+
+The hash function of the paper takes the best slot of each level by itself, so one wrong level
+sends an item to an empty bucket. With a code book an item goes to the code of the book with the
+largest sum of slot scores over the levels: one level can correct another.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hashcade.codes import CodeShape, solve_cascade
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+_CHUNK = 1024
+
+
+def solve_codebook(
+    scores: Floats, labels: Ints, n_classes: int, shape: CodeShape, *,
+    sibling_penalty: float, collision_penalty: float,
+) -> Ints:  # fmt: skip
+    """Buckets of every class, int64[n_classes, sparsity]: one cascade over the class means.
+
+    ``scores`` are float[n, depth, width]; of the labels 0 to ``n_classes - 1`` each must occur.
+    The buckets of a class are in ascending order.
+    """
+    sums = np.zeros((n_classes, shape.depth * shape.width))
+    np.add.at(sums, labels, scores.reshape(len(scores), -1))
+    means = sums / np.bincount(labels, minlength=n_classes)[:, None]
+    codes = solve_cascade(
+        means.reshape(n_classes, shape.depth, shape.width).transpose(1, 0, 2),
+        shape,
+        sibling_penalty=sibling_penalty,
+        collision_penalty=collision_penalty,
+    )
+    return shape.codes_to_bucket_ids(codes)
+
+
+def assign_to_book(scores: Floats, codebook: Ints, shape: CodeShape) -> Ints:
+    """The buckets of the code that fits best, int64[n, sparsity], those with large sums first.
+
+    A code fits by the sum of slot scores over the levels, on average over its buckets. Sums are
+    float64 and run from level 1 down; of equal sums the lower id comes first. So with one bucket
+    per code this is the order in which an index probes its buckets.
+    """
+    book = np.unique(codebook, axis=0)  # in ascending order, equal codes once
+    paths = shape.paths(book.ravel())  # (n_codes · sparsity, depth)
+    assigned = np.empty((len(scores), shape.sparsity), np.int64)
+    for at in range(0, len(scores), _CHUNK):
+        part = scores[at : at + _CHUNK]
+        sums = np.zeros((len(part), len(paths)))
+        for level in range(shape.depth):
+            sums += part[:, level, paths[:, level]]
+        sums = sums.reshape(len(part), *book.shape)
+        best = sums.mean(axis=2).argmax(axis=1)
+        order = np.argsort(-sums[np.arange(len(part)), best], axis=1, kind="stable")
+        assigned[at : at + _CHUNK] = np.take_along_axis(book[best], order, axis=1)
+    return assigned
+
+
+class CodebookLoss:
+    """Cross-entropy of the sums of slot scores over the codes of the book.
+
+    Classes with the same code count as one. ``sharpness`` is a factor on the sums before the
+    softmax; scores of unit length need one above 1.
+    """
+
+    def __init__(
+        self, codebook: Ints, shape: CodeShape, *, sharpness: float, device: torch.device
+    ) -> None:
+        book, inverse = np.unique(codebook, axis=0, return_inverse=True)
+        self._book_shape, self._sharpness = book.shape, sharpness
+        self._code_of_class = torch.from_numpy(inverse.reshape(-1)).to(device)
+        self._slots = torch.from_numpy(shape.paths(book.ravel()).T.copy()).to(device)
+
+    def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Loss of a batch: scores float[n, depth, width], labels int[n] as rows of the book."""
+        sums = scores.new_zeros(len(scores), self._book_shape[0])
+        for level, slots in enumerate(self._slots):  # slots: (n_codes · sparsity,)
+            of_buckets = scores[:, level].index_select(1, slots)
+            sums = sums + of_buckets.reshape(len(scores), *self._book_shape).mean(dim=2)
+        log_shares = (self._sharpness * sums).log_softmax(dim=1)
+        return -log_shares.gather(1, self._code_of_class[labels][:, None]).mean()

@@ -1,0 +1,449 @@
+"""The estimator: from labelled items to buckets and vectors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from hashcade._progress import Progress
+from hashcade._validate import checked_count, checked_number, checked_seed
+from hashcade._version import __version__
+from hashcade.codes import CodeShape
+from hashcade.errors import NotFittedError
+from hashcade.evaluate import precision_at
+from hashcade.index import Encoded, HashIndex
+from hashcade.learn import inputs, model_io
+from hashcade.learn.adapt import adapt_model
+from hashcade.learn.config import ResolvedConfig, resolve
+from hashcade.learn.estimator import EstimatorMixin
+from hashcade.learn.model import HashModel, encode, for_all, in_chunks
+from hashcade.learn.networks import takes_images
+from hashcade.learn.refine import checked_n_codes, refine_model
+from hashcade.learn.trainer import Trainer
+from hashcade.learn.tune import checked_trials, tune
+
+
+class Hasher(EstimatorMixin):
+    """Learns which bucket an item belongs to.
+
+    Given embeddings, it learns a hash head on top of them, in seconds to minutes on a CPU. Given
+    images and a backbone, it first trains the network, then fine-tunes a copy with a hash head.
+
+    Parameters
+    ----------
+    width, depth
+        Slots per level (None: from the number of classes), and levels of the table, which has
+        ``width ** depth`` buckets.
+    sparsity
+        Active slots at the last level: an item lies in this many buckets.
+    loss
+        ``"npairs"`` or ``"triplet"``.
+    backbone
+        None for embeddings as they are; ``"mlp"`` trains a network of one hidden layer on them.
+        For images ``"stride"`` (made for CPUs) or ``"nin"`` (the paper's). Or a
+        ``torch.nn.Module`` from float[n, 3, height, width] or float[n, size] to features.
+    assignment
+        ``"codebook"``: an item goes to the class code with the largest sum of slot scores over
+        the levels, and training continues for ``joint_steps`` with this objective. ``"path"``: to
+        its best slot at each level, as in the paper.
+    embedding_size
+        Size of the vectors for re-ranking. None: without a backbone the given embeddings, else
+        64 (npairs) or 256 (triplet). With a number, embeddings get a learned projection.
+    hidden_size
+        Units of the hidden layer: of the hash head, or with ``"mlp"`` of the network, on which
+        the head is linear. None: 512; with other backbones none.
+    steps, base_steps, joint_steps
+        Batches of the hash, base and joint stage. None: from the size of the data; the joint
+        stage has as many as the hash stage, with 0 it only solves the code book.
+    schedule
+        ``"one-cycle"`` for short runs, ``"paper"`` (falls to 0.3 of what it was, three times), a
+        number (does so after every so many steps), or ``"constant"``.
+    learning_rate, base_learning_rate
+        Peak learning rate of the new layers (None: 3e-3, for networks that take images 1e-3), and
+        the factor on it for the network below them in the hash stage; 0 freezes the network.
+    sibling_penalty, collision_penalty, regularization
+        Of the code problem, and of the npairs loss in the hash stage. None: by loss and sparsity.
+    margin
+        Of the triplet loss.
+    remap
+        Whether classes with equal codes at a level count as one class there, as in the paper.
+    classes_per_batch, items_per_class
+        Composition of a batch. ``items_per_class`` must be even for npairs; None: as many as make
+        a batch of 128, but no more than a class has on average.
+    augment
+        Random changes of images in training: ``"crop-mirror"``, ``"crop"`` (for letters, digits
+        and whatever is not its mirror image) or ``"none"``.
+    dropout
+        Share of the values of an embedding that is hidden from the hash network at each step.
+    validation_fraction
+        Share of each class in the validation set, which picks the weights, by precision at 1.
+    tune
+        Whether to try other values for ``width``, ``depth``, the penalties and the regularization
+        first, where they were left open (``depth`` if ``width`` was), each for a quarter of the
+        steps, and to take the best on the validation set. A number: at most so many trials.
+    device
+        ``"auto"``, ``"cpu"``, ``"cuda"``, ...
+    run_dir
+        Directory for checkpoints and a log. An interrupted run with the same settings and data is
+        resumed there.
+    verbose, random_state
+        Progress on stderr (None: if it is a terminal), and the seed of everything.
+
+    Attributes
+    ----------
+    shape_, classes_ : CodeShape, array
+        The shape of the table, and the labels of the training set, sorted.
+    config_ : ResolvedConfig
+        All settings with nothing left open, and what items look like.
+    validation_ : dict
+        Metrics of the validation set: ``precision_at_1`` and ``bucket_nmi`` in percent,
+        ``speedup_factor``. Empty without a validation set.
+    tuned_ : list of dict
+        With ``tune`` a row for each trial: ``changes`` of settings, metrics, and ``chosen``.
+    codebook_ : int64[n_codes, sparsity]
+        With ``assignment="codebook"`` the buckets of each class, in the order of ``classes_``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.repeat(["ant", "bee", "cat"], 40)
+    >>> X = np.repeat(np.eye(3), 40, axis=0) + 0.1 * rng.normal(size=(120, 3))
+    >>> hasher = Hasher(width=4, steps=50).fit(X, y)
+    >>> len(set(hasher.transform(X[::40]).ravel().tolist()))  # a bucket for each
+    3
+    """
+
+    shape_: CodeShape
+    classes_: npt.NDArray[Any]
+    config_: ResolvedConfig
+    validation_: dict[str, float]
+    tuned_: list[dict[str, Any]]
+    codebook_: npt.NDArray[np.int64]
+    _model: HashModel
+
+    def __init__(
+        self,
+        *,
+        width: int | None = None,
+        depth: int = 2,
+        sparsity: int = 1,
+        loss: str = "npairs",
+        backbone: str | nn.Module | None = None,
+        assignment: str = "codebook",
+        embedding_size: int | None = None,
+        hidden_size: int | None = None,
+        steps: int | None = None,
+        base_steps: int | None = None,
+        joint_steps: int | None = None,
+        schedule: str | int = "one-cycle",
+        learning_rate: float | None = None,
+        base_learning_rate: float = 0.1,
+        sibling_penalty: float | None = None,
+        collision_penalty: float | None = None,
+        regularization: float | None = None,
+        margin: float = 0.3,
+        remap: bool = True,
+        classes_per_batch: int = 64,
+        items_per_class: int | None = None,
+        augment: str = "crop-mirror",
+        dropout: float = 0.0,
+        validation_fraction: float = 0.1,
+        tune: bool | int = False,
+        device: str = "auto",
+        run_dir: str | os.PathLike[str] | None = None,
+        verbose: bool | None = None,
+        random_state: int = 0,
+    ) -> None:
+        # As scikit-learn has it: settings are stored as they are, and checked by fit.
+        self.width = width
+        self.depth = depth
+        self.sparsity = sparsity
+        self.loss = loss
+        self.backbone = backbone
+        self.assignment = assignment
+        self.embedding_size = embedding_size
+        self.hidden_size = hidden_size
+        self.steps = steps
+        self.base_steps = base_steps
+        self.joint_steps = joint_steps
+        self.schedule = schedule
+        self.learning_rate = learning_rate
+        self.base_learning_rate = base_learning_rate
+        self.sibling_penalty = sibling_penalty
+        self.collision_penalty = collision_penalty
+        self.regularization = regularization
+        self.margin = margin
+        self.remap = remap
+        self.classes_per_batch = classes_per_batch
+        self.items_per_class = items_per_class
+        self.augment = augment
+        self.dropout = dropout
+        self.validation_fraction = validation_fraction
+        self.tune = tune
+        self.device = device
+        self.run_dir = run_dir
+        self.verbose = verbose
+        self.random_state = random_state
+
+    # -- learning ------------------------------------------------------------------------------
+
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, *, base: Hasher | None = None) -> Self:
+        """Learn from labelled items.
+
+        Parameters
+        ----------
+        X : float[n, size], float[n, views, size] or uint8[n, height, width, 3]
+            Embeddings, or images if there is a backbone for them. Of several views of an item
+            training takes one at random, everything else the first.
+        y : int or str[n]
+            Classes.
+        base
+            A fitted hasher whose base network is taken over, and not trained again: tables then
+            share their vectors. It must have the same ``backbone``, ``embedding_size`` and kind
+            of loss, and items of the same shape.
+
+        Raises
+        ------
+        ValueError
+            For input that cannot be used; nothing is changed then.
+        KeyboardInterrupt
+            After Ctrl-C, when the checkpoint is written (if there is a ``run_dir``).
+        """
+        # ---- everything is checked first
+        images = takes_images(self.backbone, X)
+        items = inputs.checked_images(X) if images else inputs.checked_views(X)
+        names = inputs.checked_classes(y, len(items))
+        seed, device = checked_seed(self.random_state), inputs.checked_device(self.device)
+        fraction = checked_number("validation_fraction", self.validation_fraction)
+        classes, data = inputs.split(items, names, fraction=fraction, random_state=seed)
+        settings, sizes = self.get_params(), (len(classes), len(data.training), data.item_shape)
+        config = resolve(settings, *sizes)
+        n_trials = checked_trials(self.tune, len(data.validation))
+        if base is not None:
+            config.check_base(base._fitted().config_)
+
+        # ---- training
+        progress = Progress(self.verbose)
+        if len(data.validation) == 0 and fraction > 0:
+            progress.say("no class has 4 items or more: no validation set, the last weights count")
+        run_dir = None if self.run_dir is None else Path(self.run_dir)
+        weights = None if base is None else base._model.base_weights()
+        data = data if images else data.to(device)
+        trainer = Trainer(
+            data, device=device, seed=seed, run_dir=run_dir, progress=progress, base=weights
+        )
+        table = None
+        if n_trials > 0:
+            config, table = tune(trainer, settings, sizes, n_trials)
+        model, metrics = trainer.train(config, run_dir)
+
+        # ---- done: only now the estimator changes
+        return self._set_fitted(config, model.cpu(), classes, metrics, table)
+
+    def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
+        """A copy for a database of classes that training never saw; no labels are needed.
+
+        Clusters of the items take the place of classes: they get codes, and the last layer of
+        the hash network is trained anew for them, in seconds. Vectors for re-ranking stay the
+        same, so an index needs new bucket ids alone. Rows of ``codebook_`` stand for clusters.
+
+        Parameters
+        ----------
+        X
+            The database as :meth:`transform` takes it, or a part of it.
+        n_codes
+            Number of codes, about the speed-up of a search. None: the number of classes.
+        """
+        items = self._items(X)
+        n_codes = checked_count("n_codes", len(self.classes_) if n_codes is None else n_codes)
+        for name, limit in (("items in X", len(items)), ("n_buckets", self.shape_.n_buckets)):
+            if n_codes > limit:
+                raise ValueError(f"n_codes={n_codes} must be <= {name} = {limit}")
+        seed = checked_seed(self.random_state)
+        model, config = adapt_model(self._model, self.config_, items, n_codes, seed=seed)
+        hasher = type(self)(**{**self.get_params(), "assignment": "codebook"})
+        return hasher._set_fitted(config, model, self.classes_, {})
+
+    def refine(self, X: npt.ArrayLike, y: npt.ArrayLike, *, n_codes: int) -> Self:
+        """A copy with smaller buckets, so that a search looks at less than a class.
+
+        Classes are split into parts, and one more level tells the parts of a class apart; it is
+        trained in seconds. The bucket of an item hardly changes in the levels above, and its
+        vector not at all. Rows of ``codebook_`` stand for parts.
+
+        Parameters
+        ----------
+        X, y
+            Labelled items of all classes of the training, and no other.
+        n_codes
+            Number of codes, about the speed-up of a search: at least one for each class, and at
+            most ``width`` (with triplet one less) or as many as the class has items.
+        """
+        config = self._fitted().config_
+        if not config.uses_codebook or config.shape.sparsity > 1:
+            raise ValueError("refine needs assignment='codebook' and sparsity=1")
+        items = self._items(X)
+        names, labels = np.unique(inputs.checked_classes(y, len(items)), return_inverse=True)
+        if config.codes_of != "classes":
+            raise ValueError("this hasher was adapted or refined already: refine the first one")
+        if not np.array_equal(names, self.classes_):
+            raise ValueError(f"y has {len(names)} classes, must be those of classes_, all of them")
+        seed, labels = checked_seed(self.random_state), labels.astype(np.int64)
+        n_codes = checked_n_codes(n_codes, config, labels)
+        model, config = refine_model(self._model, config, items, labels, n_codes, seed=seed)
+        hasher = type(self)(**{**self.get_params(), "depth": config.shape.depth})
+        return hasher._set_fitted(config, model, self.classes_, {})
+
+    # -- use -----------------------------------------------------------------------------------
+
+    def encode(
+        self, X: npt.ArrayLike, *, progress: Callable[[int, int], object] | None = None
+    ) -> Encoded:
+        """Vectors, bucket ids and slot scores of items, in one pass of the network.
+
+        ``progress`` is called now and then, with the number of items done and in all.
+        """
+        items = self._items(X)
+        by_path = not self.config_.uses_codebook
+        return encode(self._model, items, by_path=by_path, progress=progress)
+
+    def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Bucket ids, int64[n, sparsity], best first."""
+        chunks = in_chunks(self._fitted()._model, self._model.scores, self._items(X))
+        by_path = not self.config_.uses_codebook
+        return np.concatenate([self._model.bucket_ids(part, by_path=by_path) for part in chunks])
+
+    def embed(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Vectors for re-ranking, float32[n, size]: for embeddings the given ones by default."""
+        return for_all(self._fitted()._model, self._model.vectors, self._items(X))
+
+    def scores(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Slot scores, float32[n, depth, width]: the higher, the better the slot fits."""
+        return for_all(self._fitted()._model, self._model.scores, self._items(X))
+
+    def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
+        """Share of items whose nearest other item in their buckets is of their class, 0 to 1.
+
+        An item that is alone counts as wrong, so a table scores low both if it mixes classes and
+        if it scatters them. ``GridSearchCV`` compares settings by this.
+        """
+        encoded = self.encode(X)
+        labels = inputs.checked_classes(y, len(encoded), n_classes=1)
+        index = HashIndex.build(encoded.bucket_ids, encoded.vectors, shape=self.shape_)
+        result = index.search(
+            encoded.vectors, bucket_ids=encoded.bucket_ids, n_neighbors=1, fill="none",
+            exclude_self=True,
+        )  # fmt: skip
+        return precision_at(result.ids, labels, labels) / 100
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a directory: ``config.json`` and ``model.safetensors``.
+
+        The directory appears whole or not at all; an older model is replaced.
+        """
+        config = {
+            "hashcade_version": __version__,
+            "settings": {**self.get_params(), "backbone": None, "run_dir": None},
+            "resolved": self._fitted().config_.to_json(),
+            "classes": self.classes_.tolist(),
+            "validation": self.validation_,
+            "tuned": getattr(self, "tuned_", None),
+        }
+        # A copy each: safetensors refuses tensors that share memory.
+        tensors = {name: value.clone() for name, value in self._model.state_dict().items()}
+        model_io.write_model(Path(path), config, tensors)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> Self:
+        """Read a model that :meth:`save` wrote.
+
+        If it was trained with a ``backbone`` of your own, such a module must be given: code is
+        not stored. Its weights are replaced by the stored ones.
+        """
+        stored, tensors = model_io.read_model(Path(path))
+        try:
+            config = ResolvedConfig.from_json(stored["resolved"], backbone)
+            model = HashModel(config)
+            model.load_state_dict(tensors)
+            hasher = cls(**{**stored["settings"], "backbone": config.backbone})
+            classes, metrics = np.asarray(stored["classes"]), dict(stored["validation"])
+            return hasher._set_fitted(config, model, classes, metrics, stored["tuned"])
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise model_io.damaged(Path(path), f"its parts do not fit: {reason}") from None
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write the hasher as an ONNX file, to be run without Python or torch.
+
+        Input ``items``: float32[n, size] embeddings or uint8[n, height, width, 3] images, any n.
+        Outputs ``bucket_ids`` int64[n, sparsity], ``scores`` float32[n, depth, width] and
+        ``vectors`` float32[n, size]. Another runtime rounds in another way, so an item whose two
+        best slots or codes are equal to within rounding may get the other one.
+
+        Needs the extra ``onnx``.
+        """
+        from hashcade.learn.onnx import export_onnx
+
+        export_onnx(Path(path), self._fitted()._model, self.config_)
+
+    # -- state ---------------------------------------------------------------------------------
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """``(size,)`` for embeddings, ``(height, width, 3)`` for images, once fitted."""
+        return self._fitted().config_.item_shape
+
+    @property
+    def n_features_in_(self) -> int:
+        """Numbers per item, once fitted: of an embedding, or of an image."""
+        return int(np.prod(self.config_.item_shape))  # AttributeError before fit, as it should be
+
+    def _set_fitted(
+        self,
+        config: ResolvedConfig,
+        model: HashModel,
+        classes: npt.NDArray[Any],
+        metrics: dict[str, float],
+        tuned: list[dict[str, Any]] | None = None,
+    ) -> Self:
+        """Take over what was learned or read."""
+        self.config_, self._model = config, model.eval()
+        self.shape_, self.classes_, self.validation_ = config.shape, classes, metrics
+        for name in ("codebook_", "tuned_"):  # of an earlier fit
+            vars(self).pop(name, None)
+        if config.uses_codebook:
+            self.codebook_ = model.codebook.numpy().copy()
+        if tuned is not None:
+            self.tuned_ = tuned
+        return self
+
+    def _fitted(self) -> Self:
+        if not hasattr(self, "_model"):
+            hint = "call fit or Hasher.load first"
+            raise NotFittedError("this Hasher is not fitted yet", hint=hint)
+        return self
+
+    def _items(self, X: npt.ArrayLike) -> Tensor:
+        """Items of the shape that was learned from."""
+        shape = self.item_shape
+        items = (
+            inputs.checked_images(X, shape)
+            if len(shape) == 3
+            else inputs.checked_embeddings(X, shape[0])
+        )
+        return torch.from_numpy(items)
+
+
+def base_features(hasher: Hasher, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """Features of the base network of a fitted hasher, float32[n, units]."""
+    return for_all(hasher._fitted()._model, hasher._model.features, hasher._items(X))

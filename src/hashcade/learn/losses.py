@@ -1,0 +1,142 @@
+"""Triplet and npairs loss: on embeddings, and on one level of hash scores.
+
+The two versions of a loss differ in how a pair of items is compared: the hash version sees the
+slots that are active in either code. The mining of semi-hard negatives is that of
+``tf.contrib.losses.metric_learning``, which the paper used.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+# -- npairs --------------------------------------------------------------------------------------
+
+
+def npairs_loss(
+    anchors: Tensor, positives: Tensor, labels: Tensor, *, regularization: float = 0.003
+) -> Tensor:
+    """Npairs loss of the base network: a softmax over plain dot products.
+
+    Row i of ``anchors`` and ``positives``, float[n, size], belongs to the class ``labels[i]``.
+    Equal labels share the target probability. ``regularization`` is λ of the term
+    0.25·λ·(mean ‖anchor‖² + mean ‖positive‖²), which keeps the softmax in bounds.
+    """
+    loss = _softmax_loss(anchors @ positives.T, labels)
+    return loss + _length_penalty(anchors, positives, regularization)
+
+
+def hash_npairs_loss(
+    anchors: Tensor, positives: Tensor, codes: Tensor, labels: Tensor, *,
+    regularization: float = 0.03,
+) -> Tensor:  # fmt: skip
+    """Npairs loss of one level: dot products over the slots that are active in either code.
+
+    Row i of ``anchors`` and ``positives``, the level's scores float[n, width], belongs to a class
+    with ``codes[i]``, bool[n, width]. Labels are remapped: equal code, equal label. The
+    regularization of :func:`npairs_loss` sees all slots.
+    """
+    loss = _softmax_loss(masked_dot_products(anchors, positives, codes), labels)
+    return loss + _length_penalty(anchors, positives, regularization)
+
+
+def masked_dot_products(anchors: Tensor, positives: Tensor, codes: Tensor) -> Tensor:
+    """Dot products of all pairs over the union of their active slots, float[n, n].
+
+    The union of two codes a and b is a + (1 − a)·b, slot by slot, so the masked product splits
+    into two matrix products, and no tensor of (n, n, width) is built.
+    """
+    anchor_active = anchors * codes  # the slots of the anchor's code
+    anchor_rest = anchors - anchor_active  # all others: they count where the positive is active
+    return anchor_active @ positives.T + anchor_rest @ (positives * codes).T
+
+
+def _softmax_loss(similarities: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of each row against its label's columns in equal parts."""
+    targets = (labels[:, None] == labels[None, :]).to(similarities.dtype)
+    targets = targets / targets.sum(dim=1, keepdim=True)
+    return -(targets * similarities.log_softmax(dim=1)).sum(dim=1).mean()
+
+
+def _length_penalty(anchors: Tensor, positives: Tensor, regularization: float) -> Tensor:
+    squares = anchors.square().sum(dim=1).mean() + positives.square().sum(dim=1).mean()
+    return 0.25 * regularization * squares
+
+
+# -- triplet -------------------------------------------------------------------------------------
+
+
+def triplet_loss(embeddings: Tensor, labels: Tensor, *, margin: float = 0.3) -> Tensor:
+    """Triplet loss of the base network: squared euclidean distance of unit vectors.
+
+    Embeddings, float[n, size], are normalized first; any composition of labels will do. The mean
+    is over all ordered pairs (anchor, positive); zero without such a pair or with one class.
+    """
+    unit = F.normalize(embeddings, dim=1)
+    squared = (2.0 - 2.0 * unit @ unit.T).clamp(min=0.0)  # (n, n); rounding may go below zero
+    return semi_hard_loss(squared, labels, margin=margin)
+
+
+def hash_triplet_loss(
+    scores: Tensor, codes: Tensor, labels: Tensor, *, margin: float = 0.3
+) -> Tensor:
+    """Triplet loss of one level: L1 distance over the slots that are active in either code.
+
+    Scores, float[n, width], have rows of unit length: the caller normalizes them, because class
+    means are taken from the normalized ones too. ``codes``, bool[n, width], are those of the
+    items' classes, as many slots in each row. Labels are remapped: equal code, equal label.
+    """
+    return semi_hard_loss(masked_l1_distances(scores, codes), labels, margin=margin)
+
+
+def masked_l1_distances(scores: Tensor, codes: Tensor) -> Tensor:
+    """L1 distances of all pairs over the union of their active slots, float[n, n].
+
+    With s active slots per row this takes s matrices of (n, n) instead of a tensor of
+    (n, n, width): slots active for i are summed from i's side, those active for j alone from j's.
+    """
+    n_active = codes.sum(dim=1)
+    per_row = int(n_active[0]) if len(n_active) else 0
+    if not bool((n_active == per_row).all()):
+        raise ValueError(
+            f"codes have {sorted(set(n_active.tolist()))} active slots, must be one number"
+        )
+    active = codes.nonzero()[:, 1].reshape(len(codes), per_row)  # (n, s)
+    distances = scores.new_zeros(len(scores), len(scores))
+    for slots in active.T:  # the s-th active slot of every row, (n,)
+        row_scores = scores.gather(1, slots[:, None])  # (n, 1): the row's score in its slot
+        column_scores = scores[:, slots].T  # (n, n): [i, j] is the score of j in the slot of i
+        gap = (row_scores - column_scores).abs()
+        row_only = ~codes[:, slots].T  # (n, n): [i, j] the slot of i is not active for j
+        distances = distances + gap + (gap * row_only).T
+    return distances
+
+
+def semi_hard_loss(distances: Tensor, labels: Tensor, *, margin: float) -> Tensor:
+    """Triplet loss over distances, float[n, n] with a row per anchor.
+
+    The negative of an (anchor, positive) is the nearest one that is farther away than the
+    positive; if there is none, the farthest of all.
+    """
+    same = labels[:, None] == labels[None, :]  # (n, n)
+    positives = same.clone().fill_diagonal_(False)
+    if bool(same.all()) or not bool(positives.any()):  # nothing to tell apart
+        return distances.sum() * 0.0
+    negatives = mine_semi_hard(distances, same)
+    hinge = (margin + distances - distances.gather(1, negatives)).clamp(min=0.0)
+    return hinge[positives].mean()
+
+
+@torch.no_grad()
+def mine_semi_hard(distances: Tensor, same: Tensor) -> Tensor:
+    """For each (anchor, positive) the column of its negative, int64[n, n].
+
+    Sorting the negatives of a row answers all positives of that row by bisection; the textbook
+    way compares all triples. Every row must have a negative.
+    """
+    ordered, columns = distances.masked_fill(same, torch.inf).sort(dim=1)
+    n_negatives = (~same).sum(dim=1, keepdim=True)  # (n, 1)
+    # How many negatives are at most as far as the positive: the next one is strictly farther.
+    first_farther = torch.searchsorted(ordered, distances.contiguous(), right=True)
+    return columns.gather(1, torch.minimum(first_farther, n_negatives - 1))

@@ -1,0 +1,215 @@
+"""The model: vectors for re-ranking, and slot scores.
+
+::
+
+    items ─ prepare ─┬─ base ────── embedding ─→ vectors  (n, size)
+                     └─ hash base ─ head ──────→ scores   (n, depth, width)
+
+The hash base starts as a copy of the trained base and is fine-tuned on its own, so the vectors
+stay what they were. For embeddings both bases are the identity, and without a learned projection
+the vectors are the given embeddings.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from hashcade.data import per_pixel_mean
+from hashcade.index import Encoded
+from hashcade.learn.codebook import assign_to_book
+from hashcade.learn.config import ResolvedConfig
+from hashcade.learn.networks import feature_size, make_backbone
+
+_CHUNK = 1024  # items of one pass
+
+
+class HashModel(nn.Module):
+    """Vectors and slot scores of items; new weights are drawn from torch's global generator."""
+
+    codebook: Tensor  # int64[n_codes, sparsity]
+
+    def __init__(self, config: ResolvedConfig) -> None:
+        super().__init__()
+        self.shape, self.unit_length = config.shape, config.unit_length
+        prepare = PrepareImages if config.takes_images else PrepareEmbeddings
+        self.prepare: PrepareEmbeddings | PrepareImages = prepare(config.item_shape)
+        self.base = make_backbone(config.backbone, config.item_shape[0], config.hidden_size)
+        size = feature_size(self.base, self.prepare(torch.zeros(1, *config.item_shape)))
+        self.embedding: nn.Module | None = None
+        if config.embedding_size is not None:
+            self.embedding = new_linear(size, config.embedding_size)
+        self.hash_base = copy.deepcopy(self.base)
+        hidden_size = 0 if config.backbone == "mlp" else config.hidden_size  # it is in the network
+        self.head = _hash_head(size, hidden_size, self.shape.depth * self.shape.width)
+        book = torch.zeros(config.n_codes, self.shape.sparsity, dtype=torch.int64)
+        self.register_buffer("codebook", book, persistent=config.uses_codebook)
+
+    def forward(self, items: Tensor) -> tuple[Tensor, Tensor]:
+        """Vectors, float[n, size], and slot scores, float[n, depth, width]."""
+        if self.embedding is None or not self.bases_are_equal():
+            return self.vectors(items), self.scores(items)
+        features = self.features(items)  # one pass serves both
+        return self._vectors(features), self.slot_scores(self.head(features))
+
+    def vectors(self, items: Tensor) -> Tensor:
+        """Vectors for re-ranking, float[n, size]."""
+        return items if self.embedding is None else self._vectors(self.features(items))
+
+    def features(self, items: Tensor) -> Tensor:
+        """Input of the embedding layer, float[n, units]."""
+        features: Tensor = self.base(self.prepare(items))
+        return features
+
+    def scores(self, items: Tensor, *, dropout: float = 0.0) -> Tensor:
+        """Slot scores, float[n, depth, width]."""
+        return self.slot_scores(self.head[-1](self.hidden(items, dropout=dropout)))
+
+    def hidden(self, items: Tensor, *, dropout: float = 0.0) -> Tensor:
+        """Input of the last layer of the hash network, float[n, units].
+
+        In training a share of the prepared values may be left out at random.
+        """
+        inputs = F.dropout(self.prepare(items), dropout)
+        hidden: Tensor = self.head[:-1](self.hash_base(inputs))
+        return hidden
+
+    def slot_scores(self, outputs: Tensor) -> Tensor:
+        """Outputs of the last layer, float[n, depth * width], as float[n, depth, width]."""
+        scores = outputs.reshape(len(outputs), self.shape.depth, self.shape.width)
+        return F.normalize(scores, dim=2) if self.unit_length else scores
+
+    def bucket_ids(
+        self, scores: npt.NDArray[np.float32], *, by_path: bool
+    ) -> npt.NDArray[np.int64]:
+        """Buckets of items, int64[n, sparsity]: at the end of their path, or by the code book."""
+        if by_path:
+            return self.shape.scores_to_bucket_ids(scores)
+        return assign_to_book(scores, self.codebook.cpu().numpy(), self.shape)
+
+    def set_codebook(self, codebook: npt.NDArray[np.int64]) -> None:
+        """Replace the code book by one of any number of rows: int64[n_codes, sparsity]."""
+        device = self.codebook.device
+        self.register_buffer("codebook", torch.from_numpy(codebook).clone().to(device))
+
+    def start_hash_base(self) -> None:
+        """Let the hash base start from the base as it is now."""
+        self.hash_base.load_state_dict(self.base.state_dict())
+
+    def base_weights(self) -> dict[str, Tensor]:
+        """The weights that make the vectors, by name; other models can take them over."""
+        parts = ("prepare.", "base.", "embedding.")
+        return {name: value for name, value in self.state_dict().items() if name.startswith(parts)}
+
+    def bases_are_equal(self) -> bool:
+        """Whether the hash base has the weights of the base: it was frozen, or has none."""
+        other = self.hash_base.state_dict()
+        return all(torch.equal(other[name], w) for name, w in self.base.state_dict().items())
+
+    def _vectors(self, features: Tensor) -> Tensor:
+        assert self.embedding is not None
+        vectors: Tensor = self.embedding(features)
+        return F.normalize(vectors, dim=1) if self.unit_length else vectors
+
+
+class PrepareEmbeddings(nn.Module):
+    """Centre embeddings and bring them to a common scale, so that defaults suit all of them.
+
+    One scale for all directions: they keep their relative weight.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, item_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(item_shape))
+        self.register_buffer("scale", torch.ones(()))
+
+    def learn(self, items: Tensor) -> None:
+        """Take mean and scale from the training items, float[n, size]."""
+        self.mean.copy_(items.mean(dim=0, dtype=torch.float64))
+        spread = (items - self.mean).square().mean(dtype=torch.float64).sqrt()
+        self.scale.fill_(float(spread) or 1.0)  # all items equal: nothing to scale
+
+    def forward(self, items: Tensor) -> Tensor:
+        """Prepared embeddings, float[n, size]."""
+        return (items - self.mean) / self.scale
+
+
+class PrepareImages(nn.Module):
+    """Pixels / 255 minus the mean image of the training set, channels first."""
+
+    mean: Tensor
+
+    def __init__(self, item_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        height, width, channels = item_shape
+        self.register_buffer("mean", torch.zeros(channels, height, width))
+
+    def learn(self, items: Tensor) -> None:
+        """Take the mean image from the training items, uint8[n, h, w, 3]."""
+        self.mean.copy_(torch.from_numpy(per_pixel_mean(items.cpu().numpy())).permute(2, 0, 1))
+
+    def forward(self, items: Tensor) -> Tensor:
+        """Prepared images, float[n, 3, h, w]."""
+        return items.permute(0, 3, 1, 2).to(self.mean.dtype) / 255 - self.mean
+
+
+def new_linear(inputs: int, outputs: int) -> nn.Linear:
+    """A layer as the paper starts it: weights N(0, 0.01), no bias."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.normal_(layer.weight, std=0.01)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _hash_head(inputs: int, hidden_size: int, outputs: int) -> nn.Sequential:
+    """The new layers of a hash network: linear, or with one hidden layer."""
+    if hidden_size == 0:
+        return nn.Sequential(new_linear(inputs, outputs))
+    hidden = nn.Linear(inputs, hidden_size)
+    return nn.Sequential(hidden, nn.ReLU(), new_linear(hidden_size, outputs))
+
+
+# -- many items ----------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def encode(
+    model: HashModel, items: Tensor, *, by_path: bool,
+    progress: Callable[[int, int], object] | None = None,
+) -> Encoded:  # fmt: skip
+    """Vectors, buckets and scores of many items, each item in one pass of the network."""
+    device = next(model.parameters()).device
+    chunks = []
+    for at in range(0, max(1, len(items)), _CHUNK):
+        both = model(items[at : at + _CHUNK].to(device))
+        chunks.append([part.float().cpu().numpy() for part in both])
+        if progress is not None:
+            progress(min(at + _CHUNK, len(items)), len(items))
+    vectors, scores = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
+    return Encoded(vectors, model.bucket_ids(scores, by_path=by_path), scores, by_path)
+
+
+def in_chunks(
+    model: HashModel, function: Callable[[Tensor], Tensor], items: Tensor
+) -> Iterator[npt.NDArray[np.float32]]:
+    """One function of the model, such as ``model.scores``, for many items, chunk by chunk."""
+    device = next(model.parameters()).device
+    for at in range(0, max(1, len(items)), _CHUNK):
+        with torch.no_grad():
+            yield function(items[at : at + _CHUNK].to(device)).float().cpu().numpy()
+
+
+def for_all(
+    model: HashModel, function: Callable[[Tensor], Tensor], items: Tensor
+) -> npt.NDArray[np.float32]:
+    """The chunks of :func:`in_chunks` as one array."""
+    return np.concatenate(list(in_chunks(model, function, items)))

@@ -1,0 +1,275 @@
+"""Training, to be read from top to bottom (algorithm 1 of the paper).
+
+Everything random is a function of (seed, stage, step), and nothing is carried from step to step
+but the weights and the optimizer's state. So a resumed run gives bit for bit what it would have
+given without the break (on a CPU, with as many threads).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hashcade._progress import Progress
+from hashcade.errors import ConfigError
+from hashcade.learn.checkpoints import Run, StageState, Weights, pack, unpack
+from hashcade.learn.config import SCHEDULES, ResolvedConfig
+from hashcade.learn.inputs import TrainingData
+from hashcade.learn.model import HashModel
+from hashcade.learn.sampler import ClassSampler
+from hashcade.learn.stages import STAGES, Metrics, Stage
+
+_SAVE_SECONDS = 60.0  # between checkpoints, if no validation comes first
+_DECAY = 0.3  # of the paper's schedule
+
+
+class Trainer:
+    """Trains models on one data set; the stage of a ``base`` that is given is skipped."""
+
+    def __init__(
+        self, data: TrainingData, *, device: torch.device, seed: int, run_dir: Path | None,
+        progress: Progress, base: Weights | None = None,
+    ) -> None:  # fmt: skip
+        self.data, self.run_dir, self.progress, self.base = data, run_dir, progress, base
+        self._device, self._seed = device, seed
+        self._fingerprint: dict[str, Any] = {"random_state": seed}
+        if run_dir is not None:
+            self._fingerprint["data"] = data.digest()
+            if base is not None:
+                self._fingerprint["base"] = _digest(base)
+
+    def train(self, config: ResolvedConfig, run_dir: Path | None) -> tuple[HashModel, Metrics]:
+        """A model with the best weights of every stage, and the metrics of the last one.
+
+        With a checkpoint in ``run_dir`` training resumes there.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed)
+            model = HashModel(config)
+        model.to(self._device)
+        model.prepare.learn(self.data.whole(self.data.training))
+        stages = config.stages
+        if self.base is not None:
+            model.load_state_dict(self.base, strict=False)
+            stages = tuple(stage for stage in stages if stage.name != "base")
+        names = [stage.name for stage in stages]
+        fingerprint = self._fingerprint | config.to_json()
+        if isinstance(config.backbone, nn.Module):  # its first weights are the user's
+            fingerprint["backbone_weights"] = _digest(config.backbone.state_dict())
+        run = Run(run_dir, names, fingerprint)
+        checkpoint = run.restore()
+        first = names.index(checkpoint[0].stage) if checkpoint else 0
+        metrics: Metrics = {}
+        # Dropout draws from torch's global generator: it is seeded at every step, and restored.
+        with torch.random.fork_rng(), InterruptLater() as interrupt:
+            for stage_config in stages[first:]:
+                stage = STAGES[stage_config.name](stage_config, model, self.data)
+                metrics = self._train_stage(stage, run, interrupt, checkpoint)
+                checkpoint = None
+        return model.eval(), metrics
+
+    def _train_stage(
+        self, stage: Stage, run: Run, interrupt: InterruptLater,
+        checkpoint: tuple[StageState, Weights] | None,
+    ) -> Metrics:  # fmt: skip
+        # ---- set up: batches, optimizer, state
+        config, model, data, device_type = stage.config, stage.model, self.data, self._device.type
+        sampler = ClassSampler(
+            data.labels[data.training],
+            classes_per_batch=config.classes_per_batch,
+            items_per_class=config.items_per_class,
+            random_state=self._seed,
+        )
+        self.progress.say(f"{config.name}: {sampler.describe()}")
+        optimizer = make_optimizer(stage)
+        state = StageState(config.name)
+        if checkpoint is None:
+            state.best_metrics = stage.start()
+            best = _copy_weights(model)
+        else:
+            state, tensors = checkpoint
+            best = unpack(model, optimizer, tensors)
+            self.progress.say(
+                f"{config.name}: resuming after step {state.step:,} of {config.steps:,}"
+            )
+        epoch, batches = -1, np.empty((0, 0), np.int64)
+        started = saved = tick = time.perf_counter()
+        seconds_before, tick_step = state.seconds, state.step
+        losses: list[Tensor] = []
+
+        while state.step < config.steps:
+            # ---- a batch of n classes × m items
+            step = state.step
+            seed = _step_seed(self._seed, config.name, step)
+            torch.manual_seed(seed)
+            if step // sampler.batches_per_epoch != epoch:
+                epoch = step // sampler.batches_per_epoch
+                batches = data.training[sampler.epoch(epoch)]
+            rows = batches[step % sampler.batches_per_epoch]  # (n · m,)
+            items = data.varied(rows, config.augment, seed + 1).to(self._device, non_blocking=True)
+            labels = torch.from_numpy(data.labels[rows]).to(self._device)
+
+            # ---- the gradient step
+            stage.train_mode()
+            with torch.autocast(device_type, dtype=torch.bfloat16, enabled=device_type == "cuda"):
+                outputs = stage.outputs(items)
+            loss = stage.loss(outputs.float(), labels)
+            factor = learning_rate_factor(config.schedule, step, config.steps)
+            for group in optimizer.param_groups:
+                group["lr"] = config.learning_rate * group["factor"] * factor
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            state.step += 1
+            losses.append(loss.detach())
+
+            # ---- now and then: validate, keep the best weights, log, save
+            now = time.perf_counter()
+            speed = (state.step - tick_step) * sampler.batch_size / (now - tick)
+            validating = state.step % config.validate_every == 0 or state.step == config.steps
+            if validating:
+                mean_loss = float(torch.stack(losses).mean())
+                if not math.isfinite(mean_loss):
+                    hint = f"set a learning_rate below {config.learning_rate:g}"
+                    raise ConfigError(f"training diverged: the loss is {mean_loss}", hint=hint)
+                metrics = stage.validate()
+                if _merit(metrics) >= _merit(state.best_metrics):
+                    best = _copy_weights(model)
+                    state.best_metrics = metrics
+                state.seconds = seconds_before + time.perf_counter() - started
+                record = {
+                    "stage": config.name,
+                    "step": state.step,
+                    "loss": mean_loss,
+                    **metrics,
+                    "learning_rate": config.learning_rate * factor,
+                    "items_per_second": speed,
+                    "solver_share": stage.solver_seconds / (now - tick),
+                    "seconds": state.seconds,
+                }
+                self.progress.say(_describe(record))
+                run.log(record)
+            else:
+                note = f"loss {float(losses[-1]):.3f}  {speed:,.0f} items/s"
+                self.progress.update(config.name, state.step, config.steps, note)
+            if validating or interrupt.requested or time.perf_counter() - saved > _SAVE_SECONDS:
+                state.seconds = seconds_before + time.perf_counter() - started
+                run.save(state, pack(model, optimizer, best))
+                saved = time.perf_counter()
+            if interrupt.requested:
+                raise KeyboardInterrupt(f"stopped after step {state.step} of {config.steps}")
+            if validating:
+                tick, tick_step = time.perf_counter(), state.step
+                losses, stage.solver_seconds = [], 0.0
+
+        model.load_state_dict(best)
+        return state.best_metrics
+
+
+def make_optimizer(stage: Stage) -> torch.optim.Adam:
+    """Adam with the new layers at the full rate and the network below at a part of it."""
+    config = stage.config
+    factors = (1.0, config.base_learning_rate)
+    decays = (config.weight_decay, config.base_weight_decay)
+    groups = []
+    for module, factor, decay in zip(stage.modules(), factors, decays, strict=True):
+        parameters = list(module.parameters())
+        if parameters and factor > 0:
+            groups.append({"params": parameters, "factor": factor, "weight_decay": decay})
+    return torch.optim.Adam(groups, lr=config.learning_rate)
+
+
+def learning_rate_factor(schedule: str | int, step: int, steps: int) -> float:
+    """Factor on the peak learning rate at a step, from 0 to ``steps - 1``.
+
+    ``one-cycle`` rises for the first tenth and falls to zero along half a cosine. ``paper`` falls
+    to 0.3 of what it was, three times (after every 20k of 70k steps); a number does so after
+    every so many steps. ``constant`` stays.
+    """
+    if isinstance(schedule, int):
+        return float(_DECAY ** (step // schedule))
+    if schedule == "constant":
+        return 1.0
+    if schedule == "paper":
+        return float(_DECAY ** (step * 7 // (2 * steps)))
+    if schedule == "one-cycle":
+        rise = max(1, steps // 10)
+        if step < rise:
+            return (step + 1) / rise
+        return 0.5 + 0.5 * math.cos(math.pi * (step - rise) / max(1, steps - rise))
+    raise ValueError(f"schedule={schedule!r} must be one of {SCHEDULES}")
+
+
+class InterruptLater:
+    """While active, the first Ctrl-C only sets ``requested``; the second interrupts at once.
+
+    So a run stops after a step, when its state is whole. Only the main thread gets signals.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: Any = None
+
+    def __enter__(self) -> InterruptLater:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+
+def _merit(metrics: Metrics) -> tuple[float, float]:
+    """What weights are picked by: precision, then the purity of buckets, then the later ones.
+
+    Easy data reach full precision long before every class has a bucket of its own.
+    """
+    return metrics.get("precision_at_1", 0.0), metrics.get("bucket_nmi", 0.0)
+
+
+def _step_seed(seed: int, stage: str, step: int) -> int:
+    """A seed for what a step draws, the same on every machine."""
+    words = np.random.SeedSequence([seed, int.from_bytes(stage.encode()), step])
+    return int(words.generate_state(1, np.uint64)[0] >> 2)
+
+
+def _digest(weights: Weights) -> str:
+    """Tells weights apart."""
+    digest = hashlib.sha256()
+    for name, value in sorted(weights.items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _copy_weights(model: HashModel) -> Weights:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def _describe(record: Mapping[str, Any]) -> str:
+    """A validation in one line."""
+    parts = [f"{record['stage']} {record['step']:,}", f"loss {record['loss']:.3f}"]
+    if "precision_at_1" in record:
+        parts.append(f"Pr@1 {record['precision_at_1']:.1f}")
+    if "speedup_factor" in record:
+        parts.append(f"SUF {record['speedup_factor']:.1f}  NMI {record['bucket_nmi']:.1f}")
+    parts.append(f"{record['items_per_second']:,.0f} items/s")
+    parts.append(f"solver {100 * record['solver_share']:.0f} %")
+    return "  ".join(parts)
