@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hashcade._io import new_directory, writer_lock
 from hashcade._validate import as_array, checked_choice, checked_count
 from hashcade.errors import NotFittedError, StorageError
-from hashcade.index import METRICS, NO_LABEL, Encoded, HashIndex, SearchResult
+from hashcade.index import NO_LABEL, Encoded, HashIndex, SearchResult
 from hashcade.store import (
     INDEX_DIR,
     MODEL_DIR,
@@ -31,6 +31,8 @@ from hashcade.store import (
 if TYPE_CHECKING:
     from hashcade.evaluate import Evaluation
     from hashcade.learn import Hasher
+
+METRICS = ("euclidean", "inner_product")
 
 
 @dataclass(frozen=True)
@@ -289,7 +291,7 @@ class HashTable:
             return X
         hasher = self._fitted_hasher()
         items = as_array("X", X)
-        if items.shape == hasher.item_shape:
+        if items.shape == hasher.config_.item_shape:
             items = items[None]
         return hasher.encode(items)
 

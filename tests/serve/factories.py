@@ -54,7 +54,8 @@ class Process:
         self.out = self.log.open("wb")
         self.process = subprocess.Popen(
             command(table, **settings),
-            stdout=self.out, stderr=self.out, env={**os.environ, **(env or {})},
+            stdout=self.out, stderr=self.out,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
         )  # fmt: skip
         self.url = self._url()
 

@@ -100,7 +100,7 @@ def test_a_change_to_a_directory_that_is_gone_is_never_acknowledged(place, how):
 def test_a_reload_without_a_directory_is_refused(place):
     durable = DurableIndex(place)
     place.rename(place.with_name("moved"))
-    with pytest.raises(StorageError, match="cannot read"):
+    with pytest.raises(StorageError, match="manifest.json"):
         durable.reload()
     assert len(durable.index) == N_ITEMS
     place.with_name("moved").rename(place)

@@ -81,7 +81,7 @@ async def _serve(app: Any, listening: socket.socket, settings: ServeSettings) ->
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: asyncio.create_task(_reload(app)))
-    await serve(app, config, shutdown_trigger=stop.wait)  # type: ignore[arg-type]
+    await serve(app, config, shutdown_trigger=stop.wait)
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -175,7 +175,7 @@ class Service:
                 pixels = now.pictures.pixels(item_id, self.image_size(now))
                 asked = None if pixels is None else hasher.encode(pixels[None])
         if asked is None:
-            return now, Encoded(vectors, buckets, None, by_path=False)  # type: ignore[arg-type]
+            return now, Encoded(vectors, buckets, None, by_path=False)
         return now, Encoded(vectors, buckets, asked.scores, asked.by_path)
 
     @staticmethod
