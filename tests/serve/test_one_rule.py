@@ -57,10 +57,11 @@ def test_service_and_client_find_what_the_table_finds(case, tmp_path):
         process(tmp_path / "table", log=tmp_path / "log") as service,
         Client(service.url) as client,
     ):
-        for n_segments in (1, 4):
-            while HashTable.load(tmp_path / "table").stats()["n_segments"] < n_segments:
-                client.add(items[:7] + np.float32(0.1), labels=["ibis"] * 7)
+        for sizes in ((), (60, 20, 5)):  # one segment, and several
+            for size in sizes:
+                client.add(items[:size] + np.float32(0.1), labels=["ibis"] * size)
             table = HashTable.load(tmp_path / "table")
+            assert (table.stats()["n_segments"] > 1) == bool(sizes)
             for n_probe in (1, 2, 3, 4):
                 for options in ({}, {"fill": False}, {"max_candidates": 9}):
                     expected = table.search(queries, 10, n_probe=n_probe, **options)
