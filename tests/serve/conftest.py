@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from tests.serve.factories import make_table, serving
 
 

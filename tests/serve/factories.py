@@ -11,9 +11,9 @@ import urllib.request
 from pathlib import Path
 
 from starlette.testclient import TestClient
-from tests.store.factories import DIM, N_ITEMS, SHAPE, load_index, make_table
 
 from hashcade.serve import ServeSettings, create_app
+from tests.store.factories import DIM, N_ITEMS, SHAPE, load_index, make_table
 
 __all__ = [
     "DIM", "N_ITEMS", "SHAPE", "TOKEN", "Process", "load_index", "make_table", "process", "serving",

@@ -5,6 +5,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
+
 from tests.serve.factories import make_table, process
 
 # What fits the description need not fit this index: a vector may have another length.

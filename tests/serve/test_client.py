@@ -7,10 +7,10 @@ import time
 
 import numpy as np
 import pytest
-from tests.serve.factories import DIM, make_table, process
 
 from hashcade.serve import Client, ServiceError
 from hashcade.serve.metrics import Metrics
+from tests.serve.factories import DIM, make_table, process
 
 # -- the service: bodies that arrive late ---------------------------------------------------------
 

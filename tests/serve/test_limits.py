@@ -6,11 +6,11 @@ import threading
 
 import numpy as np
 import pytest
-from tests.serve.factories import DIM, TOKEN, serving
 
 from hashcade import ConfigError, IndexLockedError
 from hashcade.serve import ServeSettings, create_app
 from hashcade.serve.app import PAGES
+from tests.serve.factories import DIM, TOKEN, serving
 
 GOOD = {"vectors": [[0.0] * DIM], "bucket_ids": [[1]]}
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.serve.factories import process, serving
 
 from hashcade import HashTable
 from hashcade.serve import Client
+from tests.serve.factories import process, serving
 
 BYTES = {"Content-Type": "application/octet-stream"}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+
 from tests.serve.factories import make_table, process
 
 BROWSER = os.environ.get("CHROMIUM") or shutil.which("chromium")

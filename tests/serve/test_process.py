@@ -8,10 +8,10 @@ import time
 
 import numpy as np
 import pytest
-from tests.serve.factories import DIM, N_ITEMS, TOKEN, Process, command, load_index, process
 
 from hashcade import HashTable
 from hashcade.serve import Client, ServiceError
+from tests.serve.factories import DIM, N_ITEMS, TOKEN, Process, command, load_index, process
 
 
 def add_until_it_dies(url, seed, acknowledged, token=None):

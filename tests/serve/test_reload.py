@@ -4,11 +4,11 @@ import shutil
 
 import numpy as np
 import pytest
-from tests.serve.factories import N_ITEMS, load_index, make_table, serving
 
 from hashcade import HashTable, StorageError
 from hashcade.learn import Hasher
 from hashcade.store import Catalog
+from tests.serve.factories import N_ITEMS, load_index, make_table, serving
 
 KINDS = ("ant", "bee", "cat")
 

@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from tests.serve.factories import DIM, N_ITEMS, SHAPE, load_index, make_table, serving
 
 from hashcade import HashIndex, HashTable
 from hashcade.serve.binary_format import read_matches, read_query, write_matches
 from hashcade.store import Catalog
+from tests.serve.factories import DIM, N_ITEMS, SHAPE, load_index, make_table, serving
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image
-from tests.serve.factories import DIM, make_table, serving
 
 from hashcade import CodeShape, ConfigError, DataError, HashIndex, HashTable
 from hashcade.data import load_image_folder, read_image
 from hashcade.serve import ServeSettings, create_app
 from hashcade.serve.images import Pictures, from_path
 from hashcade.store import Catalog
+from tests.serve.factories import DIM, make_table, serving
 
 PNG = {"Content-Type": "image/png"}
 

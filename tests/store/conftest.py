@@ -1,6 +1,7 @@
 """A small table."""
 
 import pytest
+
 from tests.store.factories import make_table
 
 

@@ -7,6 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from hashcade import HashTable, IndexLockedError, StorageError
+from hashcade.store import BusyError, Catalog, DurableIndex, ReadOnlyError, pending_changes
+from hashcade.store.change_log import Add, Remove
+from hashcade.store.state import apply_changes
 from tests.store.factories import (
     DIM,
     N_ITEMS,
@@ -17,11 +22,6 @@ from tests.store.factories import (
     make_table,
     vector,
 )
-
-from hashcade import HashTable, IndexLockedError, StorageError
-from hashcade.store import BusyError, Catalog, DurableIndex, ReadOnlyError, pending_changes
-from hashcade.store.change_log import Add, Remove
-from hashcade.store.state import apply_changes
 
 
 def test_acknowledged_changes_survive_without_a_save(place):

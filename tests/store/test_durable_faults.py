@@ -3,10 +3,10 @@
 import threading
 
 import pytest
-from tests.store.factories import abandon, ids_of, load_index, vector
 
 from hashcade import CorruptIndexError, HashIndex, StorageError
 from hashcade.store import Catalog, DurableIndex
+from tests.store.factories import abandon, ids_of, load_index, vector
 
 
 def failing(error):

@@ -4,11 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.store.factories import N_ITEMS, SHAPE, abandon, ids_of, load_index, make_table, vector
 
 from hashcade import HashIndex, IndexLockedError, StorageError
 from hashcade._io import writer_lock
 from hashcade.store import DurableIndex
+from tests.store.factories import N_ITEMS, SHAPE, abandon, ids_of, load_index, make_table, vector
 
 
 def overwrite(place, removed):
@@ -100,7 +100,7 @@ def test_a_change_to_a_directory_that_is_gone_is_never_acknowledged(place, how):
 def test_a_reload_without_a_directory_is_refused(place):
     durable = DurableIndex(place)
     place.rename(place.with_name("moved"))
-    with pytest.raises(StorageError, match="manifest.json"):
+    with pytest.raises(StorageError, match=r"manifest\.json"):
         durable.reload()
     assert len(durable.index) == N_ITEMS
     place.with_name("moved").rename(place)

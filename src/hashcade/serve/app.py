@@ -10,12 +10,11 @@ from typing import Any
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
 from hashcade._version import __version__
 from hashcade.serve import routes_items, routes_search, routes_status
-from hashcade.serve.middleware import Middleware
+from hashcade.serve.middleware import Middleware, problem
 from hashcade.serve.responses import check_parameters
 from hashcade.serve.service import Service
 from hashcade.serve.settings import ServeSettings
@@ -36,15 +35,7 @@ PAGES = {
 
 
 def create_app(settings: ServeSettings) -> FastAPI:
-    """Make the ASGI application. The table is opened here, and closed when it shuts down.
-
-    Raises
-    ------
-    StorageError
-        The table cannot be opened.
-    ConfigError
-        The model does not fit the index.
-    """
+    """Make the ASGI application. The table is opened here, and closed when it shuts down."""
     service = Service(settings)
 
     @asynccontextmanager
@@ -101,14 +92,9 @@ def _describe_token(app: FastAPI) -> None:
 # -- errors: one line each, and nothing of what was sent -------------------------------------------
 
 
-def _problem(status: int, error: str, headers: Any = None) -> Response:
-    body = to_json({"error": error})
-    return Response(body, status, headers=headers, media_type="application/json")
-
-
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _problem(error.status_code, str(error.detail), error.headers)
+    return problem(error.status_code, str(error.detail), error.headers)
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
@@ -118,8 +104,8 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
     more = len(error.errors()) - 1
     text = f"{place or 'the body'}: {first['msg']}" + (f" (and {more} more)" if more else "")
-    return _problem(422, text)
+    return problem(422, text)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    return _problem(500, "internal error; see the log of the service")
+    return problem(500, "internal error; see the log of the service")

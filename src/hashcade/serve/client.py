@@ -19,11 +19,7 @@ _LOST = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)
 class ServiceError(RuntimeError):
     """The service refused a request, or failed.
 
-    Attributes
-    ----------
-    status : int
-    retry_after : float or None
-        With status 429: seconds after which to try again.
+    ``retry_after`` is the number of seconds after which to try again, with ``status`` 429.
     """
 
     def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
@@ -33,16 +29,9 @@ class ServiceError(RuntimeError):
 
 
 class Client:
-    """One connection to a service. Not for concurrent use.
+    """One connection to a service, for example at ``http://127.0.0.1:8000``.
 
-    Parameters
-    ----------
-    url
-        For example ``http://127.0.0.1:8000``.
-    token
-        If the service needs one.
-    timeout
-        Seconds to wait for an answer.
+    Not for concurrent use. ``timeout`` is in seconds.
     """
 
     def __init__(self, url: str, *, token: str | None = None, timeout: float = 30.0) -> None:

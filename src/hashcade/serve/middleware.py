@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from hashcade.serve.metrics import Metrics
 from hashcade.serve.settings import ServeSettings, is_loopback
@@ -82,7 +83,7 @@ class Middleware:
         try:
             refusal = self._refusal(scope)
             if refusal is not None:
-                await _refuse(send_marked, *refusal)
+                await refusal(scope, body.receive, send_marked)
                 return
             counted = int(scope["path"] not in _UNCOUNTED)
             self._active += counted
@@ -94,32 +95,32 @@ class Middleware:
             if self._settings.access_log:
                 log.info("%s %s %d", scope["method"], _on_one_line(scope["path"]), status)
 
-    def _refusal(self, scope: Message) -> tuple[int, str, list[tuple[bytes, bytes]]] | None:
-        """Status, reason and headers of a request that goes no further."""
+    def _refusal(self, scope: Message) -> Response | None:
+        """The answer to a request that goes no further."""
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()
         name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
         if not self._any_host and name not in self._hosts:
-            return 403, "the Host header must be localhost: others need a token", []
+            return problem(403, "the Host header must be localhost: others need a token")
         path = scope["path"]
         if self._token is not None and path != HEALTH:
             sent = _sent_token(headers.get(b"authorization", b""))
             if sent is None or not hmac.compare_digest(_digest(sent), self._token):
-                ask = [(b"www-authenticate", b'Basic realm="hashcade", charset="UTF-8"')]
-                return 401, "a token is needed: Authorization: Bearer ...", ask
+                ask = {"WWW-Authenticate": 'Basic realm="hashcade", charset="UTF-8"'}
+                return problem(401, "a token is needed: Authorization: Bearer ...", ask)
         origin = headers.get(b"origin")
         if origin and scope["method"] not in _READING:
             site = origin.decode("latin-1").lower().partition("://")[2]
             if site != host:
-                return 403, "changes and searches are not taken from pages of other sites", []
+                return problem(403, "changes and searches are not taken from other sites")
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and (len(length) > 18 or int(length) > self._settings.max_body):
             shown = length[:18].decode()
-            return 413, f"the body has {shown} bytes, max_body={self._settings.max_body}", []
+            return problem(413, f"the body has {shown} bytes, max_body={self._settings.max_body}")
         if self._active >= self._settings.max_requests and path not in _UNCOUNTED:
             self._metrics.refused.inc()
             busy = f"{self._settings.max_requests} requests are being answered, try again"
-            return 429, busy, [(b"retry-after", b"1")]
+            return problem(429, busy, {"Retry-After": "1"})
         return None
 
 
@@ -175,11 +176,6 @@ def _sent_token(header: bytes) -> bytes | None:
     return None
 
 
-async def _refuse(send: Send, status: int, error: str, headers: list[tuple[bytes, bytes]]) -> None:
-    body = to_json({"error": error})
-    length = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": [*length, *headers]})
-    await send({"type": "http.response.body", "body": body})
+def problem(status: int, error: str, headers: Any = None) -> Response:
+    """An answer that says in one line why a request was refused."""
+    return Response(to_json({"error": error}), status, headers, "application/json")

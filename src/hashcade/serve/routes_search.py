@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from hashcade.index import Encoded
-from hashcade.serve import binary_format
+from hashcade.serve import binary_format, schemas
 from hashcade.serve.binary_format import MEDIA_TYPE
 from hashcade.serve.responses import (
     IMAGE_TYPES,
@@ -24,21 +24,12 @@ from hashcade.serve.responses import (
     raw_body,
     service_of,
 )
-from hashcade.serve.schemas import (
-    BinaryOptions,
-    Digits,
-    ExplainRequest,
-    Explanation,
-    Options,
-    SearchAnswer,
-    SearchRequest,
-)
 from hashcade.serve.service import Snapshot, briefs, bucket_briefs, errors_as_answers
 from hashcade.table import Matches
 
 router = APIRouter(prefix="/v1", tags=["search"])
-ItemId = Annotated[int, Digits, Path(ge=0, le=2**63 - 1)]
-SearchOptions = Annotated[Options, Query()]
+ItemId = Annotated[int, schemas.Digits, Path(ge=0, le=2**63 - 1)]
+SearchOptions = Annotated[schemas.Options, Query()]
 _SHOWN = 12  # items of a bucket in an explanation
 
 
@@ -113,8 +104,8 @@ def _listed(now: Snapshot, matches: Matches) -> Response:
 # -- search ----------------------------------------------------------------------------------------
 
 
-@router.post("/search", responses={200: {"model": SearchAnswer}, **problems()})
-async def search(request: Request, body: SearchRequest) -> Response:
+@router.post("/search", responses={200: {"model": schemas.SearchAnswer}, **problems()})
+async def search(request: Request, body: schemas.SearchRequest) -> Response:
     """Find the nearest items of each query."""
     _check_limits(request, body, len(body.vectors))
     now, encoded = await _encoded(request, body.vectors, body.bucket_ids, body.scores)
@@ -137,7 +128,9 @@ async def search(request: Request, body: SearchRequest) -> Response:
     },
     openapi_extra=binary_body(MEDIA_TYPE),
 )
-async def search_binary(request: Request, options: Annotated[BinaryOptions, Query()]) -> Response:
+async def search_binary(
+    request: Request, options: Annotated[schemas.BinaryOptions, Query()]
+) -> Response:
     """Find the nearest items of each query, with arrays instead of JSON.
 
     The body is vectors float32[n_queries, dim], followed by bucket ids int64[n_queries, p] or
@@ -162,7 +155,7 @@ async def search_binary(request: Request, options: Annotated[BinaryOptions, Quer
 
 @router.post(
     "/search/image",
-    responses={200: {"model": SearchAnswer}, **problems(409, 415)},
+    responses={200: {"model": schemas.SearchAnswer}, **problems(409, 415)},
     openapi_extra=binary_body(*IMAGE_TYPES, MEDIA_TYPE),
 )
 async def search_image(request: Request, options: SearchOptions) -> Response:
@@ -171,7 +164,7 @@ async def search_image(request: Request, options: SearchOptions) -> Response:
     return _listed(now, await _search(request, now, encoded, options))
 
 
-async def _encoded_image(request: Request, options: Options) -> tuple[Snapshot, Encoded]:
+async def _encoded_image(request: Request, options: schemas.Options) -> tuple[Snapshot, Encoded]:
     service = service_of(request)
     service.image_size(service.now())  # refused before the body is read
     _check_limits(request, options, 1)
@@ -179,7 +172,9 @@ async def _encoded_image(request: Request, options: Options) -> tuple[Snapshot, 
     return await service.slow_thread(deadline_of(request), partial(service.encode_image, body))
 
 
-@router.get("/search/item/{item_id}", responses={200: {"model": SearchAnswer}, **problems(404)})
+@router.get(
+    "/search/item/{item_id}", responses={200: {"model": schemas.SearchAnswer}, **problems(404)}
+)
 async def search_item(request: Request, item_id: ItemId, options: SearchOptions) -> Response:
     """Find the nearest items of an item of the table; itself is left out."""
     now, encoded = await _encoded_item(request, item_id, options)
@@ -187,7 +182,7 @@ async def search_item(request: Request, item_id: ItemId, options: SearchOptions)
 
 
 async def _encoded_item(
-    request: Request, item_id: int, options: Options
+    request: Request, item_id: int, options: schemas.Options
 ) -> tuple[Snapshot, Encoded]:
     service = service_of(request)
     _check_limits(request, options, 1)
@@ -229,8 +224,8 @@ def class_counts(classes: dict[Any, int] | None) -> list[dict[str, Any]] | None:
     return [{"label": label, "count": count} for label, count in classes.items()]
 
 
-@router.post("/explain", responses={200: {"model": Explanation}, **problems()})
-async def explain(request: Request, body: ExplainRequest) -> Response:
+@router.post("/explain", responses={200: {"model": schemas.Explanation}, **problems()})
+async def explain(request: Request, body: schemas.ExplainRequest) -> Response:
     """Explain the search for one vector: its path through the tree, the buckets, the results."""
     _check_limits(request, body, 1)
     buckets = None if body.bucket_ids is None else [body.bucket_ids]
@@ -241,7 +236,7 @@ async def explain(request: Request, body: ExplainRequest) -> Response:
 
 @router.post(
     "/explain/image",
-    responses={200: {"model": Explanation}, **problems(409, 415)},
+    responses={200: {"model": schemas.Explanation}, **problems(409, 415)},
     openapi_extra=binary_body(*IMAGE_TYPES, MEDIA_TYPE),
 )
 async def explain_image(request: Request, options: SearchOptions) -> Response:
@@ -249,7 +244,9 @@ async def explain_image(request: Request, options: SearchOptions) -> Response:
     return await _explain(request, *await _encoded_image(request, options), options)
 
 
-@router.get("/explain/item/{item_id}", responses={200: {"model": Explanation}, **problems(404)})
+@router.get(
+    "/explain/item/{item_id}", responses={200: {"model": schemas.Explanation}, **problems(404)}
+)
 async def explain_item(request: Request, item_id: ItemId, options: SearchOptions) -> Response:
     """Explain the search for an item of the table; itself is left out.
 

@@ -34,7 +34,14 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class SearchRequest(_Strict):
+class _Query(_Strict):
+    n_neighbors: Count = 10
+    n_probe: Count = Field(1, description="1: the query's own buckets; more: the best so many.")
+    max_candidates: Count | None = None
+    fill: bool = Field(True, description="Go on to further buckets for want of neighbours.")
+
+
+class SearchRequest(_Query):
     """Queries, and where to look."""
 
     vectors: Annotated[list[Vector], Field(min_length=1)] = Field(
@@ -44,24 +51,16 @@ class SearchRequest(_Strict):
     scores: list[list[Vector]] | None = Field(
         None, description="Slot scores of each query: depth lists of width numbers."
     )
-    n_neighbors: Count = 10
-    n_probe: Count = Field(1, description="1: the query's own buckets; more: the best so many.")
-    max_candidates: Count | None = None
-    fill: bool = Field(True, description="Go on to further buckets for want of neighbours.")
     filter_ids: list[Id] | None = Field(None, description="Only these items may be results.")
     exclude_ids: list[Id] | None = Field(None, description="One per query: not a result of it.")
 
 
-class ExplainRequest(_Strict):
+class ExplainRequest(_Query):
     """One query, and where to look."""
 
     vector: Vector
     bucket_ids: list[Id] | None = None
     scores: list[Vector] | None = None
-    n_neighbors: Count = 10
-    n_probe: Count = 1
-    max_candidates: Count | None = None
-    fill: bool = True
 
 
 class Options(BaseModel):
@@ -202,25 +201,24 @@ class Sample(BaseModel):
     n_items: int
 
 
-class Child(BaseModel):
+class _Counts(BaseModel):
+    n_buckets: int
+    n_entries: int
+    purity: float | None
+    classes: list[ClassCount] | None
+
+
+class Child(_Counts):
     """A node below another one."""
 
     slot: int
-    n_buckets: int
-    n_entries: int
-    purity: float | None
-    classes: list[ClassCount] | None
     items: list[ItemBrief] = Field(description="Some of its items.")
 
 
-class Node(BaseModel):
+class Node(_Counts):
     """A node of the tree."""
 
     path: list[int]
-    n_buckets: int
-    n_entries: int
-    purity: float | None
-    classes: list[ClassCount] | None
     children: list[Child]
     bucket: int | None = Field(description="At the end of a path: the id of the bucket.")
 

@@ -25,21 +25,8 @@ _IDLE_SECONDS = 15.0  # a connection without a request, or with half a head, is 
 def run(table: str | os.PathLike[str], **settings: Any) -> None:
     """Serve a table until the process is told to stop (SIGINT or SIGTERM).
 
-    On SIGHUP the table is read again. When this returns, every change is saved.
-
-    Parameters
-    ----------
-    table
-        Directory of the table.
-    settings
-        Those of :class:`ServeSettings`.
-
-    Raises
-    ------
-    ConfigError
-        The settings do not fit each other, the data, or this machine: no token, port taken.
-    ImportError
-        An extra is not installed; the message names the ``pip install`` to run.
+    On SIGHUP the table is read again. When this returns, every change is saved. Settings are those
+    of :class:`ServeSettings`.
     """
     checked = ServeSettings(table=Path(table), **settings)
     for module in ("fastapi", "hypercorn", "prometheus_client"):

@@ -85,8 +85,8 @@ class Catalog:
             if label is not None and label not in self._code_of:
                 self._code_of[label] = len(self.classes)
                 self.classes.append(label)
-        code_of: dict[Label | None, int] = {**self._code_of, None: NO_LABEL}
-        return np.fromiter((code_of[label] for label in plain), dtype=np.int64, count=n)
+        codes = (NO_LABEL if label is None else self._code_of[label] for label in plain)
+        return np.fromiter(codes, dtype=np.int64, count=n)
 
     def labels(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
         """Labels of codes, an array of objects of the same shape; None where there is none."""

@@ -51,28 +51,19 @@ Position = tuple[str, tuple[tuple[str, int], ...]]  # generation; name and lengt
 
 @dataclass(frozen=True, eq=False)
 class Add:
-    """Items that were added, with the ids that they got.
+    """Items that were added, with the ids that they got."""
 
-    Attributes
-    ----------
-    ids : int64[n]
-    bucket_ids : int64[n, sparsity]
-    vectors : float32[n, dim]
-    labels : int64[n] or None
-        Codes of the catalog.
-    """
-
-    ids: npt.NDArray[np.int64]
-    bucket_ids: npt.NDArray[np.int64]
-    vectors: npt.NDArray[np.float32]
-    labels: npt.NDArray[np.int64] | None
+    ids: npt.NDArray[np.int64]  # (n,)
+    bucket_ids: npt.NDArray[np.int64]  # (n, sparsity)
+    vectors: npt.NDArray[np.float32]  # (n, dim)
+    labels: npt.NDArray[np.int64] | None  # (n,) codes of the catalog
 
 
 @dataclass(frozen=True, eq=False)
 class Remove:
-    """Items that were removed: ids, int64[n]."""
+    """Items that were removed."""
 
-    ids: npt.NDArray[np.int64]
+    ids: npt.NDArray[np.int64]  # (n,)
 
 
 Change = Add | Remove
@@ -91,9 +82,8 @@ def to_bytes(changes: Iterable[Change]) -> bytes:
         parts += [
             _RECORD.pack(_ADD, flags, 0, n, sparsity, dim),
             change.ids.astype("<i8").tobytes(),
-            change.bucket_ids.astype("<i8").tobytes(),
-            change.vectors.astype("<f4").tobytes(),
         ]
+        parts += [change.bucket_ids.astype("<i8").tobytes(), change.vectors.astype("<f4").tobytes()]
         if change.labels is not None:
             parts.append(change.labels.astype("<i8").tobytes())
     return b"".join(parts)
@@ -142,13 +132,7 @@ class LogFile:
 
 
 def read_files(folder: Path) -> list[LogFile]:
-    """Read all files of a log, in order; nothing is changed.
-
-    Raises
-    ------
-    CorruptIndexError
-        If something other than the end of the last file is damaged.
-    """
+    """Read all files of a log, in order. An error if more than the end of the last is damaged."""
     paths = sorted(folder.glob(_PATTERN)) if folder.is_dir() else []
     files = []
     for path in paths:
@@ -325,10 +309,7 @@ class ChangeLog:
     def append(self, changes: Iterable[Change]) -> None:
         """Write changes as one frame; when this returns, they are on disk.
 
-        Raises
-        ------
-        StorageError
-            They are not on disk. If only the space was short, later ones may be.
+        After a ``StorageError`` they are not; if only the space was short, later ones may be.
         """
         if self.broken is not None:
             raise StorageError(f"no changes are taken: {self.broken}")
@@ -360,8 +341,8 @@ class ChangeLog:
         """Refuse to write beside an index that somebody put in the place of this one."""
         moved = not _stands_at(self._lock, self.index / LOCK_NAME)
         if moved or (self._file >= 0 and not _stands_at(self._file, self._path)):
-            self.broken = f"{self.index if moved else self._path} was moved or removed by another"
-            self.broken += " program"
+            place = self.index if moved else self._path
+            self.broken = f"{place} was moved or removed by another program"
             raise StorageError(f"no changes are taken: {self.broken}")
 
     def _cut_back(self) -> None:

@@ -63,16 +63,7 @@ class DurableIndex:
     max_waiting
         Changes that may wait; more are refused with ``BusyError``.
 
-    Attributes
-    ----------
-    state : State
-        Index and catalog as they are now. Take it once per search.
-    epoch : int
-        How often another index was taken over.
-    n_folds : int
-        How often the index was saved.
-    on_commit : callable
-        Called with seconds and number of changes after each commit.
+    Searches take ``state`` once, and see nothing of later changes.
     """
 
     def __init__(
@@ -88,8 +79,8 @@ class DurableIndex:
         self.path = path.resolve()
         self.read_only = read_only
         self.fold_bytes, self.fold_seconds = fold_bytes, fold_seconds
-        self.n_folds = 0
-        self.epoch = 0
+        self.n_folds = 0  # how often the index was saved
+        self.epoch = 0  # how often another index was taken over
         self.on_commit: Callable[[float, int], None] = lambda seconds, n_changes: None
         self._index_path = self.path / INDEX_DIR
         self._queue: queue.Queue[_Waiting | None] = queue.Queue(max_waiting)
@@ -314,24 +305,9 @@ class DurableIndex:
         """Take over what stands in the directory now, if it is not this state.
 
         For reading alone: what other writers have saved or acknowledged there. Else: an index
-        that was copied over the one in the directory by a program that ignores the lock.
-        Searches go on with the old state until the new one is open; changes wait.
-
-        Parameters
-        ----------
-        accept
-            Called with the new state before it is published; what it raises keeps the old one.
-
-        Returns
-        -------
-        bool
-            False if the directory has what is served already.
-
-        Raises
-        ------
-        StorageError
-            If changes are not saved yet: they were made to the index that was replaced. Or if
-            the directory is gone.
+        that was copied over the one in the directory by a program that ignores the lock, which is
+        an error while changes are unsaved. ``accept`` is called with the new state before it is
+        published; what it raises keeps the old one. False if there is nothing new.
         """
         with self._folding, self._commit:
             generation = read_generation(self._index_path)

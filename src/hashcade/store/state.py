@@ -48,15 +48,7 @@ def load_state(directory: Path) -> tuple[State, Position]:
 
 
 def save_state(directory: Path, state: State, loaded: Position) -> Position:
-    """Save index and catalog to where they were loaded from.
-
-    Raises
-    ------
-    IndexLockedError
-        Another writer or a service has the table open.
-    StorageError
-        It cannot be written, or was changed since it was loaded.
-    """
+    """Save index and catalog to where they were loaded from, unless others changed it since."""
     change_log = ChangeLog(directory / INDEX_DIR)
     try:
         files = read_files(change_log.folder)
