@@ -1,4 +1,4 @@
-"""Clients of the benchmark: each in a process of its own."""
+"""Clients of the benchmark: each in a process of its buckets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from _service_process import ServiceProcess
 
-from hashcade import HashIndex
+from hashcade import HashTable
+from hashcade.index import Encoded
 from hashcade.serve import Client, ServiceError
 
 CLIENTS = 2
@@ -32,16 +33,16 @@ _GONE = (OSError, http.client.HTTPException)
 
 
 def _queries(rng: np.random.Generator, centres: np.ndarray, n: int) -> tuple[Any, Any]:
-    own = rng.integers(0, len(centres), n)
-    vectors = centres[own] + rng.standard_normal((n, centres.shape[1]), dtype=np.float32)
-    return vectors.astype(np.float32), own[:, None]
+    buckets = rng.integers(0, len(centres), n)
+    vectors = centres[buckets] + rng.standard_normal((n, centres.shape[1]), dtype=np.float32)
+    return vectors.astype(np.float32), buckets[:, None]
 
 
 # -- load -----------------------------------------------------------------------------------------
 
 
 def load(url: str, centres: np.ndarray, seconds: float) -> dict[str, Any]:
-    """Let clients ask for a time, and put their figures together."""
+    """Let clients ask for a time, and put their numbers together."""
     begin = _SPAWN.Barrier(CLIENTS)
     results = _SPAWN.Queue()
     workers = [
@@ -50,34 +51,34 @@ def load(url: str, centres: np.ndarray, seconds: float) -> dict[str, Any]:
     ]
     for worker in workers:
         worker.start()
-    told = [results.get() for _ in workers]
+    answers = [results.get() for _ in workers]
     for worker in workers:
         worker.join()
     times: dict[str, list[float]] = {kind: [] for kind in MIX}
     errors: dict[str, int] = {}
-    for part in told:
+    for part in answers:
         for kind in MIX:
             times[kind] += part["times"][kind]
         for name, count in part["errors"].items():
             errors[name] = errors.get(name, 0) + count
     every = [value for kind in MIX for value in times[kind]]
-    wall = max(part["wall"] for part in told)
+    wall = max(part["wall"] for part in answers)
     queries = sum(len(times[f"search {n}"]) * n for n in (1, 16, 64)) + len(times["search by item"])
     return {
         "seconds": wall,
         "requests_per_second": len(every) / wall,
         "queries_per_second": queries / wall,
-        "refused": sum(part["refused"] for part in told),
+        "refused": sum(part["refused"] for part in answers),
         "errors": errors,
         "kinds": {
-            kind: _figures(values, len(every))
+            kind: _percentiles(values, len(every))
             for kind, values in [("all", every), *times.items()]
             if values
         },
     }
 
 
-def _figures(values: list[float], n: int) -> dict[str, float]:
+def _percentiles(values: list[float], n: int) -> dict[str, float]:
     p50, p95, p99 = np.percentile(np.array(values) * 1e3, [50, 95, 99]).tolist()
     return {"share": len(values) / n, "count": len(values), "p50": p50, "p95": p95, "p99": p99}
 
@@ -91,13 +92,13 @@ def _ask(
     refused, mine = 0, []
     kinds, shares = list(MIX), list(MIX.values())
     with Client(url) as client:
-        vectors, own = _queries(rng, centres, 1)
-        client.search(vectors, bucket_ids=own)
+        vectors, buckets = _queries(rng, centres, 1)
+        client.search(vectors, bucket_ids=buckets)
         begin.wait()
         start = time.perf_counter()
         while time.perf_counter() - start < seconds:
             kind = dice.choices(kinds, shares)[0]
-            vectors, own = _queries(
+            vectors, buckets = _queries(
                 rng, centres, int(kind.split()[-1]) if kind[-1].isdigit() else 1
             )
             sent = time.perf_counter()
@@ -105,11 +106,11 @@ def _ask(
                 if kind == "write" and len(mine) > 20:
                     client.remove([mine.pop(0)])
                 elif kind == "write":
-                    mine += client.add(vectors, bucket_ids=own, labels=own[:, 0])
+                    mine += client.add(vectors, bucket_ids=buckets, labels=buckets[:, 0].tolist())
                 elif kind == "search by item":
                     client.json("GET", f"/v1/search/item/{dice.randrange(50_000)}")
                 else:
-                    client.search(vectors, bucket_ids=own)
+                    client.search(vectors, bucket_ids=buckets)
                 times[kind].append(time.perf_counter() - sent)
             except ServiceError as error:
                 if error.status == 429:
@@ -133,12 +134,12 @@ def ratios(url: str, place: Path, centres: np.ndarray, repeats: int) -> dict[str
     search stay awake for a while and would take a core from the next: so everything rests before
     a block, and its first call, which wakes who has to work, does not count.
     """
-    index = HashIndex.load(place)
+    table = HashTable.load(place)
     rng = np.random.default_rng(1)
     with Client(url) as client:
         ways: dict[str, Callable[[np.ndarray, np.ndarray, Any], Any]] = {
-            "library": lambda vectors, own, _: index.search(vectors, bucket_ids=own),
-            "service": lambda vectors, own, _: client.search(vectors, bucket_ids=own),
+            "library": lambda vectors, buckets, _: table.search(_given(vectors, buckets)),
+            "service": lambda vectors, buckets, _: client.search(vectors, bucket_ids=buckets),
             "json": lambda _, __, body: client.json("POST", "/v1/search", body),
         }
         times: dict[str, list[float]] = {name: [] for name in ways}
@@ -153,10 +154,10 @@ def ratios(url: str, place: Path, centres: np.ndarray, repeats: int) -> dict[str
                     spent = time.perf_counter() - start
                     if number > 0 and block > 0:  # the first block finds cold memory
                         times[name].append(spent)
-            vectors, own = queries[0]
-            told = client.search(vectors, bucket_ids=own)
-            expected = index.search(vectors, bucket_ids=own)
-            assert np.array_equal(told.ids, expected.ids)
+            vectors, buckets = queries[0]
+            answers = client.search(vectors, bucket_ids=buckets)
+            expected = table.search(_given(vectors, buckets))
+            assert np.array_equal(answers.ids, expected.ids)
     library, service, as_json = (float(np.median(times[name])) for name in times)
     by_block = {name: np.reshape(times[name], (-1, BLOCK)) for name in ("library", "service")}
     of_blocks = np.median(by_block["service"], axis=1) / np.median(by_block["library"], axis=1)
@@ -172,6 +173,10 @@ def ratios(url: str, place: Path, centres: np.ndarray, repeats: int) -> dict[str
     }
 
 
+def _given(vectors: np.ndarray, buckets: np.ndarray) -> Encoded:
+    return Encoded(vectors, buckets, None, by_path=False)
+
+
 # -- kill -9 --------------------------------------------------------------------------------------
 
 
@@ -180,7 +185,7 @@ def acknowledged_rounds(place: Path, centres: np.ndarray, log: Path, rounds: int
     dice = random.Random(0)
     n_acknowledged, lost, checked = 0, 0, []
     for number in range(rounds):
-        service = ServiceProcess(place, log, "--fold-seconds", "0.5")
+        service = ServiceProcess(place, log, fold_seconds=0.5)
         lost += _missing(service.url, checked)
         results = _SPAWN.Queue()
         workers = [
@@ -200,7 +205,7 @@ def acknowledged_rounds(place: Path, centres: np.ndarray, log: Path, rounds: int
         n_acknowledged += len(checked)
     with ServiceProcess(place, log) as service:
         lost += _missing(service.url, checked)
-    HashIndex.load(place).verify()
+    HashTable.load(place).index.verify()
     return {"rounds": rounds, "acknowledged": n_acknowledged, "lost": lost}
 
 
@@ -217,10 +222,10 @@ def _write(url: str, centres: np.ndarray, seed: int, results: Any) -> None:
     try:
         with Client(url) as client:
             for number in range(1_000_000):
-                vectors, own = _queries(rng, centres, 1)
+                vectors, buckets = _queries(rng, centres, 1)
                 item = first_id + number
                 doubtful = item
-                client.add(vectors, bucket_ids=own, ids=[item], labels=own[:, 0])
+                client.add(vectors, bucket_ids=buckets, ids=[item], labels=buckets[:, 0].tolist())
                 note[item] = float(vectors[0, 0])
                 if number == 0:
                     results.put("begun")
@@ -228,7 +233,7 @@ def _write(url: str, centres: np.ndarray, seed: int, results: Any) -> None:
                     doubtful = item - 1
                     client.remove([item - 1])
                     note[item - 1] = None
-                client.search(vectors, bucket_ids=own)
+                client.search(vectors, bucket_ids=buckets)
                 doubtful = None
     except (*_GONE, ServiceError):
         pass

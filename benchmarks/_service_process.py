@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
+
+_RUN = """
+import json, sys
+from hashcade.serve import log_to_stderr, run
+log_to_stderr()
+run(sys.argv[1], **json.loads(sys.argv[2]))
+"""
 
 
 class ServiceProcess:
-    """``python -m hashcade.serve`` on a free port, up when this is made."""
+    """A table served on a free port; it answers when this is made."""
 
-    def __init__(self, place: Path, log: Path, *options: str) -> None:
+    def __init__(self, place: Path, log: Path, **settings: Any) -> None:
         self._out = log.open("wb")
-        command = [sys.executable, "-m", "hashcade.serve", str(place), "--port", "0", *options]
+        command = [sys.executable, "-c", _RUN, str(place), json.dumps({"port": 0, **settings})]
         self._process = subprocess.Popen(command, stdout=self._out, stderr=self._out)
-        self.url = self._found(log)
+        self.url = self._url(log)
 
-    def _found(self, log: Path) -> str:
+    def _url(self, log: Path) -> str:
         while True:
             for line in log.read_text().splitlines():
                 if " on http://" in line:

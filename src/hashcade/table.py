@@ -16,14 +16,23 @@ import numpy.typing as npt
 from hashcade._io import new_directory, writer_lock
 from hashcade._validate import as_array, checked_choice, checked_count
 from hashcade.errors import NotFittedError, StorageError
-from hashcade.index import METRICS, NO_LABEL, Encoded, HashIndex, SearchResult
-from hashcade.store import Catalog, Label
+from hashcade.index import NO_LABEL, Encoded, HashIndex, SearchResult
+from hashcade.store import (
+    INDEX_DIR,
+    MODEL_DIR,
+    Catalog,
+    Label,
+    Position,
+    State,
+    load_state,
+    save_state,
+)
 
 if TYPE_CHECKING:
     from hashcade.evaluate import Evaluation
     from hashcade.learn import Hasher
 
-MODEL_DIR, INDEX_DIR = "model", "index"
+METRICS = ("euclidean", "inner_product")
 
 
 @dataclass(frozen=True)
@@ -141,6 +150,7 @@ class HashTable:
         self.catalog = Catalog(metric=metric)
         self._index: HashIndex | None = None
         self._path: Path | None = None  # where it was loaded from or last saved to
+        self._position: Position | None = None  # which state of that directory this is
         self._changes = threading.Lock()
 
     @classmethod
@@ -163,7 +173,7 @@ class HashTable:
         table.catalog = catalog or Catalog(metric=metric or "euclidean")
         table.metric = checked_choice("metric", metric or table.catalog.metric, METRICS)
         table._index = index
-        table._path = None
+        table._path = table._position = None
         table._changes = threading.Lock()
         return table
 
@@ -281,7 +291,7 @@ class HashTable:
             return X
         hasher = self._fitted_hasher()
         items = as_array("X", X)
-        if items.shape == hasher.item_shape:
+        if items.shape == hasher.config_.item_shape:
             items = items[None]
         return hasher.encode(items)
 
@@ -459,10 +469,9 @@ class HashTable:
         directory = Path(path)
         with self._changes:
             index = self.index
-            if self._path is not None and self._path == directory.resolve():
-                # The catalog first: it only grows, so it also fits the state before.
-                self.catalog.write(directory)
-                index.save(directory / INDEX_DIR)
+            if self._position is not None and self._path == directory.resolve():
+                state = State(index, self.catalog)
+                self._position = save_state(directory, state, self._position)
                 return
             _refuse_foreign(directory)
             old_index = directory / INDEX_DIR
@@ -473,21 +482,24 @@ class HashTable:
                     self.hasher.save(new / MODEL_DIR)
                 index.copy().save(new / INDEX_DIR)
             self._path = directory.resolve()
-            self._index = HashIndex.load(directory / INDEX_DIR)
+            state, self._position = load_state(directory)
+            self._index = state.index
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> HashTable:
-        """Open a table that was saved. The vectors are mapped into memory, not read."""
+        """Open a table that was saved. The vectors are mapped into memory, not read.
+
+        Changes that a service has acknowledged and not saved yet are applied in memory.
+        """
         directory = Path(path)
-        catalog = Catalog.read(directory)
+        state, position = load_state(directory)
         hasher = None
         if (directory / MODEL_DIR).is_dir():
             from hashcade.learn import Hasher
 
             hasher = Hasher.load(directory / MODEL_DIR)
-        index = HashIndex.load(directory / INDEX_DIR)
-        table = cls.from_parts(hasher, index, catalog)
-        table._path = directory.resolve()
+        table = cls.from_parts(hasher, state.index, state.catalog)
+        table._path, table._position = directory.resolve(), position
         return table
 
 

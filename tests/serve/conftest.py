@@ -1,42 +1,41 @@
-"""A small index and a small trained model."""
+"""A small table, and one with a model that takes images."""
 
 import numpy as np
 import pytest
-from services import make_index, serving
 
-from hashcade import HashIndex
+from tests.serve.factories import make_table, serving
 
 
 @pytest.fixture
 def place(tmp_path):
-    """A directory with an index."""
-    make_index(tmp_path / "index")
-    return tmp_path / "index"
+    """The directory of a table without a model."""
+    return make_table(tmp_path / "table")
 
 
 @pytest.fixture
 def client(place):
-    with serving(index=place) as made:
-        yield made
+    with serving(table=place) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """A folder with a model that takes images, its index, and the pictures: digits, in seconds."""
-    from hashcade.demo import load_digits
-    from hashcade.learn import Hasher
+    """A folder with a table of images and their pictures: handwritten digits, in seconds."""
+    from sklearn.datasets import load_digits
+
+    from hashcade import HashTable
 
     folder = tmp_path_factory.mktemp("trained")
-    images, labels = load_digits()
-    images, labels = images[:600], labels[:600]
-    hasher = Hasher(
+    digits = load_digits()
+    images, labels = digits.images[:600], digits.target[:600]
+    images = np.repeat(np.repeat(images * 15.9, 2, axis=1), 2, axis=2).astype(np.uint8)
+    images = np.repeat(images[..., None], 3, axis=3)  # uint8[600, 16, 16, 3]
+    table = HashTable(
         width=6, depth=2, backbone="stride", embedding_size=16, augment="none",
         items_per_class=2, steps=20, base_steps=20, verbose=False,
     )  # fmt: skip
-    hasher.fit(images, labels).save(folder / "model")
-    index = HashIndex.build(
-        hasher.transform(images), hasher.embed(images), labels=labels, shape=hasher.shape_
-    )
-    index.save(folder / "index")
+    names = np.array(["zero", "one", "two", "three", "four"])
+    table.fit(images, np.array([*names, *"56789"])[labels])
+    table.save(folder / "table")
     np.savez(folder / "pictures.npz", X=images, y=labels)
     return folder

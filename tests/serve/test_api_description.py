@@ -5,7 +5,8 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
-from services import make_index, process
+
+from tests.serve.factories import make_table, process
 
 # What fits the description need not fit this index: a vector may have another length.
 LEFT_OUT = {"positive_data_acceptance", "max_response_time"}
@@ -14,9 +15,8 @@ LEFT_OUT = {"positive_data_acceptance", "max_response_time"}
 @pytest.fixture(scope="module")
 def described(tmp_path_factory):
     folder = tmp_path_factory.mktemp("described")
-    make_index(folder / "index")
-    options = ("--deadline", 300)
-    with process(folder / "index", *options, log=folder / "log") as service:
+    table = make_table(folder / "table")
+    with process(table, deadline=300, log=folder / "log") as service:
         yield schemathesis.openapi.from_url(f"{service.url}/openapi.json")
     assert "Traceback" not in service.log.read_text()
 

@@ -6,11 +6,11 @@ import threading
 
 import numpy as np
 import pytest
-from services import DIM, TOKEN, serving
 
-from hashcade import ConfigError, StorageError
+from hashcade import ConfigError, IndexLockedError
 from hashcade.serve import ServeSettings, create_app
-from hashcade.serve._app import PAGES
+from hashcade.serve.app import PAGES
+from tests.serve.factories import DIM, TOKEN, serving
 
 GOOD = {"vectors": [[0.0] * DIM], "bucket_ids": [[1]]}
 
@@ -21,14 +21,14 @@ GOOD = {"vectors": [[0.0] * DIM], "bucket_ids": [[1]]}
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
 def test_off_loopback_there_must_be_a_token(place, host):
     with pytest.raises(ConfigError, match="a token is needed"):
-        ServeSettings(index=place, host=host)
-    ServeSettings(index=place, host=host, token=TOKEN)
+        ServeSettings(table=place, host=host)
+    ServeSettings(table=place, host=host, token=TOKEN)
 
 
 @pytest.mark.parametrize("token", ["short", "with a space in it", "ümlaut-and-long-enough"])
 def test_a_poor_token_is_refused_and_not_repeated(place, token):
     with pytest.raises(ConfigError, match="the token") as caught:
-        ServeSettings(index=place, token=token)
+        ServeSettings(table=place, token=token)
     assert token not in str(caught.value)
 
 
@@ -55,7 +55,7 @@ def routes_of(client):
 )
 def test_with_a_wrong_token_every_route_but_health_answers_401(place, header):
     headers = {} if header is None else {"Authorization": header}
-    with serving(index=place, token=TOKEN) as client:
+    with serving(table=place, token=TOKEN) as client:
         for method, path in routes_of(client):
             answer = client.request(method, path, headers=headers)
             expected = 200 if path == "/health" else 401
@@ -66,7 +66,7 @@ def test_with_a_wrong_token_every_route_but_health_answers_401(place, header):
 
 def test_with_the_token_everything_is_open(place):
     basic = base64.b64encode(f"anyone:{TOKEN}".encode()).decode()
-    with serving(index=place, token=TOKEN) as client:
+    with serving(table=place, token=TOKEN) as client:
         for header in (f"Bearer {TOKEN}", f"bearer  {TOKEN} ", f"Basic {basic}"):
             for path in ("/v1/stats", "/", "/metrics"):
                 answer = client.get(path, headers={"Authorization": header})
@@ -80,9 +80,10 @@ def test_tokens_are_compared_in_constant_time(place, monkeypatch):
 
     real = hmac.compare_digest
     monkeypatch.setattr(
-        "hashcade.serve._gate.hmac.compare_digest", lambda a, b: seen.append((a, b)) or real(a, b)
+        "hashcade.serve.middleware.hmac.compare_digest",
+        lambda a, b: seen.append((a, b)) or real(a, b),
     )
-    with serving(index=place, token=TOKEN) as client:
+    with serving(table=place, token=TOKEN) as client:
         client.get("/v1/stats", headers={"Authorization": "Bearer x"})
         client.get("/v1/stats", headers={"Authorization": f"Bearer {TOKEN}"})
     assert [len(a) == len(b) == 32 for a, b in seen] == [True, True]
@@ -96,7 +97,7 @@ def test_without_a_token_only_local_names_are_answered(client):
 
 
 def test_the_name_that_it_listens_on_is_a_local_one(place):
-    with serving(index=place, host="127.0.0.2") as other:
+    with serving(table=place, host="127.0.0.2") as other:
         for host in ("127.0.0.2:8000", "127.0.0.2", "localhost"):
             assert other.get("/v1/stats", headers={"Host": host}).status_code == 200
         assert other.get("/v1/stats", headers={"Host": "evil.example"}).status_code == 403
@@ -115,7 +116,7 @@ def test_pages_of_other_sites_can_change_nothing(client):
 def test_neither_tokens_nor_vectors_are_logged(place, caplog):
     caplog.set_level(logging.DEBUG)
     secret = 0.8172635
-    with serving(index=place, token=TOKEN, access_log=True) as client:
+    with serving(table=place, token=TOKEN, access_log=True) as client:
         headers = {"Authorization": f"Bearer {TOKEN}"}
         for bad in ([secret] * DIM, [secret] * (DIM + 1), [secret, None]):
             client.post("/v1/search", headers=headers, json={**GOOD, "vectors": [bad]})
@@ -127,7 +128,7 @@ def test_neither_tokens_nor_vectors_are_logged(place, caplog):
 
 def test_a_path_cannot_forge_lines_of_the_log(place, caplog):
     caplog.set_level(logging.INFO, "hashcade.serve.access")
-    with serving(index=place, access_log=True) as client:
+    with serving(table=place, access_log=True) as client:
         client.get("/x%0a2026-01-01%20INFO%20DELETE%20/v1/items/1%20200%1b[2J%e2%80%a8%c3%a9")
         client.get("/v1/items/1")
     paths = [r.getMessage() for r in caplog.records if r.name == "hashcade.serve.access"]
@@ -141,7 +142,7 @@ def test_a_path_cannot_forge_lines_of_the_log(place, caplog):
 
 
 def test_a_body_that_says_it_is_giant_is_not_read(place):
-    with serving(index=place, max_body=1000) as client:
+    with serving(table=place, max_body=1000) as client:
         answer = client.post("/v1/search", content=b"x" * 1001)
         assert answer.status_code == 413
         assert "max_body=1000" in answer.json()["error"]
@@ -157,7 +158,7 @@ def test_a_body_that_does_not_say_so_is_cut_off(place, path):
             yield b"[" * 100
 
     kind = "application/octet-stream" if "binary" in path else "application/json"
-    with serving(index=place, max_body=1000) as client:
+    with serving(table=place, max_body=1000) as client:
         answer = client.post(path, content=endless(), headers={"Content-Type": kind})
     assert answer.status_code == 413
 
@@ -173,7 +174,7 @@ def test_a_body_that_does_not_say_so_is_cut_off(place, path):
 )
 def test_more_than_the_limits_is_refused_with_both_sides(place, change, words):
     limits = {"max_batch": 4, "max_neighbors": 10, "max_probe": 8, "max_filter": 20}
-    with serving(index=place, **limits) as client:
+    with serving(table=place, **limits) as client:
         answer = client.post("/v1/search", json={**GOOD, **change})
     assert answer.status_code == 422
     assert words in answer.json()["error"]
@@ -227,9 +228,9 @@ def test_nan_in_plain_arrays_is_refused(client):
 @pytest.mark.parametrize(
     "path",
     [
-        "/static/../_app.py",
-        "/static/..%2f_app.py",
-        "/static/%2e%2e/_app.py",
+        "/static/../app.py",
+        "/static/..%2fapp.py",
+        "/static/%2e%2e/app.py",
         "/static//etc/passwd",
         "/../../../../etc/passwd",
         "/v1/pictures/..%2f..%2fetc%2fpasswd",
@@ -248,7 +249,7 @@ def test_no_path_leads_out(client, path):
 
 
 def test_too_many_at_once_are_told_when_to_come_again(place):
-    with serving(index=place, max_requests=2, threads=1) as client:
+    with serving(table=place, max_requests=2, threads=1) as client:
         service = client.app.state.service
         begun, release = threading.Barrier(2), threading.Event()
 
@@ -267,7 +268,7 @@ def test_too_many_at_once_are_told_when_to_come_again(place):
         ]
         for thread in threads:
             thread.start()
-        while "hashcade_requests_under_way 2.0" not in client.get("/metrics").text:
+        while "hashcade_requests_active 2.0" not in client.get("/metrics").text:
             pass
         refused = client.post("/v1/search", json=GOOD)
         assert refused.status_code == 429
@@ -282,40 +283,42 @@ def test_too_many_at_once_are_told_when_to_come_again(place):
 
 
 def test_what_waits_longer_than_its_deadline_is_given_up(place):
-    with serving(index=place, deadline=0.2, threads=1) as client:
+    with serving(table=place, deadline=0.2, threads=1) as client:
         service = client.app.state.service
         release = threading.Event()
         service._search_pool.submit(release.wait)
         answer = client.post("/v1/search", json=GOOD)
         assert answer.status_code == 504
-        with service.live._commit:  # a change that has not begun is not made later either
-            first = service.live.add([1], np.zeros((1, DIM)), labels=[0])  # the writer waits here
+        with service.durable._commit:  # a change that has not begun is not made later either
+            first = service.durable.add(
+                [1], np.zeros((1, DIM)), labels=[0]
+            )  # the writer waits here
             while not first.running():
                 pass
             late = client.post("/v1/items", json={**GOOD, "ids": [777], "labels": [0]})
         assert late.status_code == 504
         release.set()
         first.result()
-        assert service.live.remove([5]).result().tolist() == [5]
-        assert 777 not in service.index
+        assert service.durable.remove([5]).result().tolist() == [5]
+        assert 777 not in service.durable.index
 
 
 def test_an_index_that_is_served_already_is_not_served_again(client, place):
-    with pytest.raises(StorageError, match="served by another process"):
-        create_app(ServeSettings(index=place))
-    with serving(index=place, read_only=True) as reader:
+    with pytest.raises(IndexLockedError, match="another writer or by a service"):
+        create_app(ServeSettings(table=place))
+    with serving(table=place, read_only=True) as reader:
         assert reader.get("/v1/stats").json()["read_only"]
         assert reader.delete("/v1/items/1").status_code == 403
 
 
 def test_damage_is_an_error_and_never_an_answer(place):
-    segment = next(place.glob("segment-*.bin"))
+    segment = next((place / "index").glob("segment-*.bin"))
     data = bytearray(segment.read_bytes())
     data[100] ^= 1
     segment.write_bytes(data)
-    with serving(index=place) as client:
+    with serving(table=place) as client:
         answers = [
-            client.post("/v1/search", json={**GOOD, "bucket_ids": [[b]], "fill": "none"})
+            client.post("/v1/search", json={**GOOD, "bucket_ids": [[b]], "fill": False})
             for b in range(16)
         ]
     assert {answer.status_code for answer in answers} == {200, 503}
@@ -335,12 +338,12 @@ def test_every_answer_carries_the_headers_that_keep_the_page_at_home(client):
 )
 def test_settings_that_make_no_sense_are_refused(place, setting):
     with pytest.raises(ConfigError, match=next(iter(setting))):
-        ServeSettings(index=place, **setting)
+        ServeSettings(table=place, **setting)
 
 
 @pytest.mark.parametrize("route", ["save", "reload"])
 def test_a_save_or_a_reload_that_has_begun_is_waited_for(place, monkeypatch, route):
-    with serving(index=place, deadline=0.2) as client:
+    with serving(table=place, deadline=0.2) as client:
         service = client.app.state.service
         begun, release = threading.Event(), threading.Event()
 
@@ -348,7 +351,7 @@ def test_a_save_or_a_reload_that_has_begun_is_waited_for(place, monkeypatch, rou
             begun.set()
             return release.wait(60)
 
-        target = (service.live, "fold") if route == "save" else (service, "reload")
+        target = (service.durable, "fold") if route == "save" else (service, "reload")
         monkeypatch.setattr(*target, slow)
         threading.Timer(1.0, release.set).start()
         answer = client.post(f"/v1/{route}")
@@ -366,8 +369,8 @@ def test_a_save_or_a_reload_that_has_begun_is_waited_for(place, monkeypatch, rou
 
 
 def test_an_explanation_looks_into_no_more_buckets_than_the_limit(place):
-    with serving(index=place, max_probe=3) as client:
-        ask = {"vector": [0.0] * DIM, "fill": "none"}
+    with serving(table=place, max_probe=3) as client:
+        ask = {"vector": [0.0] * DIM, "fill": False}
         answer = client.post("/v1/explain", json={**ask, "bucket_ids": [0, 1, 2, 3]})
         assert answer.status_code == 422
         assert answer.json()["error"] == "the number of bucket_ids=4 must be <= max_probe=3"

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from services import make_index, process
+
+from tests.serve.factories import make_table, process
 
 BROWSER = os.environ.get("CHROMIUM") or shutil.which("chromium")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="Chromium is not installed")
@@ -25,8 +26,8 @@ PATIENCE = 120_000  # milliseconds: the machine may be busy
 @pytest.fixture(scope="module")
 def url(trained, tmp_path_factory):
     log = tmp_path_factory.mktemp("page") / "log"
-    arguments = (trained / "model", trained / "index", "--pictures", trained / "pictures.npz")
-    with process(*arguments, "--read-only", "--deadline", 120, log=log) as service:
+    settings = {"pictures": str(trained / "pictures.npz"), "read_only": True, "deadline": 120}
+    with process(trained / "table", log=log, **settings) as service:
         yield service.url
 
 
@@ -113,9 +114,9 @@ def test_search_by_upload(open_page, upload):
     first = page.locator(".neighbours a").first
     assert first.get_attribute("href") == "#/item/42"  # the item that the file was made from
     headline = page.locator(".headline").inner_text()
-    assert " of 600 items looked at" in headline
-    looked_at = int(headline.split()[0].replace(",", ""))
-    assert 10 <= looked_at < 600
+    assert " of 600 items compared" in headline
+    n_compared = int(headline.split()[0].replace(",", ""))
+    assert 10 <= n_compared < 600
     assert page.locator(".path .step").count() == 3  # all items, and two levels
     assert page.locator(".bucket").count() >= 1
     assert page.locator(".bucket .legend li").count() >= 1
@@ -259,14 +260,14 @@ def test_colours_can_be_chosen_and_are_kept(open_page):
 
 
 def test_embeddings_without_pictures_show_labels(open_page, tmp_path):
-    make_index(tmp_path / "index")
-    (tmp_path / "names.txt").write_text("ant\nbee\ncat\ndog\n<b>elk</b>\n")
-    arguments = (tmp_path / "index", "--names", tmp_path / "names.txt")
-    with process(*arguments, "--deadline", 120, log=tmp_path / "log") as service:
+    classes = ["ant", "bee", 3, "dog", "<b>elk</b>"]
+    table = make_table(tmp_path / "table", classes=classes, names={3: "three.png"})
+    with process(table, deadline=120, log=tmp_path / "log") as service:
         page = open_page("#/item/3", base=service.url)
         page.wait_for_selector(".neighbours li")
         words = page.locator(".chooser .caption").all_inner_texts()
-        assert set(words) == {"ant", "bee", "cat", "dog", "<b>elk</b>"}  # a name is never markup
+        assert set(words) == {str(label) for label in classes}  # a label is never markup
+        assert "Item 3, three.png, class" in page.locator(".query h2").inner_text()
         assert page.locator(".neighbours .nopicture").count() == 10
         assert "no model is served" in page.locator(".drop").inner_text()
         keep(page, "labels")

@@ -1,19 +1,17 @@
 """The service as a process: how it starts, stops, is killed, and what is there afterwards."""
 
-import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 
 import numpy as np
 import pytest
-from services import DIM, N_ITEMS, TOKEN, Process, process
 
-from hashcade import HashIndex
+from hashcade import HashTable
 from hashcade.serve import Client, ServiceError
+from tests.serve.factories import DIM, N_ITEMS, TOKEN, Process, command, load_index, process
 
 
 def add_until_it_dies(url, seed, acknowledged, token=None):
@@ -53,10 +51,10 @@ def missing(index, acknowledged):
     return gone
 
 
-def assert_nothing_acknowledged_is_lost(place, log, n_rounds, *options):
+def assert_nothing_acknowledged_is_lost(place, log, n_rounds, **settings):
     acknowledged = {}
     for round_number in range(n_rounds):
-        service = Process(place, *options, log=log)
+        service = Process(place, log=log, **settings)
         notes = [{}, {}]
         threads = [
             threading.Thread(
@@ -80,19 +78,19 @@ def assert_nothing_acknowledged_is_lost(place, log, n_rounds, *options):
             acknowledged.update(note)
     service = Process(place, log=log)
     assert service.stop() == 0
-    index = HashIndex.load(place)
+    index = load_index(place)
     index.verify()
     assert len(acknowledged) > n_rounds
     assert missing(index, acknowledged) == []
 
 
 def test_acknowledged_changes_survive_kill_9(place, tmp_path):
-    assert_nothing_acknowledged_is_lost(place, tmp_path / "log", 2, "--fold-seconds", "0.2")
+    assert_nothing_acknowledged_is_lost(place, tmp_path / "log", 2, fold_seconds=0.2)
 
 
 @pytest.mark.slow
 def test_acknowledged_changes_survive_kill_9_many_times(place, tmp_path):
-    assert_nothing_acknowledged_is_lost(place, tmp_path / "log", 15, "--fold-seconds", "0.1")
+    assert_nothing_acknowledged_is_lost(place, tmp_path / "log", 15, fold_seconds=0.1)
 
 
 def test_a_graceful_stop_saves_what_was_acknowledged(place, tmp_path):
@@ -102,7 +100,7 @@ def test_a_graceful_stop_saves_what_was_acknowledged(place, tmp_path):
         client.remove([0])
     assert service.stop(signal.SIGTERM) == 0
     assert "every change is saved" in service.log.read_text()
-    index = HashIndex.load(place)
+    index = load_index(place)
     index.verify()
     assert all(item in index for item in added)
     assert 0 not in index
@@ -124,11 +122,11 @@ def test_searches_go_on_while_a_new_index_is_read(place, tmp_path):
         thread = threading.Thread(target=search)
         thread.start()
         for round_number in range(5):
-            other = HashIndex.load(link)
+            other = HashTable.load(link)
             other.remove([10 + round_number])
-            other.save(tmp_path / f"index-{round_number}")
+            other.save(tmp_path / f"table-{round_number}")
             link.unlink()
-            link.symlink_to(tmp_path / f"index-{round_number}")
+            link.symlink_to(tmp_path / f"table-{round_number}")
             if round_number % 2:
                 with Client(service.url) as client:
                     client.json("POST", "/v1/reload")
@@ -144,12 +142,10 @@ def test_searches_go_on_while_a_new_index_is_read(place, tmp_path):
 
 
 def test_the_client_searches_as_the_library_does(place, tmp_path):
-    index = HashIndex.load(place)
+    index = load_index(place)
     vectors = np.random.default_rng(1).normal(size=(3, DIM)).astype(np.float32)
     scores = np.random.default_rng(2).normal(size=(3, 2, 4)).astype(np.float32)
-    token = tmp_path / "token"
-    token.write_text(f"{TOKEN}\n")
-    with process(place, "--token-file", token, log=tmp_path / "log") as service:
+    with process(place, token=TOKEN, log=tmp_path / "log") as service:
         with Client(service.url, token=TOKEN) as client:
             told = client.search(vectors, scores=scores, n_neighbors=4, n_probe=3)
             with pytest.raises(ServiceError, match=r"422: .*dim 7|bytes") as caught:
@@ -163,26 +159,25 @@ def test_the_client_searches_as_the_library_does(place, tmp_path):
     assert TOKEN not in service.log.read_text()
 
 
-def refused(*arguments, env=None):
+def refused(place, **settings):
     done = subprocess.run(
-        [sys.executable, "-m", "hashcade.serve", *map(str, arguments)],
-        capture_output=True, text=True, timeout=300, env={**os.environ, **(env or {})},
-    )  # fmt: skip
-    assert done.returncode == 2
+        command(place, **settings), capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 1
     assert done.stdout == ""
     return done.stderr.strip()
 
 
 def test_what_keeps_it_from_starting_is_told_in_one_line(place, tmp_path):
-    told = refused(place, "--host", "0.0.0.0")
+    told = refused(place, host="0.0.0.0")
     assert told.startswith("error: host=0.0.0.0 can be reached from other machines")
     assert "\n" not in told
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        told = refused(place, "--port", port)
+        told = refused(place, port=port)
     assert f"error: cannot listen on 127.0.0.1 port {port}" in told
     assert "choose another with --port" in told
-    assert "holds no index" in refused(tmp_path / "nothing")
-    assert "16" in refused(place, env={"HASHCADE_TOKEN": "short"})
+    assert "is not a hashcade table" in refused(tmp_path / "nothing")
+    assert "16" in refused(place, token="short")

@@ -4,16 +4,17 @@ import json
 
 import numpy as np
 import pytest
-from services import DIM, N_ITEMS, SHAPE, make_index, serving
 
-from hashcade import HashIndex
-from hashcade.serve._wire import read_query, read_result, write_result
+from hashcade import HashIndex, HashTable
+from hashcade.serve.binary_format import read_matches, read_query, write_matches
+from hashcade.store import Catalog
+from tests.serve.factories import DIM, N_ITEMS, SHAPE, load_index, make_table, serving
 
 
 @pytest.fixture
 def queries(place):
     rng = np.random.default_rng(5)
-    index = HashIndex.load(place)
+    index = load_index(place)
     vectors = rng.normal(size=(7, DIM)).astype(np.float32)
     return index, vectors, rng.integers(0, 16, (7, 2)), rng.normal(size=(7, 2, 4)).astype("f4")
 
@@ -38,8 +39,7 @@ def test_search_by_bucket_ids_as_json(client, queries):
     [
         {"n_probe": 3},
         {"max_candidates": 4},
-        {"fill": "none"},
-        {"metric": "inner_product"},
+        {"fill": False},
         {"filter_ids": list(range(0, 200, 3))},
         {"exclude_ids": list(range(7))},
     ],
@@ -50,6 +50,8 @@ def test_every_option_of_a_search_arrives(client, queries, options):
     body = {"vectors": vectors.tolist(), "scores": scores.tolist(), "n_neighbors": 50, **options}
     told = client.post("/v1/search", json=body).json()
     given = {"exclude_self" if k == "exclude_ids" else k: v for k, v in options.items()}
+    if "fill" in given:
+        given["fill"] = "none"
     expected = index.search(vectors, scores=scores, n_neighbors=50, **given)
     assert told["ids"] == listed(expected)
     assert told["truncated"] == expected.truncated.tolist()
@@ -68,7 +70,7 @@ def test_search_with_plain_arrays_gives_the_library_bit_for_bit(client, queries,
         headers={"Content-Type": "application/octet-stream"},
     )
     assert answer.status_code == 200
-    told = read_result(answer.content, 7, 6)
+    told = read_matches(answer.content, 7, 6)
     expected = index.search(vectors, n_neighbors=6, **{where: rest})
     for name in ("ids", "distances", "candidates", "truncated"):
         assert np.array_equal(getattr(told, name), getattr(expected, name))
@@ -81,15 +83,22 @@ def test_plain_arrays_of_another_length_are_refused_with_both_sides():
     with pytest.raises(ValueError, match="and 96 for scores"):
         read_query(body, 3, "scores", DIM, SHAPE)
     with pytest.raises(ValueError, match="must have"):
-        read_result(b"123", 1, 1)
+        read_matches(b"123", 1, 1)
 
 
-def test_an_answer_comes_back_as_it_was(queries):
-    index, vectors, buckets, _ = queries
-    result = index.search(vectors, bucket_ids=buckets, n_neighbors=3)
-    again = read_result(write_result(result), 7, 3)
-    assert np.array_equal(again.ids, result.ids)
-    assert np.array_equal(again.distances, result.distances)
+@pytest.mark.parametrize(("n", "n_neighbors"), [(1, 1), (3, 5), (7, 10)])
+def test_arrays_come_back_as_they_were_and_may_be_written_to(place, queries, n, n_neighbors):
+    _, vectors, buckets, _ = queries
+    table = HashTable.load(place)
+    table.catalog.names = {item: f"{item}.png" for item in range(0, 200, 2)}
+    result = table.index.search(vectors[:n], bucket_ids=buckets[:n], n_neighbors=n_neighbors)
+    sent = table.matches(result)
+    read = read_matches(write_matches(sent), n, n_neighbors)
+    for name in ("ids", "distances", "labels", "names", "candidates", "truncated"):
+        array = getattr(read, name)
+        np.testing.assert_array_equal(array, getattr(sent, name))
+        assert array.dtype == getattr(sent, name).dtype
+        assert array.flags.carray
 
 
 def test_search_by_item_leaves_the_item_out(client, queries):
@@ -126,7 +135,7 @@ def test_the_tree_adds_up_from_the_root_to_the_buckets(client, queries):
     root = client.get("/v1/tree").json()
     assert root["n_entries"] == N_ITEMS
     assert root["purity"] == pytest.approx(index.stats()["purity"])
-    assert sum(root["classes"].values()) == N_ITEMS
+    assert sum(entry["count"] for entry in root["classes"]) == N_ITEMS
     seen = 0
     for child in root["children"]:
         node = client.get(f"/v1/tree?path={child['slot']}").json()
@@ -140,8 +149,10 @@ def test_the_tree_adds_up_from_the_root_to_the_buckets(client, queries):
             assert bucket["path"] == [child["slot"], leaf["slot"]]
             counted = {}
             for item in bucket["items"]:
-                counted[str(item["label"])] = counted.get(str(item["label"]), 0) + 1
-            assert counted == leaf["classes"]
+                counted[item["label"]] = counted.get(item["label"], 0) + 1
+            assert counted == {entry["label"]: entry["count"] for entry in leaf["classes"]}
+            counts = [entry["count"] for entry in leaf["classes"]]
+            assert counts == sorted(counts, reverse=True)
             seen += leaf["n_entries"]
     assert seen == N_ITEMS
 
@@ -179,7 +190,7 @@ def test_changes_are_made_and_can_be_found(client, place):
     assert again.json()["error"] == "id 2 not in the index"
     assert client.get("/v1/items/3").status_code == 200  # all or nothing
     assert client.post("/v1/save").json()["done"]
-    assert len(HashIndex.load(place)) == N_ITEMS - 2
+    assert len(load_index(place)) == N_ITEMS - 2
     assert not client.post("/v1/save").json()["done"]
 
 
@@ -195,35 +206,8 @@ def test_stats_metrics_health_and_readiness(client):
     assert f"hashcade_items {N_ITEMS}.0" in figures
 
 
-def test_a_new_index_is_served_after_a_reload(place):
-    with serving(index=place, read_only=True) as client:  # so that it can be saved in place
-        assert not client.post("/v1/reload").json()["done"]
-        other = HashIndex.load(place)
-        other.remove(list(range(150)))
-        other.save(place)
-        assert client.get("/v1/items/1").status_code == 200
-        assert client.post("/v1/reload").json() == {"done": True, "n_items": 50}
-        assert client.get("/v1/items/1").status_code == 404
-
-
-def test_another_directory_is_served_after_a_link_was_changed(tmp_path):
-    make_index(tmp_path / "one")
-    make_index(tmp_path / "two", seed=3)
-    link = tmp_path / "index"
-    link.symlink_to("one")
-    with serving(index=link) as client:
-        client.delete("/v1/items/0")
-        link.unlink()
-        link.symlink_to("two")
-        assert client.post("/v1/reload").json() == {"done": True, "n_items": N_ITEMS}
-        client.delete("/v1/items/1")
-    assert 0 not in HashIndex.load(tmp_path / "one")  # what was changed there is saved there
-    assert 1 not in HashIndex.load(tmp_path / "two")
-
-
 def test_an_index_without_labels_can_be_looked_at(tmp_path):
-    make_index(tmp_path / "index", labels=False)
-    with serving(index=tmp_path / "index") as client:
+    with serving(table=make_table(tmp_path / "table", labels=False)) as client:
         assert client.get("/v1/tree").json()["purity"] is None
         assert client.get("/v1/items/3").json()["label"] is None
         assert client.get("/v1/explain/item/3").json()["buckets"][0]["classes"] is None
@@ -235,20 +219,56 @@ def test_without_a_model_what_needs_one_is_refused(client):
     answer = client.post("/v1/search", json={"vectors": [[0.0] * DIM]})
     assert answer.status_code == 422
     assert "no model" in answer.json()["error"]
+    path = "/v1/search/item/3?n_probe=2"
+    assert client.get(path).status_code == 422
 
 
 def test_an_option_that_is_not_known_is_a_mistake(client):
     answer = client.get("/v1/items?limits=3")
     assert answer.status_code == 422
-    assert "'limits' is no option of this route, which has limit, seed" in answer.json()["error"]
+    assert "Unknown parameter 'limits' (allowed: limit, seed)" in answer.json()["error"]
     assert client.get("/v1/stats?x=").status_code == 422
 
 
-def test_names_of_classes_come_from_a_file(place, tmp_path):
-    (tmp_path / "names.txt").write_text("ant\nbee\ncat\n")
-    with serving(index=place, names=tmp_path / "names.txt") as client:
-        names = client.get("/v1/stats").json()["label_names"]
-    assert names == {"0": "ant", "1": "bee", "2": "cat", "3": "3", "4": "4"}
+def test_labels_come_back_as_they_were_given(tmp_path):
+    """Text and numbers, none at all, and those that look alike."""
+    place = make_table(tmp_path / "table", classes=["ant", "bee", 2, "2", "<b>elk</b>"])
+    with serving(table=place) as client:
+        item = {"vectors": [[0.5] * DIM] * 4, "bucket_ids": [[3]] * 4}
+        labels = ["fox", 7, None, "7"]
+        ids = client.post("/v1/items", json={**item, "labels": labels}).json()["ids"]
+        for item_id, label in zip(ids, labels, strict=True):
+            assert client.get(f"/v1/items/{item_id}").json()["label"] == label
+        ask = {"vectors": [[0.5] * DIM], "bucket_ids": [[3]], "filter_ids": ids}
+        answer = client.post("/v1/search", json=ask).json()
+        assert answer["labels"] == [labels]
+        told = client.get("/v1/stats").json()["index"]["classes"]
+        assert {entry["label"] for entry in told} >= {"ant", "bee", 2, "2", "<b>elk</b>", "fox", 7}
+        bucket = client.get("/v1/buckets/3?limit=1000").json()["items"]
+        assert [entry["label"] for entry in bucket[-4:]] == labels
+        bad = client.post("/v1/items", json={**item, "labels": [1.5, True, [], {}]})
+        assert bad.status_code == 422
+    assert HashTable.load(place)[ids[0]].label == "fox"
+
+
+def test_names_of_items_are_shown(tmp_path):
+    place = make_table(tmp_path / "table", names={5: "five.png"})
+    with serving(table=place) as client:
+        assert client.get("/v1/items/5").json()["name"] == "five.png"
+        assert client.get("/v1/items/6").json()["name"] is None
+        ask = {"vectors": [[0.0] * DIM], "bucket_ids": [[3]], "filter_ids": [5]}
+        assert client.post("/v1/search", json=ask).json()["names"] == [["five.png"]]
+
+
+def test_results_are_ranked_by_the_metric_of_the_table(tmp_path):
+    place = make_table(tmp_path / "table", metric="inner_product")
+    vectors = np.random.default_rng(3).normal(size=(4, DIM)).astype(np.float32)
+    with serving(table=place) as client:
+        ask = {"vectors": vectors.tolist(), "bucket_ids": [[1]] * 4}
+        told = client.post("/v1/search", json=ask).json()
+        assert client.get("/v1/stats").json()["metric"] == "inner_product"
+    expected = load_index(place).search(vectors, bucket_ids=[[1]] * 4, metric="inner_product")
+    assert told["ids"] == expected.ids.tolist()
 
 
 def strictly(answer):
@@ -262,8 +282,9 @@ def strictly(answer):
 
 
 def test_numbers_beyond_float32_are_null(tmp_path):
-    HashIndex.build([1, 1], [[3e38] * 4, [0.0] * 4], shape=SHAPE).save(tmp_path / "index")
-    with serving(index=tmp_path / "index") as client:
+    index = HashIndex.build([1, 1], [[3e38] * 4, [0.0] * 4], shape=SHAPE)
+    HashTable.from_parts(None, index, Catalog()).save(tmp_path / "table")
+    with serving(table=tmp_path / "table") as client:
         far = [-3e38] * 4
         told = strictly(client.post("/v1/search", json={"vectors": [far], "bucket_ids": [[1]]}))
         assert told["ids"] == [[0, 1]]  # as far apart as float32 can say, so ordered by id
@@ -288,7 +309,7 @@ def test_when_ids_are_used_up_this_is_said_and_free_ones_are_taken(client, place
     assert client.post("/v1/save").json()["done"] is True
     ask = {"vectors": item["vectors"], "bucket_ids": [[1]], "filter_ids": [last]}
     assert client.post("/v1/search", json=ask).json()["ids"] == [[last]]
-    HashIndex.load(place).verify()
+    load_index(place).verify()
 
 
 @pytest.mark.parametrize("number", ["%205", "5%20", "%2B5", "5.0", "1_0", "%D9%A5", "0x5", ""])

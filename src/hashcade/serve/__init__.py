@@ -1,7 +1,7 @@
-"""The service: an index on HTTP, with a page to look into it. Needs the extra ``serve``.
+"""The service: a table on HTTP, with a page to look into it. Needs the extra ``serve``.
 
-- :func:`run`: serve until the process is told to stop.
-- :func:`create_app`: the application alone, to be run by a server of your own.
+- :func:`run`: serve until the process is told to stop; :func:`log_to_stderr`: with its messages.
+- :func:`create_app`: the application alone, for an ASGI server of your own.
 - :class:`ServeSettings`: what can be set.
 - :class:`Client`: ask a service from Python.
 """
@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING
 from hashcade._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from hashcade.serve._app import create_app
-    from hashcade.serve._client import Client, ServiceError
-    from hashcade.serve._run import run
-    from hashcade.serve._settings import ServeSettings
+    from hashcade.serve.app import create_app
+    from hashcade.serve.client import Client, ServiceError
+    from hashcade.serve.server import log_to_stderr, run
+    from hashcade.serve.settings import ServeSettings
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "Client": "hashcade.serve._client",
-            "ServeSettings": "hashcade.serve._settings",
-            "ServiceError": "hashcade.serve._client",
-            "create_app": "hashcade.serve._app",
-            "run": "hashcade.serve._run",
+            "Client": "hashcade.serve.client",
+            "ServeSettings": "hashcade.serve.settings",
+            "ServiceError": "hashcade.serve.client",
+            "create_app": "hashcade.serve.app",
+            "log_to_stderr": "hashcade.serve.server",
+            "run": "hashcade.serve.server",
         },
     )
 
-__all__ = ["Client", "ServeSettings", "ServiceError", "create_app", "run"]
+__all__ = ["Client", "ServeSettings", "ServiceError", "create_app", "log_to_stderr", "run"]

@@ -3,6 +3,8 @@
 ::
 
     table/
+        model/         the hasher; absent if the table has none
+        index/         buckets, vectors, ids, label codes, and the log of changes
         catalog.json   classes (label code c stands for classes[c]), metric, where the data were
         names.json     name by item id; absent if no item has a name
 """
@@ -26,6 +28,7 @@ from hashcade.index import NO_LABEL
 
 CATALOG_NAME = "catalog.json"
 NAMES_NAME = "names.json"
+MODEL_DIR, INDEX_DIR = "model", "index"
 FORMAT = "hashcade-table"
 VERSION = 1
 
@@ -61,6 +64,12 @@ class Catalog:
         self.data = data
         self._code_of = {label: code for code, label in enumerate(self.classes)}
 
+    def copy(self) -> Catalog:
+        """A catalog that takes new classes of its own; the names are shared."""
+        other = Catalog(self.classes, metric=self.metric, data=self.data)
+        other.names = self.names
+        return other
+
     # -- labels ------------------------------------------------------------------------------------
 
     def codes(self, labels: object, n: int, *, name: str = "labels") -> npt.NDArray[np.int64]:
@@ -76,8 +85,8 @@ class Catalog:
             if label is not None and label not in self._code_of:
                 self._code_of[label] = len(self.classes)
                 self.classes.append(label)
-        code_of: dict[Label | None, int] = {**self._code_of, None: NO_LABEL}
-        return np.fromiter((code_of[label] for label in plain), dtype=np.int64, count=n)
+        codes = (NO_LABEL if label is None else self._code_of[label] for label in plain)
+        return np.fromiter(codes, dtype=np.int64, count=n)
 
     def labels(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
         """Labels of codes, an array of objects of the same shape; None where there is none."""
@@ -113,13 +122,20 @@ class Catalog:
             del self.classes[n_classes:]
             raise
 
+    def forget_names(self, ids: Sequence[int]) -> bool:
+        """Take the names of earlier items with these ids away; whether there were any."""
+        return bool([item for item in ids if self.names.pop(item, None)] if self.names else [])
+
     # -- files -------------------------------------------------------------------------------------
 
-    def write(self, directory: Path) -> None:
-        """Write the catalog into the directory of a table, each file whole."""
-        if self.names:
-            names = {str(item): name for item, name in self.names.items()}
-            replace_file(directory / NAMES_NAME, json.dumps(names, ensure_ascii=False))
+    def write(self, directory: Path, *, names: bool = True) -> None:
+        """Write the catalog into the directory of a table, each file whole.
+
+        With ``names=False`` the names on disk stay as they are.
+        """
+        if self.names and names:
+            by_id = {str(item): name for item, name in self.names.items()}
+            replace_file(directory / NAMES_NAME, json.dumps(by_id, ensure_ascii=False))
         content = {
             "format": FORMAT,
             "version": VERSION,
@@ -134,12 +150,8 @@ class Catalog:
     @classmethod
     def read(cls, directory: Path) -> Catalog:
         """Read the catalog of a table, or raise a ``StorageError`` that says why not."""
+        require_table(directory)
         path = directory / CATALOG_NAME
-        if not path.is_file():
-            raise StorageError(
-                f"{directory} is not a hashcade table: {CATALOG_NAME} is missing",
-                hint="make a table with: hashcade fit DATA -o TABLE",
-            )
         content = _read_json(path)
         if content.get("format") != FORMAT or content.get("version") != VERSION:
             raise IncompatibleFormatError(
@@ -161,6 +173,15 @@ class Catalog:
             raise CorruptIndexError(
                 f"{path} is damaged: {error!r}", hint="restore a copy, or build it again"
             ) from None
+
+
+def require_table(directory: Path) -> None:
+    """Raise ``StorageError`` unless there is a table in this directory."""
+    if not (directory / CATALOG_NAME).is_file():
+        raise StorageError(
+            f"{directory} is not a hashcade table: {CATALOG_NAME} is missing",
+            hint="make a table with: hashcade fit DATA -o TABLE",
+        )
 
 
 def labels_as_list(labels: object, n: int, *, name: str = "labels") -> list[Label | None]:

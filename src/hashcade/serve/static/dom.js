@@ -37,10 +37,11 @@ export const percent = (share) => {
 export const plural = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
 
 export const context = { stats: null };
-export const labelName = (label) => label === null ? null : context.stats?.label_names[label] ?? `${label}`;
+export const labelText = (label) => label === null ? "no label" : `${label}`;
 
-// Neighbouring labels get hues that are far apart, and always the same.
-export const hue = (label) => `${(Math.abs(Number(label)) * 137.508 + 25) % 360}`;
+// Neighbouring numbers get hues that are far apart, and every label always the same one.
+const hash = (text) => [...text].reduce((sum, letter) => (31 * sum + letter.codePointAt(0)) % 65521, 7);
+export const hue = (label) => `${((typeof label === "number" ? Math.abs(label) : hash(labelText(label))) * 137.508 + 25) % 360}`;
 
 export function say(text) {
   document.getElementById("status").textContent = text;
@@ -52,11 +53,10 @@ export function problem(text) {
 
 // An item as a link to its own search: the picture, or its label where there is none.
 export function itemLink(item, ...captions) {
-  const name = labelName(item.label);
-  const title = `Item ${item.id}` + (name === null ? "" : `, ${name}`);
-  return el("a", { class: "item", href: `#/item/${item.id}`, "aria-label": [title, ...captions].join(", ") },
+  const title = [`Item ${item.id}`, item.name, item.label].filter((part) => part !== null).join(", ");
+  return el("a", { class: "item", href: `#/item/${item.id}`, "aria-label": [title, ...captions].join(", "), title },
     thumbnail(item),
-    el("span", { class: "caption" }, name === null ? `#${item.id}` : name,
+    el("span", { class: "caption" }, item.label === null ? `#${item.id}` : `${item.label}`,
       captions.length ? el("small", {}, captions.join(" · ")) : null));
 }
 
@@ -65,8 +65,8 @@ export function thumbnail(item) {
   return el("span", { class: "thumb nopicture", "aria-hidden": "true", vars: { "--h": hue(item.label ?? item.id) } }, `#${item.id}`);
 }
 
-// Classes with their counts, the most frequent first: an object does not keep the order of numbers.
-export const ordered = (classes) => Object.entries(classes ?? {}).sort((a, b) => b[1] - a[1]);
+// Classes with their counts, the most frequent first.
+export const ordered = (classes) => (classes ?? []).map(({ label, count }) => [label, count]);
 
 export function mixBar(parts, rest, total) {
   return el("span", { class: "bar", "aria-hidden": "true" },
@@ -87,7 +87,7 @@ export function classMix(classes, shown = 5) {
     el("ul", { class: "legend", "aria-label": "Classes" },
       parts.map(([label, count]) => el("li", {},
         el("span", { class: "dot classcolour", "aria-hidden": "true", vars: { "--h": hue(label) } }),
-        `${labelName(label)} ${percent(count / total)}`)),
+        `${labelText(label)} ${percent(count / total)}`)),
       rest ? el("li", {}, el("span", { class: "dot rest", "aria-hidden": "true" }), `${plural(entries.length - shown, "other")} ${percent(rest / total)}`) : null));
 }
 

@@ -1,5 +1,5 @@
 // The search page: choose a query, see its way through the tree, the buckets and the neighbours.
-import { ask, classMix, context, el, itemLink, labelName, number, percent, plural, problem, say, svg, thumbnail } from "./dom.js";
+import { ask, classMix, context, el, itemLink, number, percent, plural, problem, say, svg, thumbnail } from "./dom.js";
 
 let seed = 0;
 const settings = { n_neighbors: 10, n_probe: 1 };
@@ -21,7 +21,7 @@ function hint() {
     el("h2", {}, "What you will see"),
     el("p", {}, `A query is hashed level by level: at each of the ${shape.depth} levels it takes one of ${shape.width} slots. ` +
       `The path ends in a bucket, and only the items in there are compared with the query.`),
-    el("p", {}, `On average a query looks at ${number(Math.round(index.expected_candidates))} of ${number(index.n_items)} items, ` +
+    el("p", {}, `On average a query is compared with ${number(Math.round(index.expected_candidates))} of ${number(index.n_items)} items, ` +
       `${index.expected_speedup.toFixed(1)} times fewer than all.`));
 }
 
@@ -54,7 +54,7 @@ function options() {
   };
   return el("details", { class: "options" }, el("summary", {}, "Options"),
     choice("n_neighbors", "Neighbours", [5, 10, 20, 50]),
-    context.stats.model ? choice("n_probe", "Buckets to look into", [1, 2, 4, 8]) : null);
+    context.stats.model ? choice("n_probe", "Buckets to search", [1, 2, 4, 8]) : null);
 }
 
 let repeat = () => {};
@@ -93,7 +93,7 @@ async function showItem(results, id) {
     const told = await ask(`/v1/explain/item/${id}?${query(false)}`);
     const again = settings.n_probe > 1 && told.levels[0].scores !== null;
     return [again ? await ask(`/v1/explain/item/${id}?${query(true)}`) : told, thumbnail(item),
-      `Item ${id}` + (item.label === null ? "" : `, class ${labelName(item.label)}`)];
+      `Item ${id}` + (item.name === null ? "" : `, ${item.name}`) + (item.label === null ? "" : `, class ${item.label}`)];
   });
 }
 
@@ -112,7 +112,7 @@ async function shown(results, work) {
   try {
     const [told, picture, name] = await work();
     results.replaceChildren(...explained(told, picture, name));
-    say(`${plural(told.results.length, "neighbour")} found, ${number(told.candidates)} of ${plural(told.n_items, "item")} looked at`);
+    say(`${plural(told.results.length, "neighbour")} found, ${number(told.candidates)} of ${plural(told.n_items, "item")} compared`);
   } catch (error) {
     results.replaceChildren(problem(error.message));
   } finally {
@@ -128,7 +128,7 @@ function explained(told, picture, name) {
     el("div", { class: "card query" }, picture,
       el("div", {},
         el("h2", {}, name),
-        el("p", { class: "headline" }, el("strong", {}, number(told.candidates)), ` of ${plural(told.n_items, "item")} looked at`,
+        el("p", { class: "headline" }, el("strong", {}, number(told.candidates)), ` of ${plural(told.n_items, "item")} compared`,
           el("span", { class: "tag" }, percent(share))),
         el("div", { class: "meter", "aria-hidden": "true" }, el("span", { vars: { "--part": share } })))),
     el("h2", {}, "Path through the levels"),
@@ -184,7 +184,7 @@ export function bucketCard(bucket) {
   return el("li", { class: "card bucket" },
     el("h3", {}, el("a", { href: `#/tree/${bucket.path.join("/")}` }, `Bucket ${bucket.path.join(" › ")}`),
       bucket.fill ? el("span", { class: "tag" }, "to fill up") : null),
-    el("p", {}, `${number(bucket.looked_at)} of ${plural(bucket.size, "entry", "entries")} looked at`),
+    el("p", {}, `${number(bucket.looked_at)} of ${plural(bucket.size, "entry", "entries")} compared`),
     classMix(bucket.classes),
     el("div", { class: "strip" }, bucket.items.map((item) => itemLink(item))));
 }

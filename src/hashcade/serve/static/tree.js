@@ -1,5 +1,5 @@
 // The tree page: a map of what lies below a node, down to the items of a bucket.
-import { ask, classMix, context, el, hue, itemLink, labelName, mixBar, number, ordered, percent, plural, say, thumbnail } from "./dom.js";
+import { ask, classMix, context, el, hue, itemLink, labelText, mixBar, number, ordered, percent, plural, say, thumbnail } from "./dom.js";
 
 export async function showTree(main, path, isCurrent) {
   const node = await ask(`/v1/tree?path=${path.join(".")}`);
@@ -47,26 +47,26 @@ function showMap(main, node) {
 
 function facts(child) {
   const entries = ordered(child.classes);
-  const largest = entries.length ? entries[0][0] : null;
+  const largest = entries.length ? entries[0] : null;
   // The name of a slot: its classes, until they make up nine tenths of it, three at most.
   let covered = 0;
   const named = entries.filter(([, count]) => {
     const wanted = covered < 0.9 * child.n_entries;
     covered += count;
     return wanted;
-  }).map(([label]) => labelName(label));
+  }).map(([label]) => labelText(label));
   const name = named.length > 3 ? `${named.slice(0, 3).join(", ")} …` : named.join(", ");
-  return { entries, largest, name: largest === null ? `Slot ${child.slot}` : name, share: largest === null ? 0 : entries[0][1] / child.n_entries };
+  return { entries, largest, name: largest === null ? `Slot ${child.slot}` : name, share: largest === null ? 0 : largest[1] / child.n_entries };
 }
 
 function tile(node, child) {
   const { entries, largest, name, share } = facts(child);
   const told = [`Slot ${child.slot}`, plural(child.n_entries, "entry", "entries")];
   if (node.path.length + 1 < context.stats.shape.depth) told.push(plural(child.n_buckets, "bucket"));
-  if (largest !== null) told.push(`${percent(share)} ${labelName(largest)}`);
+  if (largest !== null) told.push(`${percent(share)} ${labelText(largest[0])}`);
   if (child.purity !== null) told.push(`${percent(child.purity)} pure`);
   return el("a", { class: "tile", href: address([...node.path, child.slot]), "aria-label": told.join(", "), title: told.join(", "),
-      vars: { "--h": hue(largest ?? child.slot), "--strength": `${Math.round(100 * (largest === null ? 0.6 : share))}%` } },
+      vars: { "--h": hue(largest === null ? child.slot : largest[0]), "--strength": `${Math.round(100 * (largest === null ? 0.6 : share))}%` } },
     el("span", { class: "words" },
       el("b", {}, name),
       el("span", { class: "more" }, `slot ${child.slot} · ${number(child.n_entries)}`),
@@ -150,7 +150,7 @@ function table(node, children) {
           el("th", { scope: "row" }, el("a", { href: address([...node.path, child.slot]) }, `${child.slot}`)),
           el("td", {}, number(child.n_entries)), el("td", {}, number(child.n_buckets)),
           el("td", {}, child.purity === null ? "–" : percent(child.purity)),
-          el("td", {}, largest === null ? "–" : `${labelName(largest)} (${percent(share)})`));
+          el("td", {}, largest === null ? "–" : `${labelText(largest[0])} (${percent(share)})`));
       })))));
 }
 

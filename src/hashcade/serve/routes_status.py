@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -11,9 +11,9 @@ from starlette.exceptions import HTTPException
 
 from hashcade._version import __version__
 from hashcade.errors import HashcadeError
-from hashcade.serve import _schemas as schemas
-from hashcade.serve._answers import as_json, deadline_of, problems, service_of
-from hashcade.serve._service import Service, errors_as_answers
+from hashcade.serve import schemas
+from hashcade.serve.responses import as_json, deadline_of, problems, service_of
+from hashcade.serve.service import errors_as_answers
 
 router = APIRouter(tags=["status"])
 _LIMITS = (
@@ -39,7 +39,7 @@ async def health() -> Response:
 async def ready(request: Request) -> Response:
     """Whether searches are answered and changes are taken."""
     service = service_of(request)
-    failure = service.live.failure
+    failure = service.durable.failure
     writes = "read only" if service.settings.read_only else failure or "ok"
     answer = as_json({"status": "not ready" if failure else "ready", "writes": writes})
     answer.status_code = 503 if failure else 200
@@ -50,75 +50,76 @@ async def ready(request: Request) -> Response:
     "/metrics",
     response_class=Response,
     responses={
-        200: {"description": "Figures", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        200: {"description": "Metrics", "content": {"text/plain": {"schema": {"type": "string"}}}},
         **problems(),
     },
 )
 async def metrics(request: Request) -> Response:
-    """Figures for Prometheus."""
+    """Metrics for Prometheus."""
     return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/v1/stats", responses={200: {"model": schemas.Stats}, **problems()})
 async def stats(request: Request) -> Response:
-    """The index and the service in numbers."""
+    """The table and the service in numbers."""
     service = service_of(request)
-    index, settings = service.index, service.settings
+    now, settings = service.now(), service.settings
+    hasher = now.table.hasher
+    shape = now.table.index.shape
 
     def work() -> Response:
         with errors_as_answers():
-            told = index.stats()
-        classes = told.get("classes", {})
-        names = {str(label): service.label_name(label) for label in classes}
-        if classes:
-            told["classes"] = {str(label): figures for label, figures in classes.items()}
-        encoder = service.encoder
-        shape = index.shape
+            described = now.table.stats()
+        if "classes" in described:
+            described["classes"] = [
+                {"label": label, **numbers} for label, numbers in described["classes"].items()
+            ]
+        kind = None
+        if hasher is not None:
+            kind = "images" if hasher.config_.takes_images else "embeddings"
         return as_json(
             {
-                "index": told,
-                "shape": {
-                    "width": shape.width, "depth": shape.depth, "sparsity": shape.sparsity
-                },
-                "label_names": names,
+                "index": described,
+                "shape": {"width": shape.width, "depth": shape.depth, "sparsity": shape.sparsity},
+                "metric": now.table.metric,
                 "limits": {name: getattr(settings, name) for name in _LIMITS},
-                "model": None if encoder is None else "images" if encoder.images else "embeddings",
-                "item_shape": None if encoder is None else list(encoder.item_shape),
-                "pictures": service.pictures is not None,
+                "model": kind,
+                "item_shape": None if hasher is None else list(hasher.config_.item_shape),
+                "pictures": now.pictures is not None,
                 "read_only": settings.read_only,
-                "unsaved_changes": service.live.unsaved,
+                "unsaved_changes": service.durable.unsaved,
                 "version": __version__,
             }
-        )  # fmt: skip
+        )
 
     return await service.search_thread(deadline_of(request), work)
 
 
 @router.post("/v1/save", responses={200: {"model": schemas.Done}, **problems()})
 async def save(request: Request) -> Response:
-    """Save the index now. Changes are on disk without this too, in the journal."""
-    service = service_of(request)
-    work = partial(_folded, service)
-    done = await service.slow_thread(deadline_of(request), work, finish=True)
-    return as_json({"done": done, "n_items": len(service.index)})
+    """Save the index now. Changes are on disk without this too, in the change log."""
 
+    def work() -> bool:
+        with errors_as_answers():
+            return service_of(request).durable.fold()
 
-def _folded(service: Service) -> bool:
-    with errors_as_answers():
-        return service.live.fold()
+    return await _done(request, work)
 
 
 @router.post("/v1/reload", responses={200: {"model": schemas.Done}, **problems(409)})
 async def reload(request: Request) -> Response:
-    """Serve the index and the model that stand at their paths now. Searches go on meanwhile."""
+    """Serve the table that stands at the path now. Searches go on meanwhile."""
+
+    def work() -> bool:
+        try:
+            return service_of(request).reload()
+        except HashcadeError as error:
+            raise HTTPException(409, str(error)) from None
+
+    return await _done(request, work)
+
+
+async def _done(request: Request, work: Callable[[], bool]) -> Response:
     service = service_of(request)
-    work = partial(_reloaded, service)
     done = await service.slow_thread(deadline_of(request), work, finish=True)
-    return as_json({"done": done, "n_items": len(service.index)})
-
-
-def _reloaded(service: Service) -> bool:
-    try:
-        return service.reload()
-    except HashcadeError as error:
-        raise HTTPException(409, str(error)) from None
+    return as_json({"done": done, "n_items": len(service.durable.index)})

@@ -1,4 +1,4 @@
-"""The journal keeps what was acknowledged, and nothing that was damaged."""
+"""The change log keeps what was acknowledged, and nothing that was damaged."""
 
 import os
 
@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hashcade import CorruptIndexError, IndexLockedError, StorageError
-from hashcade.serve import _journal as journals
-from hashcade.serve._journal import Journal, read_files
-from hashcade.serve._records import Add, Remove, from_bytes, to_bytes
+from hashcade.store import change_log
+from hashcade.store.change_log import Add, ChangeLog, Remove, from_bytes, read_files, to_bytes
 
 BASE = "a" * 32
 
@@ -54,20 +53,20 @@ def test_changes_come_back_as_they_were(written):
 
 
 def filled(folder, *groups):
-    journal = Journal(folder)
-    journal.begin(BASE)
+    log = ChangeLog(folder)
+    log.begin(BASE)
     for group in groups:
-        journal.append(group)
-    journal.close()
-    return next((folder / "journal").glob("*.log"))
+        log.append(group)
+    log.close()
+    return next((folder / "changes").glob("*.log"))
 
 
 def replayed(folder, generation=BASE):
-    journal = Journal(folder)
+    log = ChangeLog(folder)
     try:
-        return journal.replay(generation)
+        return log.replay(generation)
     finally:
-        journal.close()
+        log.close()
 
 
 def test_everything_that_was_appended_is_replayed_in_order(tmp_path):
@@ -80,11 +79,11 @@ def test_everything_that_was_appended_is_replayed_in_order(tmp_path):
 def test_a_torn_end_is_cut_off_wherever_it_tears(tmp_path):
     file = filled(tmp_path, [add(1)], [add(2), add(3)])
     whole = file.read_bytes()
-    one = len(whole) - read_files(tmp_path / "journal")[0].sound_bytes
+    one = len(whole) - read_files(tmp_path / "changes")[0].sound_bytes
     assert one == 0
     two_frames = [len(change.ids) for change in replayed(tmp_path)]
     assert two_frames == [1, 1, 1]
-    first_end = journals._HEAD.size + journals._FRAME.size + len(to_bytes([add(1)]))
+    first_end = change_log._HEAD.size + change_log._FRAME.size + len(to_bytes([add(1)]))
     for end in range(first_end, len(whole)):
         file.write_bytes(whole[:end])
         assert [change.ids.tolist() for change in replayed(tmp_path)] == [[1]]
@@ -98,7 +97,7 @@ def test_a_torn_end_is_cut_off_wherever_it_tears(tmp_path):
 def test_damage_before_the_last_frame_is_an_error_wherever_it_is(tmp_path):
     file = filled(tmp_path, [add(1)], [add(2), add(3)], [add(4)])
     whole = file.read_bytes()
-    last = journals._FRAME.size + len(to_bytes([add(4)]))
+    last = change_log._FRAME.size + len(to_bytes([add(4)]))
     for place in range(len(whole) - last):
         damaged = bytearray(whole)
         damaged[place] ^= 0x40
@@ -109,9 +108,9 @@ def test_damage_before_the_last_frame_is_an_error_wherever_it_is(tmp_path):
 
 def test_a_file_that_is_not_the_last_must_be_whole(tmp_path):
     file = filled(tmp_path, [add(1)], [add(2)])
-    journal = Journal(tmp_path)
-    journal.begin(BASE)
-    journal.close()
+    log = ChangeLog(tmp_path)
+    log.begin(BASE)
+    log.close()
     file.write_bytes(file.read_bytes()[:-3])
     with pytest.raises(CorruptIndexError):
         replayed(tmp_path)
@@ -119,8 +118,8 @@ def test_a_file_that_is_not_the_last_must_be_whole(tmp_path):
 
 def test_a_file_that_was_hardly_begun_is_no_trouble(tmp_path):
     filled(tmp_path, [add(1)])
-    for size in (0, 5, journals._HEAD.size - 1):
-        begun = tmp_path / "journal" / "000000000002.log"
+    for size in (0, 5, change_log._HEAD.size - 1):
+        begun = tmp_path / "changes" / "000000000002.log"
         begun.write_bytes(bytes(size))
         assert [change.ids.tolist() for change in replayed(tmp_path)] == [[1]]
         assert not begun.exists()
@@ -134,24 +133,24 @@ def test_changes_to_another_index_are_refused(tmp_path):
 
 def test_the_generation_about_to_be_saved_is_known_as_well(tmp_path):
     filled(tmp_path, [add(1)])
-    journal = Journal(tmp_path)
-    journal.begin(BASE, "c" * 32)
-    journal.close()
+    log = ChangeLog(tmp_path)
+    log.begin(BASE, "c" * 32)
+    log.close()
     assert len(replayed(tmp_path, "c" * 32)) == 1
 
 
-def test_two_services_cannot_have_one_journal(tmp_path):
-    journal = Journal(tmp_path)
-    with pytest.raises(IndexLockedError, match="served by another process"):
-        Journal(tmp_path)
-    journal.close()
-    Journal(tmp_path).close()
+def test_two_writers_cannot_have_one_log(tmp_path):
+    log = ChangeLog(tmp_path)
+    with pytest.raises(IndexLockedError, match="another writer or by a service"):
+        ChangeLog(tmp_path)
+    log.close()
+    ChangeLog(tmp_path).close()
 
 
 def test_a_full_disk_leaves_no_half_frame(tmp_path, monkeypatch):
-    journal = Journal(tmp_path)
-    journal.begin(BASE)
-    journal.append([add(1)])
+    log = ChangeLog(tmp_path)
+    log.begin(BASE)
+    log.append([add(1)])
     real, calls = os.write, []
 
     def short(handle, data):
@@ -163,28 +162,28 @@ def test_a_full_disk_leaves_no_half_frame(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", short)
         with pytest.raises(StorageError, match="No space left"):
-            journal.append([add(2)])
-    journal.append([add(3)])  # there is space again
-    journal.close()
+            log.append([add(2)])
+    log.append([add(3)])  # there is space again
+    log.close()
     assert [change.ids.tolist() for change in replayed(tmp_path)] == [[1], [3]]
 
 
 def test_after_a_failed_flush_nothing_is_taken_any_more(tmp_path, monkeypatch):
-    journal = Journal(tmp_path)
-    journal.begin(BASE)
+    log = ChangeLog(tmp_path)
+    log.begin(BASE)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(5, "I/O error")))
-        with pytest.raises(StorageError, match="I/O error"):
-            journal.append([add(1)])
+        with pytest.raises(StorageError, match=r"on disk is unknown: .* I/O error"):
+            log.append([add(1)])
     with pytest.raises(StorageError, match="no changes are taken"):
-        journal.append([add(2)])
-    journal.close()
+        log.append([add(2)])
+    log.close()
 
 
 def test_records_cannot_pose_as_frames(tmp_path):
     """Vectors that contain the bytes of a frame's head do not turn a torn end into damage."""
     file = filled(tmp_path, [add(1)])
-    head = file.read_bytes()[journals._HEAD.size :][: journals._FRAME.size]
+    head = file.read_bytes()[change_log._HEAD.size :][: change_log._FRAME.size]
     vector = np.frombuffer(head, np.float32)
     other = tmp_path / "other"
     other.mkdir()
@@ -199,19 +198,20 @@ def test_the_folder_itself_lasts(tmp_path, monkeypatch):
     real = os.fsync
 
     def note(handle):
-        flushed.append((os.fstat(handle).st_ino, (tmp_path / "journal").exists()))
+        flushed.append((os.fstat(handle).st_ino, (tmp_path / "changes").exists()))
         real(handle)
 
     monkeypatch.setattr(os, "fsync", note)
-    journal = Journal(tmp_path)
+    log = ChangeLog(tmp_path)
+    log.begin(BASE)
     assert (tmp_path.stat().st_ino, True) in flushed
-    journal.close()
+    log.close()
 
 
 def test_files_that_cannot_be_dropped_are_told_as_an_error_of_storage(tmp_path, monkeypatch):
-    journal = Journal(tmp_path)
-    journal.begin(BASE)
-    number = journal.begin(BASE)
+    log = ChangeLog(tmp_path)
+    log.begin(BASE)
+    number = log.begin(BASE)
 
     def fail(*_, **__):
         raise PermissionError(13, "Permission denied")
@@ -219,8 +219,20 @@ def test_files_that_cannot_be_dropped_are_told_as_an_error_of_storage(tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr("pathlib.Path.unlink", fail)
         with pytest.raises(StorageError, match="Permission denied"):
-            journal.drop_before(number)
-    journal.drop_before(number)
-    journal.append([add(1)])
-    journal.close()
-    assert len(list((tmp_path / "journal").glob("*.log"))) == 1
+            log.drop_before(number)
+    log.drop_before(number)
+    log.append([add(1)])
+    log.close()
+    assert len(list((tmp_path / "changes").glob("*.log"))) == 1
+
+
+def test_files_of_others_in_the_folder_stay(tmp_path):
+    filled(tmp_path, [add(1)])
+    for name in ("notes.log", "7.log", "000000000000.txt"):
+        (tmp_path / "changes" / name).write_text("mine")
+    assert [change.ids.tolist() for change in replayed(tmp_path)] == [[1]]
+    log = ChangeLog(tmp_path)
+    log.drop_before(log.begin(BASE))
+    log.close()
+    names = {path.name for path in (tmp_path / "changes").iterdir()}
+    assert {"notes.log", "7.log", "000000000000.txt"} < names

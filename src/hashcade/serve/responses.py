@@ -9,23 +9,23 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
-from hashcade.serve._gate import DEADLINE
-from hashcade.serve._schemas import Problem
-from hashcade.serve._service import Service
+from hashcade.serve.middleware import DEADLINE
+from hashcade.serve.schemas import Problem
+from hashcade.serve.service import Service
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "image/tiff")
 _TEXTS = {
     400: "The request cannot be read",
     401: "The token is missing or wrong",
     403: "Not allowed",
-    404: "There is no such thing",
-    408: "The body did not come in time",
-    409: "Not possible with what is served",
+    404: "Not found",
+    408: "The body did not arrive in time",
+    409: "Not possible with this table",
     413: "The body is too large",
-    415: "The body is of another kind",
+    415: "The Content-Type is not supported",
     422: "The request does not fit",
-    429: "Too many requests are under way; try again after Retry-After",
-    503: "The index cannot be used now",
+    429: "Too many requests at once; try again after Retry-After",
+    503: "The table cannot be used now",
     504: "The deadline has passed",
 }
 _ALWAYS = (400, 401, 403, 408, 413, 422, 429, 503, 504)
@@ -40,7 +40,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def as_json(value: object) -> Response:
-    """Answer with a value that is known to be of the documented form.
+    """Answer with a value that has the documented form.
 
     What is beyond the range of float32 becomes null: JSON has no infinity.
     """
@@ -59,17 +59,17 @@ def deadline_of(request: Request) -> float:
     return deadline
 
 
-async def only_known_options(request: Request) -> None:
-    """Answer 422 if the address has an option that the route does not have."""
+async def check_parameters(request: Request) -> None:
+    """Answer 422 if the address has a parameter that the route does not have."""
     if not request.query_params:
         return
     routes = request.app.openapi()["paths"]
     described = routes[request.scope["route"].path][request.method.lower()]
-    known = {part["name"] for part in described.get("parameters", ()) if part["in"] == "query"}
-    unknown = [name for name in request.query_params if name not in known]
+    allowed = {part["name"] for part in described.get("parameters", ()) if part["in"] == "query"}
+    unknown = [name for name in request.query_params if name not in allowed]
     if unknown:
-        has = f"has {', '.join(sorted(known))}" if known else "has none"
-        raise HTTPException(422, f"{unknown[0][:50]!r} is no option of this route, which {has}")
+        shown = ", ".join(sorted(allowed)) or "none"
+        raise HTTPException(422, f"Unknown parameter {unknown[0][:50]!r} (allowed: {shown})")
 
 
 async def raw_body(request: Request, *types: str) -> bytes:
@@ -91,7 +91,7 @@ def binary_body(*types: str) -> dict[str, Any]:
     }
 
 
-def within(name: str, value: int | None, limit_name: str, limit: int) -> None:
+def check_limit(name: str, value: int | None, limit_name: str, limit: int) -> None:
     """Answer 422 if a number is above its limit."""
     if value is not None and value > limit:
         raise HTTPException(422, f"{name}={value} must be <= {limit_name}={limit}")

@@ -1,6 +1,7 @@
-"""What the tests of the service share: a small index, and services on free ports."""
+"""What the tests of the service share: services in this process and in processes of their own."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -9,28 +10,26 @@ import time
 import urllib.request
 from pathlib import Path
 
-import numpy as np
 from starlette.testclient import TestClient
 
-from hashcade import CodeShape, HashIndex
 from hashcade.serve import ServeSettings, create_app
+from tests.store.factories import DIM, N_ITEMS, SHAPE, load_index, make_table
+
+__all__ = [
+    "DIM", "N_ITEMS", "SHAPE", "TOKEN", "Process", "load_index", "make_table", "process", "serving",
+]  # fmt: skip
 
 TOKEN = "correct-horse-battery"
-SHAPE = CodeShape(width=4, depth=2)
-DIM = 8
-N_ITEMS = 200
-
-
-def make_index(path, *, labels=True, seed=0):
-    """An index of 200 items around the centres of 10 buckets; returns its parts."""
-    rng = np.random.default_rng(seed)
-    buckets = rng.integers(0, 10, N_ITEMS)
-    centres = rng.normal(size=(SHAPE.n_buckets, DIM))
-    vectors = (centres[buckets] + 0.2 * rng.normal(size=(N_ITEMS, DIM))).astype(np.float32)
-    classes = buckets // 2 if labels else None
-    index = HashIndex.build(buckets, vectors, labels=classes, shape=SHAPE)
-    index.save(path)
-    return buckets, vectors, classes
+RUN = """
+import json, sys
+from hashcade.errors import HashcadeError
+from hashcade.serve import log_to_stderr, run
+log_to_stderr()
+try:
+    run(sys.argv[1], **json.loads(sys.argv[2]))
+except HashcadeError as error:
+    sys.exit(f"error: {error} ({error.hint})")
+"""
 
 
 @contextlib.contextmanager
@@ -42,16 +41,22 @@ def serving(**settings):
         yield client
 
 
+def command(table, **settings):
+    """The command that serves a table in a process of its own."""
+    return [sys.executable, "-c", RUN, str(table), json.dumps({"port": 0, **settings})]
+
+
 class Process:
     """A service in a process of its own."""
 
-    def __init__(self, *arguments, log, env=None):
+    def __init__(self, table, *, log, env=None, **settings):
         self.log = Path(log)
         self.out = self.log.open("wb")
-        command = [sys.executable, "-m", "hashcade.serve", *map(str, arguments), "--port", "0"]
         self.process = subprocess.Popen(
-            command, stdout=self.out, stderr=self.out, env={**os.environ, **(env or {})}
-        )
+            command(table, **settings),
+            stdout=self.out, stderr=self.out,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        )  # fmt: skip
         self.url = self._url()
 
     def _url(self):
@@ -83,9 +88,9 @@ class Process:
 
 
 @contextlib.contextmanager
-def process(*arguments, log, env=None):
-    made = Process(*arguments, log=log, env=env)
+def process(table, *, log, **settings):
+    service = Process(table, log=log, **settings)
     try:
-        yield made
+        yield service
     finally:
-        made.stop()
+        service.stop()

@@ -2,19 +2,20 @@
 
 import io
 import json
+import shutil
 import struct
 import zlib
 
 import numpy as np
 import pytest
 from PIL import Image
-from services import DIM, make_index, serving
 
-from hashcade import CodeShape, ConfigError, DataError, HashIndex
-from hashcade.data import read_image
-from hashcade.learn import Hasher
+from hashcade import CodeShape, ConfigError, DataError, HashIndex, HashTable
+from hashcade.data import load_image_folder, read_image
 from hashcade.serve import ServeSettings, create_app
-from hashcade.serve._pictures import Pictures, decode_image
+from hashcade.serve.images import Pictures, from_path
+from hashcade.store import Catalog
+from tests.serve.factories import DIM, make_table, serving
 
 PNG = {"Content-Type": "image/png"}
 
@@ -28,8 +29,7 @@ def png(pixels):
 @pytest.fixture(scope="module")
 def client(trained):
     with serving(
-        index=trained / "index",
-        model=trained / "model",
+        table=trained / "table",
         pictures=trained / "pictures.npz",
         read_only=True,
         max_pixels=10_000,
@@ -43,17 +43,15 @@ def images(trained):
         return stored["X"]
 
 
-def test_an_uploaded_image_is_searched_as_the_library_does(client, trained, images):
-    hasher, index = Hasher.load(trained / "model"), HashIndex.load(trained / "index")
+@pytest.mark.parametrize("n_probe", [1, 3])
+def test_an_uploaded_image_is_searched_as_the_library_does(client, trained, images, n_probe):
+    table = HashTable.load(trained / "table")
     for item in (3, 44, 100):
-        answer = client.post(
-            "/v1/search/image?n_neighbors=4", content=png(images[item]), headers=PNG
-        )
-        told = answer.json()
-        expected = index.search(
-            hasher.embed(images[[item]]), scores=hasher.scores(images[[item]]), n_neighbors=4
-        )
+        path = f"/v1/search/image?n_neighbors=4&n_probe={n_probe}"
+        told = client.post(path, content=png(images[item]), headers=PNG).json()
+        expected = table.search(images[item], 4, n_probe=n_probe)
         assert told["ids"] == expected.ids.tolist()
+        assert told["labels"] == expected.labels.tolist()
         assert told["ids"][0][0] == item
 
 
@@ -62,7 +60,7 @@ def test_an_explanation_of_an_image_has_scores(client, images):
     assert [len(level["scores"]) for level in told["levels"]] == [6, 6]
     assert told["levels"][0]["nodes"][0]["rank"] == 0
     assert told["results"][0] | {"buckets": [], "distance": 0} == {
-        "id": 8, "label": 8, "picture": True, "buckets": [], "distance": 0
+        "id": 8, "label": "8", "name": None, "picture": True, "buckets": [], "distance": 0
     }  # fmt: skip
     by_item = client.get("/v1/explain/item/8").json()  # through its picture
     assert by_item["levels"][0]["scores"] == pytest.approx(told["levels"][0]["scores"], abs=1e-4)
@@ -70,12 +68,30 @@ def test_an_explanation_of_an_image_has_scores(client, images):
 
 
 def test_another_size_is_scaled_as_the_library_does(client, trained, images):
-    hasher, index = Hasher.load(trained / "model"), HashIndex.load(trained / "index")
     large = png(np.asarray(images[5]).repeat(4, axis=0).repeat(4, axis=1))
     told = client.post("/v1/search/image?n_neighbors=3", content=large, headers=PNG).json()
-    scaled = read_image(io.BytesIO(large), size=(16, 16))[None]
-    expected = index.search(hasher.embed(scaled), scores=hasher.scores(scaled), n_neighbors=3)
+    scaled = read_image(io.BytesIO(large), size=(16, 16))
+    expected = HashTable.load(trained / "table").search(scaled, 3)
     assert told["ids"] == expected.ids.tolist()
+    assert told["distances"] == expected.distances.tolist()
+
+
+def test_grey_of_16_bits_is_what_the_library_reads(client, trained, images, tmp_path):
+    deep = np.asarray(images[5])[:, :, 0].astype(np.uint16) * 257
+    (tmp_path / "data" / "digit").mkdir(parents=True)
+    file = tmp_path / "data" / "digit" / "deep.png"
+    Image.fromarray(deep).save(file)
+    with Image.open(file) as opened:
+        assert opened.mode.startswith("I;16")
+    table = HashTable.load(trained / "table")
+    loaded = load_image_folder(tmp_path / "data", size=16).items[0]
+    answer = client.post("/v1/search/image", content=file.read_bytes(), headers=PNG).json()
+    assert answer["distances"] == table.search(loaded).distances.tolist()
+    assert answer["distances"] == table.search(images[5]).distances.tolist()
+    pictures = Pictures(from_path(tmp_path / "data"), max_pixels=1000)
+    assert np.array_equal(pictures.pixels(0, (16, 16)), loaded)
+    with Image.open(io.BytesIO(pictures.get(0)[0])) as small:
+        assert np.array_equal(np.asarray(small), loaded)
 
 
 def chunk(kind, data):
@@ -112,16 +128,26 @@ def test_bombs_and_broken_images_are_refused(client, body, words):
 
 
 def test_an_image_is_added_by_its_file(trained, images, tmp_path):
-    HashIndex.load(trained / "index").save(tmp_path / "index")
-    with serving(index=tmp_path / "index", model=trained / "model") as client:
-        path = "/v1/items/image?id=5000&label=3"
-        assert client.post(path, content=png(images[3]), headers=PNG).json()["ids"] == [5000]
+    HashTable.load(trained / "table").save(tmp_path / "table")
+    with serving(table=tmp_path / "table") as client:
+
+        def add(options, status=200):
+            path = f"/v1/items/image?{options}"
+            answer = client.post(path, content=png(images[3]), headers=PNG)
+            assert answer.status_code == status
+            return answer.json()
+
+        assert add("id=5000&label=three")["ids"] == [5000]
         told = client.post(
             "/v1/search/image?n_neighbors=2", content=png(images[3]), headers=PNG
         ).json()
         assert sorted(told["ids"][0]) == [3, 5000]
+        for options, label in (("label=7", "7"), ("label_number=7", 7), ("", None)):
+            item = add(options)["ids"][0]
+            assert client.get(f"/v1/items/{item}").json()["label"] == label
+        add("label=7&label_number=7", 422)
         text = {"Content-Type": "text/html"}
-        assert client.post(path, content=b"x", headers=text).status_code == 415
+        assert client.post("/v1/items/image", content=b"x", headers=text).status_code == 415
 
 
 @pytest.mark.parametrize("damage", ["gone", "nonsense"])
@@ -131,7 +157,7 @@ def test_an_item_is_explained_by_its_buckets_if_its_picture_cannot_be_read(
     for item in (3, 4):
         (tmp_path / f"{item}.png").write_bytes(png(images[item]))
     (tmp_path / "list.json").write_text(json.dumps({"3": "3.png", "4": "4.png"}))
-    settings = {"index": trained / "index", "model": trained / "model", "read_only": True}
+    settings = {"table": trained / "table", "read_only": True}
     with serving(**settings, pictures=tmp_path / "list.json") as client:
         if damage == "gone":
             (tmp_path / "3.png").unlink()
@@ -153,47 +179,38 @@ def test_pictures_are_handed_out(client, images):
 
 
 def test_a_model_of_another_shape_is_refused(trained, tmp_path):
-    make_index(tmp_path / "index")
-    settings = ServeSettings(index=tmp_path / "index", model=trained / "model")
+    make_table(tmp_path / "table")
+    shutil.copytree(trained / "table" / "model", tmp_path / "table" / "model")
     with pytest.raises(ConfigError, match=r"width=6.*the index has .*width=4"):
-        create_app(settings)
+        create_app(ServeSettings(table=tmp_path / "table"))
     index = HashIndex.build([0], np.ones((1, DIM)), shape=CodeShape(width=6, depth=2))
-    index.save(tmp_path / "other")
-    settings = ServeSettings(index=tmp_path / "other", model=trained / "model")
+    HashTable.from_parts(None, index, Catalog()).save(tmp_path / "other")
+    shutil.copytree(trained / "table" / "model", tmp_path / "other" / "model")
     with pytest.raises(ConfigError, match="dim 16, the index has dim 8"):
-        create_app(settings)
+        create_app(ServeSettings(table=tmp_path / "other"))
 
 
 def test_embeddings_are_encoded_by_a_model_that_takes_them(tmp_path):
     rng = np.random.default_rng(0)
     labels = np.repeat(["ant", "bee", "cat"], 30)
     items = np.repeat(np.eye(3), 30, axis=0) + 0.1 * rng.normal(size=(90, 3))
-    hasher = Hasher(width=4, steps=20, verbose=False).fit(items, labels)
-    hasher.save(tmp_path / "model")
-    index = HashIndex.build(
-        hasher.transform(items), items, labels=np.repeat([0, 1, 2], 30), shape=hasher.shape_
-    )
-    index.save(tmp_path / "index")
-    with serving(index=tmp_path / "index", model=tmp_path / "model") as client:
-        told = client.post("/v1/search", json={"vectors": items[:5].tolist(), "n_neighbors": 3})
-        expected = index.search(items[:5], scores=hasher.scores(items[:5]), n_neighbors=3)
-        assert told.json()["ids"] == expected.ids.tolist()
+    table = HashTable(width=4, steps=20, verbose=False).fit(items, labels)
+    table.save(tmp_path / "table")
+    with serving(table=tmp_path / "table") as client:
         stats = client.get("/v1/stats").json()
         assert (stats["model"], stats["item_shape"]) == ("embeddings", [3])
-        assert stats["label_names"] == {"0": "ant", "1": "bee", "2": "cat"}
+        assert {entry["label"] for entry in stats["index"]["classes"]} == {"ant", "bee", "cat"}
         assert client.get("/v1/explain/item/3").json()["levels"][0]["scores"] is not None
-        added = client.post("/v1/items", json={"vectors": items[:2].tolist(), "labels": [0, 0]})
-        assert added.json()["ids"] == [90, 91]
-        body = items[:5].astype("<f4").tobytes()
-        binary = client.post(
-            "/v1/search/binary?n_queries=5&where=model",
-            content=body,
-            headers={"Content-Type": "application/octet-stream"},
+        added = client.post(
+            "/v1/items", json={"vectors": items[:2].tolist(), "labels": ["ant"] * 2}
         )
-        assert binary.status_code == 200
+        assert added.json()["ids"] == [90, 91]
         upload = client.post("/v1/search/image", content=b"x", headers=PNG)
         assert upload.status_code == 409
         assert "embeddings of size 3" in upload.json()["error"]
+    with serving(table=tmp_path / "table", use_model=False) as client:
+        assert client.get("/v1/stats").json()["model"] is None
+        assert client.post("/v1/search", json={"vectors": items[:1].tolist()}).status_code == 422
 
 
 # -- where pictures come from --------------------------------------------------------------------
@@ -206,12 +223,9 @@ def folder_of_images(root):
 
 
 def test_pictures_from_a_folder_count_as_the_loader_does(tmp_path):
-    from hashcade.data import load_image_folder
-
     folder_of_images(tmp_path)
-    pictures = Pictures(tmp_path, max_pixels=100_000)
+    pictures = Pictures(from_path(tmp_path), max_pixels=100_000)
     loaded = load_image_folder(tmp_path)
-    assert pictures.class_names == list(loaded.class_names)
     for item in range(3):
         assert np.array_equal(pictures.pixels(item, (300, 200)), loaded.items[item])
         data, kind = pictures.get(item)
@@ -226,7 +240,7 @@ def test_pictures_from_a_list_stay_below_it(tmp_path):
     folder_of_images(tmp_path / "images")
     listed = tmp_path / "images" / "list.json"
     listed.write_text(json.dumps({"70": "ant/b.png"}))
-    pictures = Pictures(listed, max_pixels=100_000)
+    pictures = Pictures(from_path(listed), max_pixels=100_000)
     assert pictures.get(70) is not None
     assert pictures.get(0) is None
     (tmp_path / "secret.png").write_bytes(png(np.zeros((4, 4, 3))))
@@ -234,19 +248,43 @@ def test_pictures_from_a_list_stay_below_it(tmp_path):
     for way in ("../secret.png", str(tmp_path / "secret.png"), "link.png"):
         listed.write_text(json.dumps({"1": way}))
         with pytest.raises(DataError, match="lies outside"):
-            Pictures(listed, max_pixels=100_000)
+            Pictures(from_path(listed), max_pixels=100_000)
 
 
 def test_pictures_from_arrays_may_have_ids(tmp_path):
     images = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
     np.savez(tmp_path / "p.npz", images=images, ids=[9, 5])
-    pictures = Pictures(tmp_path / "p.npz", max_pixels=100)
+    pictures = Pictures(from_path(tmp_path / "p.npz"), max_pixels=100)
     assert np.array_equal(pictures.pixels(5, (4, 4)), images[1])
     np.savez(tmp_path / "p.npz", images=images.astype(float))
     with pytest.raises(DataError, match="must be uint8"):
-        Pictures(tmp_path / "p.npz", max_pixels=100)
+        Pictures(from_path(tmp_path / "p.npz"), max_pixels=100)
     with pytest.raises(DataError, match="no such file"):
-        Pictures(tmp_path / "nothing.npz", max_pixels=100)
+        Pictures(from_path(tmp_path / "nothing.npz"), max_pixels=100)
+
+
+def test_the_images_that_a_table_was_filled_with_are_its_pictures(tmp_path):
+    root = tmp_path / "photos"
+    folder_of_images(root)
+    names = dict(enumerate(load_image_folder(root).names))
+    assert names[2] == "bee/sub/c.png"
+    place = make_table(tmp_path / "table", names=names, data=root)
+    with serving(table=place) as client:
+        assert [client.get(f"/v1/pictures/{k}").status_code for k in range(4)] == [200] * 3 + [404]
+        assert client.get("/v1/items/1").json()["picture"] is True
+        client.delete("/v1/items/1")
+        item = {"vectors": [[0.0] * DIM], "bucket_ids": [[0]], "ids": [1]}
+        assert client.post("/v1/items", json=item).status_code == 200
+        assert client.get("/v1/items/1").json()["picture"] is False  # another item by now
+    shutil.rmtree(root)
+    with serving(table=place) as client:
+        assert client.get("/v1/stats").json()["pictures"] is False
+    outside = make_table(tmp_path / "hostile", names={0: "../table/catalog.json"}, data=tmp_path)
+    shutil.rmtree(tmp_path / "table")
+    (tmp_path / "secret.png").write_bytes(png(np.zeros((4, 4, 3))))
+    Catalog([0, 1, 2, 3, 4], {0: "../secret.png"}, data=outside).write(outside)
+    with serving(table=outside) as client:
+        assert client.get("/v1/pictures/0").status_code == 404
 
 
 def test_a_picture_is_decoded_upright_and_in_three_colours(tmp_path):
@@ -254,6 +292,6 @@ def test_a_picture_is_decoded_upright_and_in_three_colours(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 3  # upside down
     grey.save(tmp_path / "a.png", exif=exif)
-    pixels = decode_image(tmp_path / "a.png", max_pixels=10)
+    pixels = read_image(tmp_path / "a.png", max_pixels=10)
     assert pixels[0, :, 0].tolist() == [255, 0]
     assert pixels.shape == (1, 2, 3)

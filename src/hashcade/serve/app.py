@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,18 +10,15 @@ from typing import Any
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
 from hashcade._version import __version__
-from hashcade.serve import _routes_items, _routes_search, _routes_status
-from hashcade.serve._answers import only_known_options
-from hashcade.serve._fast import FastSearch
-from hashcade.serve._gate import Gate, Receive, Scope, Send
-from hashcade.serve._service import Service
-from hashcade.serve._settings import ServeSettings
+from hashcade.serve import routes_items, routes_search, routes_status
+from hashcade.serve.middleware import Middleware, problem
+from hashcade.serve.responses import check_parameters
+from hashcade.serve.service import Service
+from hashcade.serve.settings import ServeSettings
 
-log = logging.getLogger("hashcade.serve")
 _STATIC = Path(__file__).parent / "static"
 # Only these can be asked for: a path is looked up in this list, never in the file system.
 PAGES = {
@@ -38,39 +34,16 @@ PAGES = {
 }
 
 
-class _Application(FastAPI):
-    """Every request passes the gate, then the short way, then FastAPI."""
-
-    gate: Gate
-
-    async def answered_by_routes(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Go the usual way."""
-        await super().__call__(scope, receive, send)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        await self.gate(scope, receive, send)
-
-
 def create_app(settings: ServeSettings) -> FastAPI:
-    """Make the application, an ASGI one. The index is opened when it is made.
-
-    Raises
-    ------
-    StorageError
-        The index or the model cannot be opened.
-    ConfigError
-        The model does not fit the index.
-    """
+    """Make the ASGI application. The table is opened here, and closed when it shuts down."""
     service = Service(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         service.close()
-        log.info("stopped; every change is saved")
 
-    app = _Application(
+    app = FastAPI(
         title="hashcade",
         version=__version__,
         description="Similarity search in a learned hash table.",
@@ -79,17 +52,14 @@ def create_app(settings: ServeSettings) -> FastAPI:
         redoc_url=None,
     )
     app.state.service = service
-    for module in (_routes_search, _routes_items, _routes_status):
-        app.include_router(module.router, dependencies=[Depends(only_known_options)])
+    for module in (routes_search, routes_items, routes_status):
+        app.include_router(module.router, dependencies=[Depends(check_parameters)])
     for path, (name, media_type) in PAGES.items():
         _add_page(app, path, name, media_type)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(Exception, _unexpected)
-    app.gate = Gate(
-        FastSearch(app.answered_by_routes, service), settings=settings, metrics=service.metrics
-    )
-    service.under_way = lambda: app.gate.under_way
+    app.add_middleware(Middleware, settings=settings, metrics=service.metrics)
     if settings.token is not None:
         _describe_token(app)
     return app
@@ -119,17 +89,12 @@ def _describe_token(app: FastAPI) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-# -- errors: one line each, and never what was sent ------------------------------------------------
-
-
-def _problem(status: int, error: str, headers: Any = None) -> Response:
-    body = to_json({"error": error})
-    return Response(body, status, headers=headers, media_type="application/json")
+# -- errors: one line each, and nothing of what was sent -------------------------------------------
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _problem(error.status_code, str(error.detail), error.headers)
+    return problem(error.status_code, str(error.detail), error.headers)
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
@@ -139,8 +104,8 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
     more = len(error.errors()) - 1
     text = f"{place or 'the body'}: {first['msg']}" + (f" (and {more} more)" if more else "")
-    return _problem(422, text)
+    return problem(422, text)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    return _problem(500, "an error in the service; see the log")
+    return problem(500, "internal error; see the log of the service")

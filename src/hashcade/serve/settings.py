@@ -1,13 +1,13 @@
-"""What the service is told when it starts, checked before anything is opened."""
+"""Settings of the service, checked before anything is opened."""
 
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from hashcade._kernels import usable_cores
 from hashcade.errors import ConfigError
 
 _MIN_TOKEN = 16
@@ -19,19 +19,15 @@ class ServeSettings:
 
     Parameters
     ----------
-    index
-        Directory of the index, as ``HashIndex.save`` wrote it.
-    model
-        Directory of the hasher. Without it queries must come with their buckets or scores.
+    table
+        Directory of the table, as ``HashTable.save`` wrote it.
+    use_model
+        Load the model of the table. Without it queries must bring their buckets or scores.
     pictures
         Where pictures of the items are: a folder with a folder of images per class (item ids count
         through them in the order of their names, as the loader does), an ``.npz`` or ``.npy`` of
-        uint8[n, h, w, 3], or a ``.json`` file with a path for each id.
-    own_pictures
-        Without ``pictures``: show the folder of images that the index was built from, if its origin
-        names one that has not changed since.
-    names
-        File with the names of the classes, one a line or a JSON list, in the order of the labels.
+        uint8[n, h, w, 3], or a ``.json`` file with a path for each id. Default: the images that
+        the table was filled with, if they are where they were.
     host, port
         Where to listen. Port 0: any that is free.
     token
@@ -49,26 +45,24 @@ class ServeSettings:
     max_filter
         Ids of a filter.
     max_pixels
-        Of an image that is uploaded.
+        Pixels of an uploaded image.
     max_requests
-        Requests under way at once, waiting or worked on. More are answered with 429.
+        Requests at once, waiting or worked on. More are answered with 429.
     deadline
         Seconds that a request may take.
     threads
-        Searches that run side by side. 0: as many as there are cores.
+        Searches at once. 0: one per core.
     fold_seconds, fold_bytes
-        The index is saved when the oldest change is so old, or the journal so long.
+        The index is saved when the oldest unsaved change is so old, or the change log so long.
     stop_seconds
-        How long requests under way may take to finish when the service is stopped.
+        Seconds that requests may take to finish when the service is stopped.
     access_log
         Log a line for each request: method, path, status. Never a body or a header.
     """
 
-    index: Path
-    model: Path | None = None
+    table: Path
+    use_model: bool = True
     pictures: Path | None = None
-    own_pictures: bool = False
-    names: Path | None = None
     host: str = "127.0.0.1"
     port: int = 8000
     token: str | None = None
@@ -88,7 +82,7 @@ class ServeSettings:
     access_log: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("index", "model", "pictures", "names"):
+        for name in ("table", "pictures"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, Path(value))
@@ -112,14 +106,14 @@ class ServeSettings:
                 raise ConfigError("the token must be of printable ASCII characters without spaces")
         elif not is_loopback(self.host):
             raise ConfigError(
-                f"host={self.host} can be reached from other machines, so a token is needed: set"
-                " HASHCADE_TOKEN or --token-file, or listen on 127.0.0.1"
+                f"host={self.host} can be reached from other machines, so a token is needed",
+                hint="set HASHCADE_TOKEN or --token-file, or listen on 127.0.0.1",
             )
 
     @property
     def n_threads(self) -> int:
-        """Searches that run side by side."""
-        return self.threads or len(os.sched_getaffinity(0))
+        """Searches at once."""
+        return self.threads or usable_cores()
 
 
 def is_loopback(host: str) -> bool:
@@ -129,7 +123,7 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         pass
     try:
-        found = socket.getaddrinfo(host, None)
+        addresses = socket.getaddrinfo(host, None)
     except OSError as error:
         raise ConfigError(f"host={host} cannot be resolved: {error.strerror}") from None
-    return all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in found)
+    return all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in addresses)

@@ -1,0 +1,99 @@
+"""Searches as plain arrays: for batches, where JSON would take longer than the search.
+
+A request body is the vectors, float32[q, dim], followed by bucket ids, int64[q, p], or by scores,
+float32[q, depth, width]; q is in the address, p follows from the length. An answer is ids
+int64[q, n], distances float32[q, n], candidates int64[q] and truncated uint8[q], followed by a
+JSON object with the ``labels`` and ``names`` of the results, row after row (null: none at all).
+Numbers are little-endian, nothing lies between.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic_core import to_json
+
+from hashcade.codes import CodeShape
+from hashcade.table import Matches
+
+MEDIA_TYPE = "application/octet-stream"
+_FLOATS, _INTS = np.dtype("<f4"), np.dtype("<i8")
+
+
+def read_query(
+    body: bytes, n_queries: int, where: str, dim: int, shape: CodeShape
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64] | None, npt.NDArray[np.float32] | None]:
+    """Vectors, and bucket ids or scores if they follow. A ``ValueError`` gives both sides.
+
+    ``dim`` is the length of a query: of the vectors, or of the items that the model takes.
+    """
+    n_bytes = n_queries * dim * 4
+    rest = len(body) - n_bytes
+    if where == "bucket_ids":
+        fits = rest > 0 and rest % (8 * n_queries) == 0
+        more = f"a multiple of {8 * n_queries} for int64[{n_queries}, buckets per query]"
+    else:
+        of_scores = 4 * n_queries * shape.depth * shape.width if where == "scores" else 0
+        fits = rest == of_scores
+        more = f"{of_scores} for {where}"
+    if not fits:
+        raise ValueError(
+            f"the body has {len(body)} bytes, must have {n_bytes} for float32[{n_queries}, {dim}]"
+            f" and {more}"
+        )
+    # Copies: what lies in the body is read-only and may not be aligned.
+    vectors = np.frombuffer(body, _FLOATS, n_queries * dim).reshape(n_queries, dim).copy()
+    if where == "model":
+        return vectors, None, None
+    if where == "scores":
+        scores = np.frombuffer(body, _FLOATS, offset=n_bytes)
+        return vectors, None, scores.reshape(n_queries, shape.depth, shape.width).copy()
+    buckets = np.frombuffer(body, _INTS, offset=n_bytes).reshape(n_queries, -1).copy()
+    return vectors, buckets, None
+
+
+def write_matches(matches: Matches) -> bytes:
+    """The bytes of an answer."""
+    return b"".join(
+        (
+            matches.ids.astype(_INTS, copy=False).tobytes(),
+            matches.distances.astype(_FLOATS, copy=False).tobytes(),
+            matches.candidates.astype(_INTS, copy=False).tobytes(),
+            matches.truncated.astype(np.uint8, copy=False).tobytes(),
+            to_json({"labels": _listed(matches.labels), "names": _listed(matches.names)}),
+        )
+    )
+
+
+def read_matches(data: bytes, n_queries: int, n_neighbors: int) -> Matches:
+    """An answer from its bytes."""
+    cells = n_queries * n_neighbors
+    end = 12 * cells + 9 * n_queries
+    if len(data) <= end:
+        raise ValueError(f"the answer has {len(data)} bytes, must have more than {end}")
+    buffer = bytearray(data[:end])  # the arrays lie in it, and can be written to
+    shape = (n_queries, n_neighbors)
+    text = json.loads(data[end:])
+    return Matches(
+        np.frombuffer(buffer, _INTS, cells).reshape(shape),
+        np.frombuffer(buffer, _FLOATS, cells, 8 * cells).reshape(shape),
+        _objects(text["labels"], shape),
+        _objects(text["names"], shape),
+        np.frombuffer(buffer, _INTS, n_queries, 12 * cells).copy(),  # may not be aligned
+        np.frombuffer(buffer, np.bool_, n_queries, 12 * cells + 8 * n_queries),
+    )
+
+
+def _listed(values: npt.NDArray[np.object_]) -> list[Any] | None:
+    flat = values.ravel().tolist()
+    return None if flat.count(None) == len(flat) else flat
+
+
+def _objects(values: list[Any] | None, shape: tuple[int, int]) -> npt.NDArray[np.object_]:
+    array = np.full(shape, None, dtype=object)
+    if values is not None:
+        array.ravel()[:] = values
+    return array

@@ -1,0 +1,153 @@
+"""Ask a service from Python."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade.serve.binary_format import MEDIA_TYPE, read_matches
+from hashcade.table import Matches
+
+_LOST = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)
+
+
+class ServiceError(RuntimeError):
+    """The service refused a request, or failed.
+
+    ``retry_after`` is the number of seconds after which to try again, with ``status`` 429.
+    """
+
+    def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        self.retry_after = retry_after
+
+
+class Client:
+    """One connection to a service, for example at ``http://127.0.0.1:8000``.
+
+    Not for concurrent use. ``timeout`` is in seconds.
+    """
+
+    def __init__(self, url: str, *, token: str | None = None, timeout: float = 30.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"url={url!r} must be http://host:port or https://host:port")
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
+        self._connection = kind(parts.hostname, parts.port, timeout=timeout)
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    def search(
+        self,
+        vectors: npt.ArrayLike,
+        n_neighbors: int = 10,
+        *,
+        bucket_ids: npt.ArrayLike | None = None,
+        scores: npt.ArrayLike | None = None,
+        n_probe: int = 1,
+        max_candidates: int | None = None,
+        fill: bool = True,
+    ) -> Matches:
+        """Search as ``HashTable.search`` does.
+
+        With ``bucket_ids`` or ``scores`` the queries say where to look, without them the vectors
+        are items for the model of the service.
+        """
+        queries = np.atleast_2d(np.asarray(vectors, dtype="<f4"))
+        body, where = queries.tobytes(), "model"
+        if bucket_ids is not None:
+            body += np.asarray(bucket_ids, dtype="<i8").reshape(len(queries), -1).tobytes()
+            where = "bucket_ids"
+        elif scores is not None:
+            body += np.asarray(scores, dtype="<f4").tobytes()
+            where = "scores"
+        options: dict[str, Any] = {
+            "n_queries": len(queries), "where": where, "n_neighbors": n_neighbors,
+            "n_probe": n_probe, "fill": fill,
+        }  # fmt: skip
+        if max_candidates is not None:
+            options["max_candidates"] = max_candidates
+        path = f"/v1/search/binary?{urlencode(options)}"
+        return read_matches(self.request("POST", path, body, MEDIA_TYPE), len(queries), n_neighbors)
+
+    def add(
+        self,
+        vectors: npt.ArrayLike,
+        *,
+        labels: Any = None,
+        ids: npt.ArrayLike | None = None,
+        bucket_ids: npt.ArrayLike | None = None,
+    ) -> list[int]:
+        """Add items and return their ids; when this returns, they are on the service's disk."""
+        body: dict[str, Any] = {"vectors": np.asarray(vectors).tolist()}
+        if bucket_ids is not None:
+            body["bucket_ids"] = np.asarray(bucket_ids).reshape(len(body["vectors"]), -1).tolist()
+        if ids is not None:
+            body["ids"] = np.asarray(ids).tolist()
+        if labels is not None:
+            body["labels"] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+        added: list[int] = self.json("POST", "/v1/items", body)["ids"]
+        return added
+
+    def remove(self, ids: npt.ArrayLike) -> None:
+        """Remove items."""
+        self.json("POST", "/v1/items/remove", {"ids": np.asarray(ids).tolist()})
+
+    def stats(self) -> dict[str, Any]:
+        """The table and the service in numbers."""
+        stats: dict[str, Any] = self.json("GET", "/v1/stats")
+        return stats
+
+    def json(self, method: str, path: str, body: object = None) -> Any:
+        """Send a request in JSON, and return the answer."""
+        data = None if body is None else json.dumps(body, allow_nan=False).encode()
+        return json.loads(self.request(method, path, data, "application/json"))
+
+    def request(self, method: str, path: str, body: bytes | None, media_type: str) -> bytes:
+        """Send any request, and return the bytes of the answer."""
+        headers = self._headers if body is None else {**self._headers, "Content-Type": media_type}
+        was_open = self._connection.sock is not None
+        try:
+            answer = self._ask(method, path, body, headers)
+        except _LOST:
+            # An idle connection that the service had closed: to ask again is safe for searches
+            # alone, since a change may have been made.
+            if not was_open or not path.startswith("/v1/search"):
+                raise
+            answer = self._ask(method, path, body, headers)
+        data = answer.read()
+        if answer.status == 200:
+            return data
+        try:
+            message = json.loads(data)["error"]
+        except (ValueError, KeyError, TypeError):
+            message = answer.reason
+        after = answer.getheader("Retry-After")
+        raise ServiceError(answer.status, message, None if after is None else float(after))
+
+    def _ask(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> http.client.HTTPResponse:
+        try:
+            self._connection.request(method, path, body, headers)
+            return self._connection.getresponse()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,147 @@
+"""Pictures of the items, by item id, as small PNG or JPEG files."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade._extras import require_extra
+from hashcade.data import list_image_folder, read_image, read_npy, read_npz, resize_image
+from hashcade.errors import DataError
+from hashcade.store import Catalog
+
+_SIDE = 192  # of what is handed out
+_CACHED = 4096  # small files in memory
+
+Pixels = npt.NDArray[np.uint8]
+Source = Callable[[int], "Pixels | Path | None"]
+
+
+class Pictures:
+    """Pictures of items.
+
+    ``source`` gives the picture of an item: a file, an array, or None if there is none.
+    """
+
+    def __init__(self, source: Source, *, max_pixels: int) -> None:
+        require_extra("PIL.Image", "images")
+        self._source = source
+        self._max_pixels = max_pixels
+        self._cache: OrderedDict[int, tuple[bytes, str]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __contains__(self, item: int) -> bool:
+        return self._source(item) is not None
+
+    def pixels(self, item: int, size: tuple[int, int]) -> Pixels | None:
+        """The picture of an item in a given height and width, or None if there is none."""
+        source = self._source(item)
+        if isinstance(source, Path):
+            return read_image(source, size=size, max_pixels=self._max_pixels)
+        if source is None or source.shape[:2] == size:
+            return source
+        return resize_image(source, size)
+
+    def get(self, item: int) -> tuple[bytes, str] | None:
+        """A small file and its media type, or None if there is no picture of the item."""
+        source = self._source(item)
+        if source is None:
+            return None
+        with self._lock:
+            if item in self._cache:
+                self._cache.move_to_end(item)
+                return self._cache[item]
+        if isinstance(source, Path):
+            source = read_image(source, max_pixels=self._max_pixels)
+        file = _small_file(source)
+        with self._lock:
+            self._cache[item] = file
+            while len(self._cache) > _CACHED:
+                self._cache.popitem(last=False)
+        return file
+
+
+def _small_file(pixels: Pixels) -> tuple[bytes, str]:
+    """Tiny pictures stay as they are; others are reduced."""
+    image_module: Any = require_extra("PIL.Image", "images")
+    image = image_module.fromarray(np.ascontiguousarray(pixels))
+    kind = "PNG" if max(image.size) <= 64 else "JPEG"
+    image.thumbnail((_SIDE, _SIDE))
+    file = io.BytesIO()
+    image.save(file, kind, quality=85)
+    return file.getvalue(), f"image/{kind.lower()}"
+
+
+# -- where pictures come from ----------------------------------------------------------------------
+
+
+def from_path(path: Path) -> Source:
+    """See ``ServeSettings.pictures``."""
+    if path.is_dir():
+        files, _, _ = list_image_folder(path)
+        return lambda item: files[item] if item < len(files) else None
+    if not path.is_file():
+        raise DataError(f"{path}: no such file or folder of pictures")
+    if path.suffix == ".json":
+        try:
+            entries = json.loads(path.read_text("utf-8"))
+            names = {int(item): str(file) for item, file in entries.items()}
+        except (OSError, ValueError, AttributeError) as error:
+            raise DataError(f"{path}: must be an object with a path for each id: {error}") from None
+        return _below(path.parent, names)
+    if path.suffix in (".npy", ".npz"):
+        return _from_arrays(path)
+    raise DataError(f"{path}: pictures must be a folder, .npz, .npy or .json")
+
+
+def from_catalog(catalog: Catalog) -> Source | None:
+    """The images that a table was filled with, if they are where they were."""
+    if catalog.data is None or not catalog.names or not catalog.data.is_dir():
+        return None
+    names = catalog.names
+    try:
+        files = _below(catalog.data, names)
+    except DataError:  # names of another kind
+        return None
+    return lambda item: files(item) if item in names else None  # an id may be used again
+
+
+def _below(folder: Path, names: Mapping[int, str]) -> Source:
+    """Files by id; all of them must stay below the folder."""
+    root = folder.resolve()
+    files: dict[int, Path] = {}
+    for item, name in names.items():
+        file = (root / name).resolve()
+        if not file.is_relative_to(root):
+            raise DataError(f"{folder}: {name} of id {item} lies outside of {root}")
+        files[item] = file
+    return files.get
+
+
+def _from_arrays(path: Path) -> Source:
+    """Pictures in an array; an ``.npz`` may have ``ids`` beside them."""
+    ids: npt.NDArray[Any] | None = None
+    if path.suffix == ".npy":
+        images = read_npy(path, mmap=True)
+    else:
+        arrays = read_npz(path)
+        fitting = [name for name, array in arrays.items() if array.ndim in (3, 4)]
+        if not fitting:
+            raise DataError(f"{path}: has no pictures, uint8[n, h, w, 3]")
+        images, ids = arrays[fitting[0]], arrays.get("ids")
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (3,)):
+        raise DataError(f"{path}: is {images.dtype}{list(images.shape)}, must be uint8[n, h, w, 3]")
+    if ids is None:
+        return lambda item: np.asarray(images[item]) if item < len(images) else None
+    if ids.shape != (len(images),):
+        raise DataError(f"{path}: has {len(images)} pictures and ids of shape {ids.shape}")
+    row_of = {int(item): row for row, item in enumerate(ids.tolist())}
+    return lambda item: np.asarray(images[row_of[item]]) if item in row_of else None

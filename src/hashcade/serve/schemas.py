@@ -1,0 +1,274 @@
+"""Bodies and answers in JSON: the description that clients get is made from this."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+_MAX = 2**63 - 1
+
+
+def _digits(value: object) -> object:
+    """Refuse what pydantic would take for a number in an address: " 5", "+5", "5.0", "1_000"."""
+    if isinstance(value, str) and not re.fullmatch("-?[0-9]+", value):
+        raise ValueError("must be a whole number, in digits")
+    return value
+
+
+Digits = BeforeValidator(_digits)
+Id = Annotated[int, Field(ge=0, le=_MAX)]
+Count = Annotated[int, Field(ge=1, le=_MAX)]
+Label = Annotated[int, Field(ge=-(2**63), le=_MAX)] | Annotated[str, Field(max_length=1000)]
+Vector = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)]
+MaybeInfinite = float | None  # null: beyond the range of float32, which JSON has no word for
+
+
+# -- requests --------------------------------------------------------------------------------------
+
+
+class _Strict(BaseModel):
+    """An unknown name is an error, and "5" is not 5."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Query(_Strict):
+    n_neighbors: Count = 10
+    n_probe: Count = Field(1, description="1: the query's own buckets; more: the best so many.")
+    max_candidates: Count | None = None
+    fill: bool = Field(True, description="Go on to further buckets for want of neighbours.")
+
+
+class SearchRequest(_Query):
+    """Queries, and where to look."""
+
+    vectors: Annotated[list[Vector], Field(min_length=1)] = Field(
+        description="One vector per query. With neither bucket_ids nor scores: items for the model."
+    )
+    bucket_ids: list[list[Id]] | None = Field(None, description="Buckets of each query.")
+    scores: list[list[Vector]] | None = Field(
+        None, description="Slot scores of each query: depth lists of width numbers."
+    )
+    filter_ids: list[Id] | None = Field(None, description="Only these items may be results.")
+    exclude_ids: list[Id] | None = Field(None, description="One per query: not a result of it.")
+
+
+class ExplainRequest(_Query):
+    """One query, and where to look."""
+
+    vector: Vector
+    bucket_ids: list[Id] | None = None
+    scores: list[Vector] | None = None
+
+
+class Options(BaseModel):
+    """How to search, in the address."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    n_neighbors: Annotated[Count, Digits] = 10
+    n_probe: Annotated[Count, Digits] = 1
+    max_candidates: Annotated[Count, Digits] | None = None
+    fill: bool = True
+
+
+class BinaryOptions(Options):
+    """How to search, and the content of the body."""
+
+    n_queries: Annotated[Count, Digits]
+    where: Literal["bucket_ids", "scores", "model"] = Field(
+        "bucket_ids", description="What follows the vectors; with model nothing does."
+    )
+
+
+class AddRequest(_Strict):
+    """Items to add."""
+
+    vectors: Annotated[list[Vector], Field(min_length=1)] = Field(
+        description="One per item. Without bucket_ids: items for the model."
+    )
+    bucket_ids: list[list[Id]] | None = None
+    ids: list[Id] | None = Field(None, description="Default: the next free ones.")
+    labels: list[Label | None] | None = Field(None, description="New ones become classes.")
+
+
+class RemoveRequest(_Strict):
+    """Items to remove: all of them must be in the table."""
+
+    ids: Annotated[list[Id], Field(min_length=1)]
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+class Problem(BaseModel):
+    """Why a request was refused."""
+
+    error: str = Field(description="One line that gives both sides of what does not fit.")
+
+
+class SearchAnswer(BaseModel):
+    """Neighbours of each query, best first: as many as there are."""
+
+    ids: list[list[int]]
+    distances: list[list[MaybeInfinite]] = Field(description="Null: beyond float32.")
+    labels: list[list[Label | None]]
+    names: list[list[str | None]]
+    candidates: list[int] = Field(description="Items compared with each query.")
+    truncated: list[bool]
+    n_items: int = Field(description="Items in the table.")
+
+
+class ItemBrief(BaseModel):
+    """An item in a list."""
+
+    id: int
+    label: Label | None
+    name: str | None
+    picture: bool = Field(description="Whether there is a picture of it.")
+
+
+class ClassCount(BaseModel):
+    """Entries of one class; the label is null for items without one."""
+
+    label: Label | None
+    count: int
+
+
+class Slot(BaseModel):
+    """A slot on the path of the query."""
+
+    slot: int
+    score: MaybeInfinite
+    rank: int | None
+    n_buckets: int
+    n_entries: int
+
+
+class Level(BaseModel):
+    """A level of the tree, from the top."""
+
+    level: int
+    nodes: list[Slot]
+    scores: list[MaybeInfinite] | None = Field(description="Of all slots of the level.")
+
+
+class VisitedBucket(BaseModel):
+    """A bucket that was searched."""
+
+    bucket: int
+    path: list[int]
+    size: int
+    classes: list[ClassCount] | None = Field(description="Most frequent first.")
+    score: MaybeInfinite
+    looked_at: int = Field(description="Items that were compared with the query.")
+    fill: bool = Field(description="Whether it was visited for want of neighbours.")
+    items: list[ItemBrief] = Field(description="The first of its items.")
+
+
+class Neighbour(ItemBrief):
+    """A result."""
+
+    distance: MaybeInfinite = Field(description="Null: beyond float32.")
+    buckets: list[int]
+
+
+class Explanation(BaseModel):
+    """The path of one query through the tree, and its results."""
+
+    levels: list[Level]
+    buckets: list[VisitedBucket]
+    results: list[Neighbour]
+    candidates: int
+    truncated: bool
+    n_items: int
+
+
+class Item(ItemBrief):
+    """An item of the table."""
+
+    bucket_ids: list[int]
+    paths: list[list[int]]
+    vector: list[float] | None
+
+
+class Sample(BaseModel):
+    """Some items."""
+
+    items: list[ItemBrief]
+    n_items: int
+
+
+class _Counts(BaseModel):
+    n_buckets: int
+    n_entries: int
+    purity: float | None
+    classes: list[ClassCount] | None
+
+
+class Child(_Counts):
+    """A node below another one."""
+
+    slot: int
+    items: list[ItemBrief] = Field(description="Some of its items.")
+
+
+class Node(_Counts):
+    """A node of the tree."""
+
+    path: list[int]
+    children: list[Child]
+    bucket: int | None = Field(description="At the end of a path: the id of the bucket.")
+
+
+class Bucket(BaseModel):
+    """A part of the items of a bucket."""
+
+    bucket: int
+    path: list[int]
+    size: int
+    items: list[ItemBrief]
+
+
+class Changed(BaseModel):
+    """A change that is on disk."""
+
+    ids: list[int]
+    n_items: int
+
+
+class Stats(BaseModel):
+    """The table and the service in numbers."""
+
+    index: dict[str, Any] = Field(description="As HashIndex.stats; classes as a list.")
+    shape: dict[str, int]
+    metric: str
+    limits: dict[str, float]
+    model: Literal["embeddings", "images"] | None = Field(description="What the model takes.")
+    item_shape: list[int] | None
+    pictures: bool
+    read_only: bool
+    unsaved_changes: int
+    version: str
+
+
+class Health(BaseModel):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Readiness(BaseModel):
+    """Whether requests are answered, and changes taken."""
+
+    status: Literal["ready", "not ready"]
+    writes: str = Field(description="Ok, or why changes are not taken.")
+
+
+class Done(BaseModel):
+    """Whether there was something to do."""
+
+    done: bool
+    n_items: int

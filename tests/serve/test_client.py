@@ -1,0 +1,181 @@
+"""The client, and requests and answers that arrive in pieces, late or never."""
+
+import http.client
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from hashcade.serve import Client, ServiceError
+from hashcade.serve.metrics import Metrics
+from tests.serve.factories import DIM, make_table, process
+
+# -- the service: bodies that arrive late ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("late")
+    table = make_table(folder / "table")
+    with process(table, deadline=2, log=folder / "log") as service:
+        yield service
+
+
+def connected(service):
+    host, port = service.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), 60)
+
+
+def request():
+    vectors, buckets = np.zeros((3, DIM)), np.zeros((3, 1))
+    body = vectors.astype("<f4").tobytes() + buckets.astype("<i8").tobytes()
+    head = (
+        f"POST /v1/search/binary?n_queries={len(vectors)} HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/octet-stream\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode(), body
+
+
+def answered(connection):
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += connection.recv(65536)
+    return int(answer[9:12])
+
+
+def test_a_body_that_comes_in_pieces_is_waited_for(service):
+    head, body = request()
+    with connected(service) as connection:
+        for part in (head[:20], head[20:], body[:50], body[50:]):
+            connection.sendall(part)
+            time.sleep(0.05)
+        assert answered(connection) == 200
+
+
+@pytest.mark.parametrize("sent", [0, 50])
+def test_a_body_that_does_not_come_is_given_up(service, sent):
+    head, body = request()
+    with connected(service) as connection:
+        connection.sendall(head + body[:sent])
+        start = time.monotonic()
+        assert answered(connection) == 408
+        assert time.monotonic() - start > 1
+
+
+# -- the client ----
+
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n" + b'{"n_items": 5}'
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b'5\r\n{"n_i\r\n9\r\ntems": 5}\r\n0\r\n\r\n'
+)
+BUSY = b"HTTP/1.1 429 Busy\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
+
+
+class Answering:
+    """A server that gives one answer per connection, in pieces, and counts requests."""
+
+    def __init__(self, *pieces):
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listening.getsockname()[1]}"
+        self.pieces, self.requests = pieces, []
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        while True:
+            try:
+                connection, _ = self.listening.accept()
+            except OSError:
+                return
+            with connection:
+                data = connection.recv(1 << 20)
+                if not data:
+                    return
+                self.requests.append(data)
+                for piece in self.pieces:
+                    connection.sendall(piece)
+                    time.sleep(0.01)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with socket.create_connection(self.listening.getsockname()):
+            pass  # an empty connection ends it
+        self.thread.join()
+        self.listening.close()
+
+
+@pytest.mark.parametrize("answer", [PLAIN, CHUNKED])
+@pytest.mark.parametrize("cut", [1, 20, 45])
+def test_an_answer_may_arrive_in_pieces(answer, cut):
+    with Answering(answer[:cut], answer[cut:]) as server, Client(server.url) as client:
+        assert client.stats() == {"n_items": 5}
+
+
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-x\r\n\r\n", PLAIN[:-1]])
+def test_what_is_not_an_answer_is_an_error(answer):
+    lost = pytest.raises((OSError, http.client.HTTPException))
+    with Answering(answer) as server, Client(server.url) as client, lost:
+        client.stats()
+
+
+def test_a_service_that_is_busy_says_when_to_come_again():
+    busy = pytest.raises(ServiceError, match="429: Busy")
+    with Answering(BUSY) as server, Client(server.url) as client, busy as caught:
+        client.stats()
+    assert (caught.value.status, caught.value.retry_after) == (429, 7.0)
+
+
+def test_after_a_lost_connection_a_search_is_repeated_and_a_change_is_not():
+    """An idle connection may have been closed by the service, but a change may have been made."""
+    with Answering(PLAIN) as server, Client(server.url) as client:
+        for _ in range(2):  # the second one finds the connection closed
+            assert client.json("GET", "/v1/search/item/1") == {"n_items": 5}
+        with pytest.raises((OSError, http.client.HTTPException)):
+            client.remove([1])
+    assert [data.split()[0] for data in server.requests] == [b"GET", b"GET"]
+
+
+def test_a_request_that_does_not_fit_the_socket_is_sent_whole(service):
+    with Client(service.url) as client:
+        with pytest.raises(ServiceError, match="must be <= max_batch=1024"):
+            client.search(np.zeros((100_000, DIM)), bucket_ids=np.zeros((100_000, 1)))
+        result = client.search(np.zeros((1000, DIM)), bucket_ids=np.zeros((1000, 1)))
+        assert result.ids.shape == (1000, 10)
+
+
+@pytest.mark.parametrize("url", ["ftp://host", "host:8000", "http://"])
+def test_an_address_that_is_not_http_is_refused(url):
+    with pytest.raises(ValueError, match="must be http"):
+        Client(url)
+
+
+# -- metrics ----
+
+
+def metric(metrics, name):
+    lines = metrics.text().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+def test_requests_of_many_threads_are_counted_once():
+    metrics = Metrics()
+
+    def work():
+        for n in range(500):
+            metrics.answered("/x", 200 if n % 3 else 404, 0.001)
+            metrics.searched(2, 7)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert metric(metrics, "hashcade_requests_total") == 2000
+    assert metric(metrics, "hashcade_request_seconds_count") == 2000
+    assert metric(metrics, "hashcade_queries_total") == 4000
+    assert metric(metrics, "hashcade_candidates_total") == 14000

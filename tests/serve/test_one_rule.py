@@ -1,0 +1,126 @@
+"""One rule where a query looks: table, service and client give the same ids and distances."""
+
+import numpy as np
+import pytest
+
+from hashcade import HashTable
+from hashcade.serve import Client
+from tests.serve.factories import process, serving
+
+BYTES = {"Content-Type": "application/octet-stream"}
+
+
+def make(assignment, sparsity):
+    """A model hardly trained, so that a code of the book is often not the path of best slots."""
+    rng = np.random.default_rng(0)
+    names = np.array(["ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen"])
+    labels = np.repeat(np.arange(8), 25)
+    items = (rng.normal(size=(8, 12))[labels] + 3.0 * rng.normal(size=(200, 12))).astype("f4")
+    table = HashTable(
+        width=4, depth=2, sparsity=sparsity, assignment=assignment, steps=3, joint_steps=0,
+        verbose=False,
+    ).fit(items, names[labels])  # fmt: skip
+    return table, items
+
+
+@pytest.fixture(scope="module", params=["codebook", "path"])
+def assignment(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["sparsity 1", "sparsity 2"])
+def case(request, assignment, tmp_path_factory):
+    table, items = make(assignment, request.param)
+    encoded = table.encode(items)
+    by_path = table.hasher.shape_.scores_to_bucket_ids(encoded.scores)
+    differing = (np.sort(by_path) != np.sort(encoded.bucket_ids)).any(axis=1).sum()
+    assert differing > 20 if assignment == "codebook" else differing == 0
+    place = tmp_path_factory.mktemp("rule") / "table"
+    table.save(place)
+    return place, items
+
+
+def same(answer, expected):
+    rows = [[item for item in row if item >= 0] for row in expected.ids.tolist()]
+    assert answer["ids"] == rows
+    flat = [value for row in answer["distances"] for value in row]
+    assert np.array_equal(np.float32(flat), expected.distances[expected.ids >= 0])
+    assert answer["labels"] == [[m.label for m in row] for row in expected]
+    assert answer["candidates"] == expected.candidates.tolist()
+
+
+def test_service_and_client_find_what_the_table_finds(case, tmp_path):
+    place, items = case
+    queries = items[:24] + np.float32(0.5)
+    HashTable.load(place).save(tmp_path / "table")
+    with (
+        process(tmp_path / "table", log=tmp_path / "log") as service,
+        Client(service.url) as client,
+    ):
+        for sizes in ((), (60, 20, 5)):  # one segment, and several
+            for size in sizes:
+                client.add(items[:size] + np.float32(0.1), labels=["ibis"] * size)
+            table = HashTable.load(tmp_path / "table")
+            assert (table.stats()["n_segments"] > 1) == bool(sizes)
+            for n_probe in (1, 2, 3, 4):
+                for options in ({}, {"fill": False}, {"max_candidates": 9}):
+                    expected = table.search(queries, 10, n_probe=n_probe, **options)
+                    asked = {"n_probe": n_probe, **options}
+                    answer = client.json(
+                        "POST", "/v1/search", {"vectors": queries.tolist(), **asked}
+                    )
+                    same(answer, expected)
+                    matches = client.search(queries, 10, **asked)
+                    for name in ("ids", "distances", "labels", "names", "candidates", "truncated"):
+                        np.testing.assert_array_equal(
+                            getattr(matches, name), getattr(expected, name)
+                        )
+            for item in (0, 17):
+                answer = client.json("GET", f"/v1/search/item/{item}?n_probe=2")
+                same(answer, table.search(items[item], n_probe=2, exclude_self=[item]))
+
+
+def test_every_item_finds_itself(case):
+    place, items = case
+    with serving(table=place, read_only=True) as client:
+        ask = {"vectors": items.tolist(), "n_neighbors": 1, "fill": False}
+        told = client.post("/v1/search", json=ask).json()
+        assert told["ids"] == [[item] for item in range(200)]
+        for item in (5, 60):
+            ask = {"vector": items[item].tolist(), "n_neighbors": 1, "fill": False}
+            results = client.post("/v1/explain", json=ask).json()["results"]
+            assert [result["id"] for result in results] == [item]
+
+
+def test_added_items_lie_in_the_buckets_of_the_model(case, tmp_path):
+    place, items = case
+    table = HashTable.load(place)
+    table.save(tmp_path / "table")
+    with serving(table=tmp_path / "table") as client:
+        ask = {"vectors": items[:20].tolist(), "labels": ["ant"] * 20}
+        added = client.post("/v1/items", json=ask).json()["ids"]
+        for item, buckets in zip(added, table.encode(items[:20]).bucket_ids, strict=True):
+            told = client.get(f"/v1/items/{item}").json()
+            assert sorted(told["bucket_ids"]) == sorted(set(buckets.tolist()))
+
+
+def test_an_explanation_shows_the_scores_of_the_buckets_that_were_visited(case):
+    place, items = case
+    table = HashTable.load(place)
+    item = 3
+    encoded = table.encode(items[item])
+    scores, buckets = encoded.scores[0].astype(float), set(encoded.bucket_ids[0].tolist())
+    with serving(table=place, read_only=True) as client:
+        asked = client.post("/v1/explain", json={"vector": items[item].tolist()}).json()
+        for told in (asked, client.get(f"/v1/explain/item/{item}").json()):
+            visited = [bucket for bucket in told["buckets"] if not bucket["fill"]]
+            # A bucket whose items were all seen in another one is not visited again.
+            assert {bucket["bucket"] for bucket in visited} <= buckets
+            assert visited
+            for bucket in visited:
+                total = sum(scores[level, slot] for level, slot in enumerate(bucket["path"]))
+                assert bucket["score"] == pytest.approx(total, abs=1e-6)
+            for level, row in zip(told["levels"], scores, strict=True):
+                assert level["scores"] == pytest.approx(row.tolist(), abs=1e-6)
+        probed = client.get(f"/v1/explain/item/{item}?n_probe=3&fill=false").json()
+        assert len(probed["buckets"]) == 3
