@@ -97,6 +97,15 @@ def private_attributes(trees):
                 yield f"{where}:{node.lineno} uses the private attribute {node.attr}"
 
 
+def public_names(package):
+    """The names in ``__all__`` of a package, each as a list of one."""
+    source = package / "__init__.py"
+    tree = ast.parse(source.read_text(encoding="utf-8") if source.exists() else "")
+    lists = [node.value for node in tree.body if isinstance(node, ast.Assign)
+             and getattr(node.targets[0], "id", "") == "__all__"]  # fmt: skip
+    return [[element.value] for elements in lists for element in elements.elts]
+
+
 def violations(root):
     """Everything under ``root`` (the package's folder) that breaks the rules."""
     problems, layers = [], {}
@@ -124,7 +133,10 @@ def violations(root):
                 problems.append(f"{where} imports {other}")
             elif other != layer and (root / other).is_dir() and len(rest) > 1:
                 inner = root / other / rest[1]
-                if is_private(rest[1]) or inner.is_dir() or inner.with_suffix(".py").exists():
+                is_module = inner.is_dir() or inner.with_suffix(".py").exists()
+                if is_private(rest[1]) or (
+                    is_module and rest[1:] not in public_names(root / other)
+                ):
                     problems.append(f"{where} imports the module {'.'.join(rest[:2])}")
             elif other != layer and other not in GROUND and len(rest) > 1 and is_private(rest[1]):
                 problems.append(f"{where} imports the private name {'.'.join(rest[:2])}")

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import sys
 import time
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -42,18 +43,22 @@ _import_without_scipy()
 _OPTIONS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
-def kernel(**options: Any) -> Any:
+def kernel(**options: Any) -> Callable[[Any], Any]:
     """``numba.njit`` with a cache on disk, without the GIL, and with numpy's rules for division."""
-    return numba.njit(**{**_OPTIONS, "cache": True, **options})
+    compiler: Callable[[Any], Any] = numba.njit(**{**_OPTIONS, "cache": True, **options})
+    return compiler
 
 
-def helper(**options: Any) -> Any:
+def helper(**options: Any) -> Callable[[Any], Any]:
     """A function that only kernels call: no entry from Python, so less to compile.
 
     It is cached as a part of the kernels that call it. numba does not see that a cached kernel is
     stale if the change is in another file; the tests remove such kernels before they run.
     """
-    return numba.njit(**{**_OPTIONS, "no_cpython_wrapper": True, **options})
+    compiler: Callable[[Any], Any] = numba.njit(
+        **{**_OPTIONS, "no_cpython_wrapper": True, **options}
+    )
+    return compiler
 
 
 @cache

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hashcade._io import new_directory, writer_lock
 from hashcade._validate import as_array, checked_choice, checked_count
 from hashcade.errors import NotFittedError, StorageError
-from hashcade.index import NO_LABEL, Encoded, HashIndex, SearchResult
+from hashcade.index import METRICS, NO_LABEL, Encoded, HashIndex, SearchResult
 from hashcade.store import (
     INDEX_DIR,
     MODEL_DIR,
@@ -31,8 +31,6 @@ from hashcade.store import (
 if TYPE_CHECKING:
     from hashcade.evaluate import Evaluation
     from hashcade.learn import Hasher
-
-METRICS = ("euclidean", "inner_product")
 
 
 @dataclass(frozen=True)
@@ -291,7 +289,7 @@ class HashTable:
             return X
         hasher = self._fitted_hasher()
         items = as_array("X", X)
-        if items.shape == hasher.config_.item_shape:
+        if items.shape == hasher.item_shape:
             items = items[None]
         return hasher.encode(items)
 
@@ -398,11 +396,13 @@ class HashTable:
         explained = self.index.explain(
             encoded.vectors[0], **where, shown_scores=encoded.scores, metric=self.metric, **options
         )
-        return self.with_labels(explained)
+        described: dict[str, Any] = self.with_labels(explained)
+        return described
 
     def stats(self) -> dict[str, Any]:
         """Describe the table in numbers; see :meth:`HashIndex.stats`."""
-        return self.with_labels(self.index.stats())
+        described: dict[str, Any] = self.with_labels(self.index.stats())
+        return described
 
     def with_labels(self, description: Any) -> Any:
         """A description by the index (``stats``, ``explain``, ``node``) with labels for codes."""
