@@ -163,7 +163,7 @@ class VisitedBucket(BaseModel):
     size: int
     classes: list[ClassCount] | None = Field(description="Most frequent first.")
     score: MaybeInfinite
-    looked_at: int = Field(description="Items that were compared with the query.")
+    candidates: int = Field(description="Items that were compared with the query.")
     fill: bool = Field(description="Whether it was visited for want of neighbours.")
     items: list[ItemBrief] = Field(description="The first of its items.")
 

@@ -184,7 +184,7 @@ export function bucketCard(bucket) {
   return el("li", { class: "card bucket" },
     el("h3", {}, el("a", { href: `#/tree/${bucket.path.join("/")}` }, `Bucket ${bucket.path.join(" › ")}`),
       bucket.fill ? el("span", { class: "tag" }, "to fill up") : null),
-    el("p", {}, `${number(bucket.looked_at)} of ${plural(bucket.size, "entry", "entries")} compared`),
+    el("p", {}, `${number(bucket.candidates)} of ${plural(bucket.size, "entry", "entries")} compared`),
     classMix(bucket.classes),
     el("div", { class: "strip" }, bucket.items.map((item) => itemLink(item))));
 }
