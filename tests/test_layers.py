@@ -17,6 +17,7 @@ ORDER = [
     {"_io", "_validate", "_progress", "_kernels"},
     {"codes"},
     {"index"},
+    {"warmup"},
     {"evaluate"},
     {"data"},
     {"learn"},

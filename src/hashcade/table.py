@@ -27,6 +27,7 @@ from hashcade.store import (
     load_state,
     save_state,
 )
+from hashcade.warmup import ensure_compiled
 
 if TYPE_CHECKING:
     from hashcade.evaluate import Evaluation
@@ -200,44 +201,28 @@ class HashTable:
             Names of the items, file names for instance.
         """
         items = as_array("X", X)
+        if self.hasher is None:
+            raise NotFittedError("this table has no model, and so no settings to fit with")
+        hasher = type(self.hasher)(**self.hasher.get_params())
         catalog = Catalog(metric=self.metric)
         with catalog.change(len(items), names):
             codes = catalog.codes(y, len(items), name="y")
+        ensure_compiled()
         labelled = codes != NO_LABEL
-        hasher = self._fresh_hasher()
-        if labelled.any():
-            classes = np.asarray(catalog.classes)
-            if classes.dtype.kind == "U" and not all(isinstance(c, str) for c in catalog.classes):
-                raise ValueError("y mixes integers and strings, must be one of them")
-            all_labelled = bool(labelled.all())
-            targets = classes[codes if all_labelled else codes[labelled]]
-            hasher.fit(items if all_labelled else items[labelled], targets)
+        if not labelled.any():
+            hasher.fit(items, _clusters(items, seed=hasher.random_state))
+        elif len({type(label) for label in catalog.classes}) > 1:
+            raise ValueError("y mixes integers and strings, must be one of them")
         else:
-            hasher.fit(items, _clusters(items, seed=int(hasher.random_state)))
-        return self._become(hasher, items, codes, catalog, ids, names)
-
-    def _become(
-        self,
-        hasher: Hasher,
-        items: npt.NDArray[Any],
-        codes: npt.NDArray[np.int64],
-        catalog: Catalog,
-        ids: npt.ArrayLike | None,
-        names: Sequence[str | None] | None,
-    ) -> Self:
-        """Take over a fitted hasher and a filled index, when nothing can go wrong any more."""
+            classes = np.asarray(catalog.classes)
+            hasher.fit(items if labelled.all() else items[labelled], classes[codes[labelled]])
         encoded = hasher.encode(items)
         index = HashIndex.build(
             encoded.bucket_ids, encoded.vectors, ids, labels=codes, shape=hasher.shape_
         )
         catalog.name_items(np.arange(len(items)) if ids is None else as_array("ids", ids), names)
-        self.hasher, self._index, self.catalog = hasher, index, catalog
+        self.hasher, self._index, self.catalog = hasher, index, catalog  # nothing can fail now
         return self
-
-    def _fresh_hasher(self) -> Hasher:
-        if self.hasher is None:
-            raise NotFittedError("this table has no model, and so no settings to fit with")
-        return type(self.hasher)(**self.hasher.get_params())
 
     def add(
         self,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
 
@@ -17,12 +15,7 @@ def warmup(as_json: opt.Json = False) -> None:
     Examples:
       hashcade warmup
     """
-    start = time.perf_counter()
-    from hashcade._kernels import compilation_seconds
-    from hashcade.codes import warmup as warm_codes
-    from hashcade.index import warmup as warm_index
+    from hashcade.warmup import warmup as compile_kernels
 
-    warm_codes()
-    warm_index()
-    seconds = {"compiling": compilation_seconds(), "total": time.perf_counter() - start}
-    out.report(as_json, seconds, *((name, f"{value:.1f} s") for name, value in seconds.items()))
+    seconds = compile_kernels()
+    out.report(as_json, {"seconds": seconds}, ("compiled", f"in {seconds:.1f} s"))

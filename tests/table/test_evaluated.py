@@ -1,0 +1,45 @@
+"""Evaluation looks where the table looks, with the function that the experiments use."""
+
+import numpy as np
+import pytest
+from table_factories import make_items
+
+from hashcade import Hasher, HashIndex, HashTable
+from hashcade.evaluate import evaluate_hasher
+
+
+@pytest.fixture(scope="module", params=["codebook", "path"])
+def assignment(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["sparsity 1", "sparsity 2"])
+def fitted(request, assignment):
+    settings = {"width": 4, "steps": 12, "hidden_size": 16, "verbose": False}
+    hasher = Hasher(sparsity=request.param, assignment=assignment, **settings)
+    return hasher.fit(*make_items(noise=1.5))
+
+
+@pytest.mark.parametrize("n_probe", [1, 2, 3, 4])
+def test_ids_and_distances_are_the_same(fitted, n_probe, monkeypatch):
+    X, y = make_items(noise=1.5)
+    queries, labels = make_items(60, seed=1, noise=1.5)
+    results = []
+    search = HashIndex.search
+
+    def recording(self, *arguments, **options):
+        results.append(search(self, *arguments, **options))
+        return results[-1]
+
+    table = HashTable.from_parts(fitted)
+    table.add(X, labels=y)
+    expected = table.search(queries, 5, n_probe=n_probe, fill=False)
+    monkeypatch.setattr(HashIndex, "search", recording)
+    evaluation = evaluate_hasher(
+        fitted, queries, labels, X, y, n_neighbors=5, n_probe=n_probe, protocol="plain"
+    )
+    [result] = results
+    assert np.array_equal(result.ids, expected.ids)
+    assert np.array_equal(result.distances, expected.distances)
+    correct = (expected.labels == labels[:, None]).mean()
+    assert evaluation.precision[5] == pytest.approx(100 * correct)
