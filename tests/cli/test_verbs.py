@@ -327,7 +327,7 @@ def test_serve_hands_its_options_to_the_service(sample, command, monkeypatch, cw
 def test_warmup_says_how_long_it_took(command):
     done = command("warmup")
     assert done.code == 0
-    assert done.out.startswith("compiling ")
+    assert done.out.startswith("compiled ")
     assert json.loads(command("warmup", "--json").out)["seconds"] >= 0
 
 
