@@ -9,7 +9,7 @@ import warnings
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from hashcade._extras import require_extra
 from hashcade.data.files import one_line
@@ -31,7 +31,7 @@ def read_image(
     *,
     size: Size | None = None,
     max_pixels: int = MAX_PIXELS,
-) -> npt.NDArray[np.uint8]:
+) -> NDArray[np.uint8]:
     """Decode one image as uint8[height, width, 3]. Needs the extra ``images``.
 
     It is turned upright as its EXIF orientation says; grey is repeated for the three colours, 16
@@ -73,14 +73,14 @@ def read_image(
         raise DataError(f"{where} cannot be read {one_line(error)}") from None
 
 
-def resize_image(pixels: npt.NDArray[np.uint8], size: Size) -> npt.NDArray[np.uint8]:
+def resize_image(pixels: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
     """Scale and crop uint8[h, w, 3] to a size, as :func:`read_image` does."""
     pillow: Any = require_extra("PIL.Image", "images")
     return _fit(pillow.fromarray(np.ascontiguousarray(pixels)), checked_size(size))
 
 
 def checked_size(size: object) -> tuple[int, int] | None:
-    """Return a size as (height, width)."""
+    """Return a size as (height, width), or None."""
     if size is None:
         return None
     sides = (size, size) if isinstance(size, int) else size
@@ -90,7 +90,7 @@ def checked_size(size: object) -> tuple[int, int] | None:
     return sides  # type: ignore[return-value]
 
 
-def _fit(image: Any, target: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
+def _fit(image: Any, target: tuple[int, int] | None) -> NDArray[np.uint8]:
     if target is not None and image.size != target[::-1]:
         pillow: Any = require_extra("PIL.Image", "images")
         ops: Any = require_extra("PIL.ImageOps", "images")

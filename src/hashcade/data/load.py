@@ -43,19 +43,11 @@ def load(
         :func:`load_image_folder`.
     split
         Which part of an ``.npz`` file, or which sub-folder: ``"train"`` or ``"test"``, say.
-    items
-        The key of the items in an ``.npz`` file, or their column in a Parquet file.
-    labels
-        The key of the labels, their column, or the file of labels that belongs to an ``.npy``.
+    items, labels
+        Their keys in an ``.npz`` file or columns in a Parquet file, or the file of labels that
+        belongs to an ``.npy``. A ``ValueError`` where they have no meaning.
     size, on_error, max_pixels, verbose
         For files of images, see :func:`load_image_folder`; arrays are loaded as they are.
-
-    Raises
-    ------
-    DataError
-        If nothing is recognised, there are no labels, or something is damaged.
-    ValueError
-        If an argument has no meaning for this kind of data.
     """
     source, kind = _recognise(path, split=split, items=items, labels=labels)
     if kind == "npy":
@@ -98,7 +90,8 @@ def load_items(
     else:
         root = folder.split_folder(source, split, one_class_each=False)
         files = folder.find_images(root)
-    return folder.read_images(files, root, size, on_error, max_pixels, verbose)[0]
+    limits = {"size": size, "max_pixels": max_pixels}
+    return folder.read_images(files, root, on_error, verbose, **limits)[0]
 
 
 def has_labels(

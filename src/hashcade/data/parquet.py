@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from hashcade._extras import require_extra
 from hashcade.data.files import existing_path, one_line
@@ -45,7 +45,6 @@ def parquet_has_labels(file: Path) -> bool:
 
 @contextmanager
 def _open(file: Path) -> Iterator[Any]:
-    """Open a Parquet file; damage is a ``DataError``."""
     parquet: Any = require_extra("pyarrow.parquet", "parquet")
     arrow: Any = require_extra("pyarrow", "parquet")
     try:
@@ -55,9 +54,7 @@ def _open(file: Path) -> Iterator[Any]:
         raise DataError(f"{file} is damaged, or not Parquet {one_line(error)}") from None
 
 
-def _read(
-    file: Path, items: str, labels: str | None
-) -> tuple[npt.NDArray[np.float32], list[object]]:
+def _read(file: Path, items: str, labels: str | None) -> tuple[NDArray[np.float32], list[object]]:
     """Read embeddings, and the labels if their column is named."""
     columns = {"items": items} | ({} if labels is None else {"labels": labels})
     vectors = np.empty((0, 0), np.float32)

@@ -239,7 +239,9 @@ def _checked_ids(
     bad = ids < -1 if n_items is None else (ids < -1) | (ids >= n_items)
     if bad.any():
         bound = "" if n_items is None else f" and < {n_items}, the number of items"
-        raise ValueError(f"{name} must be >= -1{bound}, is not in {name_rows(bad.any(axis=1))}")
+        raise ValueError(
+            f"{name} must be >= -1{bound}, is not in {name_rows(np.asarray(bad.any(axis=1)))}"
+        )
     n = ids.shape[1] if n_neighbors is None else checked_count("n_neighbors", n_neighbors)
     if n > ids.shape[1]:
         raise ValueError(f"n_neighbors={n} must be <= {ids.shape[1]}, the results per query")
