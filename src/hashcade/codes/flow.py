@@ -186,11 +186,7 @@ def optimal_codes(
     exchange[:] = _INF
     mover[:] = -1
     for u in range(n_units):
-        offer(  # without the tuple, which costs more than a short row
-            u, first_row[group[class_of[u]]] + slot_of[u], slot_of[u],
-            exchange, mover, first_in_row, next_in_row,
-            scores, open_score, class_of, gate, refund, closed,
-        )  # fmt: skip
+        offer(u, first_row[group[class_of[u]]] + slot_of[u], slot_of[u], tables)
 
     # Nearer by less than rounding is not nearer. It matters in one place: a slot's row leads
     # through pairs that are settled later, if at all; were such a pair then reached from beyond,
@@ -417,7 +413,7 @@ def optimal_codes(
                     link[h, k] += more
                     refund[h, k] = sibling_step * (link[h, k] - 1) if link[h, k] > 0 else -_INF
                     if first_row[h] == 0 and count[h, k] > 0:  # all moves from there change
-                        rebuild_row(k, k, *tables)
+                        rebuild_row(k, k, tables)
                 node = parent
                 continue
 
@@ -457,21 +453,21 @@ def optimal_codes(
 
             # ... and the tables follow: u is not at q, is at k; the class may go to q, not to k
             if over_link and count[h, q] > 0:
-                rebuild_row(q, q, *tables)
+                rebuild_row(q, q, tables)
             else:
-                withdraw(u, first_row[h] + q, q, *tables)
-            offer(u, first_row[h] + k, k, *tables)
+                withdraw(u, first_row[h] + q, q, tables)
+            offer(u, first_row[h] + k, k, tables)
             for other in range(p * sparsity, (p + 1) * sparsity):
                 r = slot_of[other]
                 row = first_row[h] + r
                 if mover[row, k] == other:
-                    refresh(row, r, k, *tables)
-                offer_slot(other, row, r, q, *tables)
+                    refresh(row, r, k, tables)
+                offer_slot(other, row, r, q, tables)
             if into_use and first_row[h] == 0:  # slot k has closed to the siblings, too
                 for i in range(n_slots_of[h]):
                     r = slots_of[h, i]
                     if mover[r, k] >= 0 and group[class_of[mover[r, k]]] == h:
-                        refresh(r, r, k, *tables)
+                        refresh(r, r, k, tables)
             node = parent
 
         # ---- Pairs on the path that have fallen out of use: their slots open to the siblings
@@ -489,7 +485,7 @@ def optimal_codes(
                         r = slots_of[h, j]
                         u = first_in_pair[h * width + r]
                         while u >= 0:
-                            offer_slot(u, r, r, q, *tables)
+                            offer_slot(u, r, r, q, tables)
                             u = next_in_pair[u]
 
     codes = np.zeros((n_classes, width), np.bool_)
