@@ -45,7 +45,7 @@ _PADDING = 8
 _CALM = 0.4  # all prices move at once, and what one gains another loses: by less each time
 
 
-@kernel(error_model="numpy")
+@kernel()
 def estimate_prices(
     scores: Floats,  # (n_classes, width)
     sparsity: int,  # < width
