@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 
 from hashcade._validate import as_array
 from hashcade.codes.shape import CodeShape
@@ -11,12 +11,12 @@ from hashcade.codes.solve import solve_level
 
 
 def solve_cascade(
-    class_scores: npt.ArrayLike,
+    class_scores: ArrayLike,
     shape: CodeShape,
     *,
     sibling_penalty: float,
     collision_penalty: float,
-) -> npt.NDArray[np.bool_]:
+) -> NDArray[np.bool_]:
     """Codes of all levels: each level optimal, given the levels above it.
 
     On the first level no class has siblings. On each further one the siblings of a class are the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from hashcade._validate import as_array, checked_count, name_rows
 
@@ -13,7 +13,7 @@ _FLOAT64 = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
 
 
-def checked_scores(class_scores: object) -> npt.NDArray[np.float64]:
+def checked_scores(class_scores: object) -> NDArray[np.float64]:
     """Return finite scores as a C-contiguous float64 array, (n_classes, width)."""
     scores = as_array("class_scores", class_scores)
     if scores.dtype != _FLOAT64 or not scores.flags.c_contiguous or not scores.dtype.isnative:
@@ -35,9 +35,7 @@ def checked_scores(class_scores: object) -> npt.NDArray[np.float64]:
     return scores
 
 
-def checked_codes(
-    class_codes: object, shape: tuple[int, ...] | None = None
-) -> npt.NDArray[np.bool_]:
+def checked_codes(class_codes: object, shape: tuple[int, ...] | None = None) -> NDArray[np.bool_]:
     """Return codes as a bool array; numbers are accepted if they are all 0 or 1.
 
     With ``shape``, which is the shape of the class scores, the codes must have it too.
@@ -55,7 +53,7 @@ def checked_codes(
     return codes
 
 
-def checked_groups(sibling_groups: object, n_classes: int) -> npt.NDArray[np.int64]:
+def checked_groups(sibling_groups: object, n_classes: int) -> NDArray[np.int64]:
     """Return group numbers, one per class, as a C-contiguous int64 array, (n_classes,)."""
     groups = as_array("sibling_groups", sibling_groups)
     if groups.ndim != 1:

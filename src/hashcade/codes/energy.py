@@ -6,17 +6,17 @@ import math
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 
 from hashcade._validate import checked_number
 from hashcade.codes.checks import checked_codes, checked_groups, checked_scores
 
 
 def code_energy(
-    class_codes: npt.ArrayLike,
-    class_scores: npt.ArrayLike,
+    class_codes: ArrayLike,
+    class_scores: ArrayLike,
     *,
-    sibling_groups: npt.ArrayLike | None = None,
+    sibling_groups: ArrayLike | None = None,
     sibling_penalty: float = 0.0,
     collision_penalty: float = 0.0,
 ) -> float:
@@ -72,12 +72,12 @@ def code_energy(
         return math.inf if exact > 0 else -math.inf
 
 
-def _ordered_pairs(counts: npt.NDArray[np.int64]) -> int:
+def _ordered_pairs(counts: NDArray[np.int64]) -> int:
     """Ordered pairs of different members, over cells that hold ``counts`` members."""
     return int(np.vdot(counts, counts - 1))
 
 
-def _pairs_within_groups(codes: npt.NDArray[np.bool_], groups: npt.NDArray[np.int64]) -> int:
+def _pairs_within_groups(codes: NDArray[np.bool_], groups: NDArray[np.int64]) -> int:
     """Ordered pairs of classes that share a group and a slot, summed over the slots."""
     width = codes.shape[1]
     _, group_index = np.unique(groups, return_inverse=True)  # (n_classes,), 0..n_groups-1

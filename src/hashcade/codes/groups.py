@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from hashcade._kernels import kernel
 
-Ints = npt.NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 
 def arrange_groups(groups: Ints) -> tuple[Ints, Ints]:

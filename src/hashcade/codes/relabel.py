@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 
 from hashcade.codes.checks import checked_codes
 
 
-def relabel_by_code(class_codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def relabel_by_code(class_codes: ArrayLike) -> NDArray[np.int64]:
     """Number the classes of one level so that equal codes have equal labels.
 
     Two classes that were given the same code should not be pushed apart at this level: the

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 
 from hashcade._validate import as_array, checked_count, name_rows
 from hashcade.codes.checks import checked_codes, checked_sparsity
@@ -69,7 +69,7 @@ class CodeShape:
 
     # -- id <-> path -----------------------------------------------------------------------
 
-    def bucket_ids(self, paths: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def bucket_ids(self, paths: ArrayLike) -> NDArray[np.int64]:
         """Ids, int64[...], of the buckets at the ends of paths, int[..., depth] in 0..width-1."""
         slots = _integers("paths", paths)
         if slots.ndim == 0 or slots.shape[-1] != self.depth:
@@ -77,7 +77,7 @@ class CodeShape:
         _refuse_outside("paths", slots, "width", self.width, row_axes=slots.ndim - 1)
         return self._join(slots.astype(np.int64, copy=False))
 
-    def paths(self, bucket_ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def paths(self, bucket_ids: ArrayLike) -> NDArray[np.int64]:
         """Paths, int64[..., depth], to buckets, int[...]: the inverse of :meth:`bucket_ids`."""
         ids = _integers("bucket_ids", bucket_ids)
         _refuse_outside("bucket_ids", ids, "n_buckets", self.n_buckets, row_axes=ids.ndim)
@@ -89,7 +89,7 @@ class CodeShape:
 
     # -- codes and scores -> ids -------------------------------------------------------------
 
-    def codes_to_bucket_ids(self, class_codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def codes_to_bucket_ids(self, class_codes: ArrayLike) -> NDArray[np.int64]:
         """Buckets of classes, int64[n, sparsity], in ascending order, from their codes.
 
         Codes, bool[depth, n, width], are as the solver gives them: one active slot per class at
@@ -115,7 +115,7 @@ class CodeShape:
         last = np.nonzero(codes[-1])[1].reshape(n_classes, self.sparsity)
         return self._leaves(upper, last)
 
-    def scores_to_bucket_ids(self, scores: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def scores_to_bucket_ids(self, scores: ArrayLike) -> NDArray[np.int64]:
         """Buckets of items, int64[n, sparsity], best first: the hash function (equation 1).
 
         From slot scores, float[n, depth, width]: the best slot at each of the levels above the
@@ -144,21 +144,19 @@ class CodeShape:
 
     # -- helpers: slots are known to be in range here ------------------------------------------
 
-    def _join(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _join(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Read slots (..., levels) as numbers in base ``width`` (Horner's rule)."""
         ids = np.zeros(slots.shape[:-1], dtype=np.int64)
         for level in range(slots.shape[-1]):
             ids = np.asarray(ids * self.width + slots[..., level])
         return ids
 
-    def _leaves(
-        self, upper: npt.NDArray[np.int64], last: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
+    def _leaves(self, upper: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
         """Ids from the shared path above (n, depth - 1) and the last slots (n, sparsity)."""
         return np.asarray(self._join(upper)[:, None] * self.width + last, dtype=np.int64)
 
 
-def _integers(name: str, value: object) -> npt.NDArray[Any]:
+def _integers(name: str, value: object) -> NDArray[Any]:
     array = as_array(name, value)
     if array.dtype.kind not in "iu" and array.size > 0:  # an empty list has no dtype of its own
         raise ValueError(f"{name} has dtype {array.dtype}, must be integers")
@@ -166,7 +164,7 @@ def _integers(name: str, value: object) -> npt.NDArray[Any]:
 
 
 def _refuse_outside(
-    name: str, values: npt.NDArray[Any], bound_name: str, bound: int, *, row_axes: int
+    name: str, values: NDArray[Any], bound_name: str, bound: int, *, row_axes: int
 ) -> None:
     """Refuse values outside 0..bound-1. Rows are counted along the first of the row axes."""
     bad = (values < 0) | (values >= bound)

@@ -42,7 +42,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 
 from hashcade._validate import checked_number
 from hashcade.codes.checks import checked_groups, checked_scores, checked_sparsity
@@ -51,13 +51,13 @@ Kernel = Callable[..., Any]
 
 
 def solve_level(
-    class_scores: npt.ArrayLike,
+    class_scores: ArrayLike,
     *,
     sparsity: int = 1,
-    sibling_groups: npt.ArrayLike | None = None,
+    sibling_groups: ArrayLike | None = None,
     sibling_penalty: float = 0.0,
     collision_penalty: float = 0.0,
-) -> npt.NDArray[np.bool_]:
+) -> NDArray[np.bool_]:
     """Codes of one level with the least energy.
 
     Parameters
@@ -113,7 +113,7 @@ def solve_level(
     scratch = scratch_for(n_classes, width, sparsity)
     effort = _effort(n_classes * sparsity, width, group_start)
     prices = estimate_prices(*market, *effort, scratch[0])
-    codes: npt.NDArray[np.bool_] = optimal_codes(*market, *prices, *scratch)[0]
+    codes: NDArray[np.bool_] = optimal_codes(*market, *prices, *scratch)[0]
     return codes
 
 
@@ -139,7 +139,7 @@ _MAX_SCRATCH = 2**22  # numbers; larger problems allocate their own
 
 def scratch_for(
     n_classes: int, width: int, sparsity: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Room for one call of the kernels; its contents are undefined."""
     table_size = width * (width + n_classes * sparsity // 2)
     n_floats = (n_classes + 8) * width + table_size
@@ -162,7 +162,7 @@ def _kernels() -> tuple[Kernel, Kernel, Kernel]:
     return arrange_groups, estimate_prices, optimal_codes
 
 
-def _effort(n_units: int, width: int, group_start: npt.NDArray[np.int64]) -> tuple[int, int]:
+def _effort(n_units: int, width: int, group_start: NDArray[np.int64]) -> tuple[int, int]:
     """Corrections and sweeps that are worth their time: measured, nothing depends on it.
 
     A search of the exact half is cheap without siblings, and in groups that fill all slots. It is
