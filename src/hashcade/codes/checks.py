@@ -25,9 +25,8 @@ def checked_scores(class_scores: object) -> NDArray[np.float64]:
         raise ValueError(
             f"class_scores has shape {scores.shape}, must be (n_classes, width) with width >= 1"
         )
-    # One number tells that all is well: NaN and infinity survive into a sum of squares. Finite
-    # scores may overflow there, so a bad sum is only a reason to look closely. (vdot, because
-    # unlike dot and sum it does not warn about the overflow.)
+    # NaN and infinity survive into a sum of squares. Finite scores may overflow there, so a bad sum
+    # is only a reason to look closely. (vdot does not warn about the overflow.)
     if not math.isfinite(np.vdot(scores, scores)):
         bad = ~np.isfinite(scores).all(axis=1)
         if bad.any():
@@ -36,10 +35,7 @@ def checked_scores(class_scores: object) -> NDArray[np.float64]:
 
 
 def checked_codes(class_codes: object, shape: tuple[int, ...] | None = None) -> NDArray[np.bool_]:
-    """Return codes as a bool array; numbers are accepted if they are all 0 or 1.
-
-    With ``shape``, which is the shape of the class scores, the codes must have it too.
-    """
+    """Return codes as a bool array, of the shape of the scores; numbers must be 0 or 1."""
     codes = as_array("class_codes", class_codes)
     if codes.dtype != _BOOL:
         if codes.dtype.kind not in "fiu":

@@ -13,8 +13,8 @@ Ints = NDArray[np.int64]
 def arrange_groups(groups: Ints) -> tuple[Ints, Ints]:
     """Return an order of the classes, and where in it each group starts.
 
-    Group 0 are the classes that have no sibling at all, the paper's A_0; the others follow by
-    their numbers, each with at least two classes. ``order[start[h]:start[h + 1]]`` is group h.
+    Group 0 are the classes without siblings, the paper's A_0; the others follow by their numbers,
+    each with at least two classes. ``order[start[h]:start[h + 1]]`` is group h.
     """
     by_group = groups.argsort(kind="stable")  # stable: equal input, equal output
     order = np.empty(len(groups), np.int64)

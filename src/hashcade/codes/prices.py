@@ -12,14 +12,12 @@ unit for no less than ``collision_step * Y`` (the cost of one more collision, 2�
 (y+1)-th unit within one group for ``sibling_step * y`` (2·alpha·y) on top. At an optimum of
 equation 5 there are prices that clear the market: the solution of the dual problem.
 
-Prices are improved in two ways. A *correction* counts the buyers everywhere and moves all prices at
-once, by the slope at which buyers are expected to leave: crude, and vectorised throughout. A
-*sweep* visits one slot after the other, and a visit is an exact line search in all prices of that
-slot, everything else kept. A class comes at any price below its *bid*: its score less the net
-value it would have to give up elsewhere. The bids, sold highest first, meet the rising cost at
-some number of units; every price between the last bid that was served and the first that was not
-fits, and the middle is taken, because a neighbouring slot's price will move next. Each of the two
-costs O(n_classes · width · sparsity) and needs no more memory than the scores.
+A *correction* counts the buyers everywhere and moves all prices at once, by the slope at which
+buyers are expected to leave. A *sweep* visits one slot after the other, and a visit is an exact
+line search in all prices of that slot. A class comes at any price below its *bid*: its score less
+the net value it would have to give up elsewhere. The bids, sold highest first, meet the rising cost
+at some number of units; every price between the last bid that was served and the first that was not
+fits, and the middle is taken. Each of the two costs O(n_classes · width · sparsity).
 """
 
 from __future__ import annotations
@@ -62,9 +60,8 @@ def estimate_prices(
     """
     n_classes, width = scores.shape
     n_groups = group_start.size - 1
-    # In here class p is the p-th in order, so that a group is a range.
-    # A slot's scores side by side: what a visit reads. Padded, because rows that are a power of
-    # two apart compete for the same lines of the cache.
+    # In here class p is the p-th in order, so that a group is a range. A slot's scores are side by
+    # side, padded, because rows a power of two apart compete for the same lines of the cache.
     stride = n_classes + _PADDING
     columns = scratch[: width * stride].reshape(width, stride)
     for p in range(n_classes):
