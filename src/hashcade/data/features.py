@@ -36,12 +36,11 @@ def efficientnet_features(
 ) -> Features:
     """Compute pooled features, float16[n, 1280], of EfficientNet-Lite0 with its ImageNet weights.
 
-    Needs the extra ``transfer``.
+    Images, uint8[n, height, width, 3], are resized to ``image_size`` squared by bicubic
+    interpolation, and mirrored if asked. Needs the extra ``transfer``.
 
     Parameters
     ----------
-    images : uint8[n, height, width, 3]
-        Images, resized to ``image_size`` squared by bicubic interpolation, and mirrored if asked.
     precision
         ``"bfloat16"``, which is more than twice as fast where the processor has it and costs
         nothing in accuracy, or ``"float32"``.

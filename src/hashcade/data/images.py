@@ -37,14 +37,9 @@ def read_image(
     It is turned upright as its EXIF orientation says; grey is repeated for the three colours, 16
     bits are scaled to 8, transparency is dropped, and of an animation the first frame is taken.
 
-    Parameters
-    ----------
-    source
-        Path, bytes or stream that can seek; in one of ``IMAGE_FORMATS``, whatever its name is.
-    size
-        Side, or height and width: the image is scaled until it covers this, and then cropped.
-    max_pixels
-        An image with more is refused by its header, before memory is spent on it.
+    The source is a path, bytes or a stream that can seek, in one of ``IMAGE_FORMATS``, whatever its
+    name is. ``size`` is a side, or height and width: the image is scaled until it covers this, and
+    then cropped. One with more than ``max_pixels`` is refused by its header.
     """
     target = checked_size(size)
     where = str(source) if isinstance(source, (str, os.PathLike)) else "the image"
@@ -83,11 +78,11 @@ def checked_size(size: object) -> tuple[int, int] | None:
     """Return a size as (height, width), or None."""
     if size is None:
         return None
-    sides = (size, size) if isinstance(size, int) else size
+    sides: Any = (size, size) if isinstance(size, int) else size
     valid = isinstance(sides, tuple) and len(sides) == 2
-    if not valid or not all(type(side) is int and side >= 1 for side in sides):  # type: ignore[attr-defined]
+    if not valid or not all(type(side) is int and side >= 1 for side in sides):
         raise ValueError(f"size={size!r} must be an integer >= 1, or (height, width)")
-    return sides  # type: ignore[return-value]
+    return sides[0], sides[1]
 
 
 def _fit(image: Any, target: tuple[int, int] | None) -> NDArray[np.uint8]:

@@ -55,7 +55,6 @@ def _open(file: Path) -> Iterator[Any]:
 
 
 def _read(file: Path, items: str, labels: str | None) -> tuple[NDArray[np.float32], list[object]]:
-    """Read embeddings, and the labels if their column is named."""
     columns = {"items": items} | ({} if labels is None else {"labels": labels})
     vectors = np.empty((0, 0), np.float32)
     values: list[object] = []
@@ -84,7 +83,6 @@ def _read(file: Path, items: str, labels: str | None) -> tuple[NDArray[np.float3
 
 
 def _check_columns(schema: Any, columns: dict[str, str], file: Path) -> None:
-    """Check that the columns exist, and that one holds lists of numbers."""
     for argument, name in columns.items():
         if schema.names.count(name) != 1:
             raise DataError(

@@ -21,7 +21,7 @@ from hashcade.evaluate.protocol import (
     evaluate_paper,
     evaluate_search,
 )
-from hashcade.evaluate.result import Evaluation
+from hashcade.evaluate.run import Evaluation
 
 __all__ = [
     "ClassMetrics",

@@ -14,8 +14,7 @@ from hashcade._validate import as_array, checked_labels, checked_vectors
 from hashcade.codes import CodeShape
 from hashcade.errors import add_hint
 from hashcade.evaluate.metrics import bucket_nmi
-from hashcade.evaluate.result import Evaluation
-from hashcade.evaluate.run import Database, Settings, measure
+from hashcade.evaluate.run import Database, Evaluation, Settings, measure
 from hashcade.index import Encoded, HashIndex
 
 _SCORES = 1 << 24  # slot scores at a time: 64 MB
@@ -48,9 +47,8 @@ def evaluate_search(
         One or several numbers of neighbours; default: 1, 4 and 16.
     protocol
         ``"paper"`` (default): for each number of neighbours, a query with fewer candidates
-        continues to its next buckets until there are enough; all candidates count in the SUF of
-        that number. ``"plain"``: a query never leaves its buckets, missing results count as
-        wrong, and the SUF is the same for all numbers.
+        continues to its next buckets until there are enough; all of them count in the SUF of that
+        number. ``"plain"``: a query never leaves its buckets, missing results count as wrong.
     fill
         Which buckets come next. ``"path"``: with scores those in lexicographic order of the
         query's sorted slots, last level fastest; with bucket ids those of the same parent, and so
