@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hashcade.data.files import existing_path, one_line
+from hashcade.data.files import AnyPath, existing_path, one_line
 from hashcade.data.items import Items, LabelledItems, checked_items
 from hashcade.errors import DataError, add_hint
 
 _DAMAGE = (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, SyntaxError)
 
 
-def load_npy(path: str | os.PathLike[str], *, labels: object = None) -> LabelledItems:
+def load_npy(path: AnyPath, *, labels: object = None) -> LabelledItems:
     """Load embeddings, real[n, m], or images, uint8[n, h, w, 3], from an ``.npy`` file.
 
     ``labels`` has one label per item, or names a file of them: ``.npy``, or text with one per
@@ -45,7 +45,7 @@ def labels_beside(file: Path) -> Path | None:
     return next(filter(Path.is_file, beside), None)
 
 
-def read_npy(path: str | os.PathLike[str], *, mmap: bool = False) -> NDArray[Any]:
+def read_npy(path: AnyPath, *, mmap: bool = False) -> NDArray[Any]:
     """Read the array in an ``.npy`` file; with ``mmap`` it stays in the file, read-only."""
     file = existing_path(path)
     with _damage_named(file), file.open("rb") as stream:
@@ -72,11 +72,7 @@ def _read_labels(file: Path) -> object:
 
 
 def load_npz(
-    path: str | os.PathLike[str],
-    *,
-    split: str | None = None,
-    items: str | None = None,
-    labels: str | None = None,
+    path: AnyPath, *, split: str | None = None, items: str | None = None, labels: str | None = None
 ) -> LabelledItems:
     """Load items and labels from an ``.npz`` file, as ``numpy.savez`` writes it.
 
@@ -114,7 +110,7 @@ def npz_has_labels(file: Path, split: str | None) -> bool:
         return any(set(pair) <= set(archive.files) for pair in _usual_keys(split))
 
 
-def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+def read_npz(path: AnyPath) -> dict[str, NDArray[Any]]:
     """Read all arrays of an ``.npz`` file."""
     with _open_npz(existing_path(path)) as archive:
         return dict(archive)

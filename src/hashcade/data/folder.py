@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from hashcade._extras import require_extra
 from hashcade._progress import progress_bar
 from hashcade._validate import checked_choice
-from hashcade.data.files import existing_path
+from hashcade.data.files import AnyPath, existing_path
 from hashcade.data.images import IMAGE_SUFFIXES, MAX_PIXELS, Size, checked_size, read_image
 from hashcade.data.items import Items, LabelledItems
 from hashcade.errors import DataError, add_hint
@@ -22,7 +21,7 @@ _SPLITS = {"train", "test", "val", "valid", "validation", "dev"}
 
 
 def load_image_folder(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     size: Size | None = None,
     on_error: str = "raise",
@@ -50,7 +49,7 @@ def load_image_folder(
     return LabelledItems(labels=numbers, class_names=tuple(class_names), **vars(images))
 
 
-def list_image_folder(path: str | os.PathLike[str]) -> tuple[list[Path], list[int], list[str]]:
+def list_image_folder(path: AnyPath) -> tuple[list[Path], list[int], list[str]]:
     """List the images of a folder with one sub-folder per class.
 
     The files, in the order of :func:`load_image_folder`, their class numbers, and the class names.

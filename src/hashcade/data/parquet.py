@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hashcade._extras import require_extra
-from hashcade.data.files import existing_path, one_line
+from hashcade.data.files import AnyPath, existing_path, one_line
 from hashcade.data.items import Items, LabelledItems, checked_items
 from hashcade.errors import DataError
 
@@ -20,7 +19,7 @@ _BATCH_ROWS = 65536
 
 
 def load_parquet(
-    path: str | os.PathLike[str], *, items: str = "embedding", labels: str = "label"
+    path: AnyPath, *, items: str = "embedding", labels: str = "label"
 ) -> LabelledItems:
     """Load embeddings and labels from the columns ``items`` and ``labels`` of a Parquet file.
 
