@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,17 +50,23 @@ def checked_codes(class_codes: object, shape: tuple[int, ...] | None = None) -> 
     return codes
 
 
+def checked_integers(name: str, value: object) -> NDArray[Any]:
+    """Return an array of integers of any shape."""
+    array = as_array(name, value)
+    if array.dtype.kind not in "iu" and array.size > 0:  # an empty list has no dtype of its own
+        raise ValueError(f"{name} has dtype {array.dtype}, must be integers")
+    return array
+
+
 def checked_groups(sibling_groups: object, n_classes: int) -> NDArray[np.int64]:
     """Return group numbers, one per class, as a C-contiguous int64 array, (n_classes,)."""
-    groups = as_array("sibling_groups", sibling_groups)
+    groups = checked_integers("sibling_groups", sibling_groups)
     if groups.ndim != 1:
         raise ValueError(f"sibling_groups has shape {groups.shape}, must be ({n_classes},)")
     if len(groups) != n_classes:
         raise ValueError(
             f"sibling_groups has {len(groups)} entries, class_scores has {n_classes} classes"
         )
-    if groups.dtype.kind not in "iu" and len(groups) > 0:  # an empty list has no dtype of its own
-        raise ValueError(f"sibling_groups has dtype {groups.dtype}, must be integers")
     # uint64 beyond int64 wraps around, one to one: which numbers are equal does not change.
     return np.ascontiguousarray(groups, dtype=np.int64)
 

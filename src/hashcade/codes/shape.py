@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hashcade._validate import as_array, checked_count, name_rows
-from hashcade.codes.checks import checked_codes, checked_sparsity
+from hashcade.codes.checks import checked_codes, checked_integers, checked_sparsity
 
 Ints = NDArray[np.int64]
 
@@ -63,7 +63,7 @@ class CodeShape:
 
     def bucket_ids(self, paths: ArrayLike) -> Ints:
         """Ids, int64[...], of the buckets at the ends of paths, int[..., depth] in 0..width-1."""
-        slots = _integers("paths", paths)
+        slots = checked_integers("paths", paths)
         if slots.ndim == 0 or slots.shape[-1] != self.depth:
             raise ValueError(f"paths has shape {slots.shape}, must be (..., depth={self.depth})")
         _refuse_outside("paths", slots, "width", self.width, row_axes=slots.ndim - 1)
@@ -71,7 +71,7 @@ class CodeShape:
 
     def paths(self, bucket_ids: ArrayLike) -> Ints:
         """Paths, int64[..., depth], to buckets, int[...]: the inverse of :meth:`bucket_ids`."""
-        ids = _integers("bucket_ids", bucket_ids)
+        ids = checked_integers("bucket_ids", bucket_ids)
         _refuse_outside("bucket_ids", ids, "n_buckets", self.n_buckets, row_axes=ids.ndim)
         rest = ids.astype(np.int64)  # a copy: divided down level by level
         paths = np.empty((*rest.shape, self.depth), dtype=np.int64)
@@ -137,13 +137,6 @@ class CodeShape:
     def _leaves(self, upper: Ints, last: Ints) -> Ints:
         """Ids from the shared path above (n, depth - 1) and the last slots (n, sparsity)."""
         return np.asarray(self._join(upper)[:, None] * self.width + last, dtype=np.int64)
-
-
-def _integers(name: str, value: object) -> NDArray[Any]:
-    array = as_array(name, value)
-    if array.dtype.kind not in "iu" and array.size > 0:  # an empty list has no dtype of its own
-        raise ValueError(f"{name} has dtype {array.dtype}, must be integers")
-    return array
 
 
 def _refuse_outside(

@@ -126,8 +126,7 @@ def scratch_for(
 def _kernels() -> tuple[Kernel, Kernel, Kernel]:
     """Load the compiled half of the solver: `import hashcade` must not pay for numba."""
     from hashcade.codes.flow import optimal_codes
-    from hashcade.codes.groups import arrange_groups
-    from hashcade.codes.prices import estimate_prices
+    from hashcade.codes.prices import arrange_groups, estimate_prices
 
     return arrange_groups, estimate_prices, optimal_codes
 
