@@ -9,8 +9,7 @@ from numba import njit
 from hashcade import code_energy, solve_level
 from hashcade.codes import prices, ranking
 from hashcade.codes.flow import optimal_codes
-from hashcade.codes.groups import arrange_groups
-from hashcade.codes.prices import estimate_prices
+from hashcade.codes.prices import arrange_groups, estimate_prices
 from hashcade.codes.solve import scratch_for
 
 

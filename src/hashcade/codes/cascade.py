@@ -1,50 +1,37 @@
-"""All levels of the code problem, one after another (the inner loop of algorithm 1)."""
+"""All levels of the code problem, one after another, and the labels that follow the codes."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 
 from hashcade._validate import as_array
+from hashcade.codes.checks import checked_codes
 from hashcade.codes.shape import CodeShape
 from hashcade.codes.solve import solve_level
 
 
 def solve_cascade(
-    class_scores: npt.ArrayLike,
-    shape: CodeShape,
-    *,
-    sibling_penalty: float,
-    collision_penalty: float,
-) -> npt.NDArray[np.bool_]:
-    """Codes of all levels: each level optimal, given the levels above it.
+    class_scores: ArrayLike, shape: CodeShape, *, sibling_penalty: float, collision_penalty: float
+) -> NDArray[np.bool_]:
+    """Codes of all levels, bool[depth, n_classes, width]: each level optimal, given those above.
 
-    On the first level no class has siblings. On each further one the siblings of a class are the
-    classes that have the same slots on all levels above; they should part now, and pay the
-    sibling penalty if they do not.
+    Siblings are the classes that have the same slots on all levels above; they should part now,
+    and pay the sibling penalty if they do not. On the first level no class has siblings. A greedy
+    order of exact steps, as in the paper: the levels together need not be optimal.
 
     Parameters
     ----------
     class_scores : float[depth, n_classes, width]
         Class means of the activations, level by level.
     shape : CodeShape
-        Width, depth and sparsity of the code. Levels above the last have one slot per class.
+        Levels above the last have one slot per class, the last ``shape.sparsity``.
     sibling_penalty, collision_penalty : float
         α and β, per ordered pair; on every level the same.
 
-    Returns
-    -------
-    bool[depth, n_classes, width]
-        The codes: one active slot per row, ``shape.sparsity`` on the last level.
-
-    Notes
-    -----
-    A greedy order of exact steps, as in the paper: the levels together need not be optimal.
-
     Examples
     --------
-    Four classes, two slots, two levels. Two classes share each slot of the first level, and part
-    on the second; so each has a bucket of its own.
+    Two classes share each slot of the first level, and part on the second:
 
     >>> from hashcade import CodeShape, solve_cascade
     >>> scores = [[[0.9, 0.1], [0.8, 0.3], [0.2, 0.7], [0.1, 0.6]],
@@ -75,6 +62,26 @@ def solve_cascade(
         except ValueError as error:
             raise ValueError(f"level {level + 1}: {error}") from None
         if not is_last:
-            # Bucket ids fit int64 (CodeShape sees to it), so these numbers do.
-            path = path * shape.width + codes[level].argmax(axis=1)
+            path = path * shape.width + codes[level].argmax(axis=1)  # < n_buckets, fits int64
     return codes
+
+
+def relabel_by_code(class_codes: ArrayLike) -> NDArray[np.int64]:
+    """Number the classes of one level so that equal codes have equal labels (the paper's remap).
+
+    Two classes with the same code should not be pushed apart at this level: the metric loss sees
+    them as one class. Only the level's own code counts, not the path above it. From codes,
+    bool[n_classes, width], to labels 0, 1, 2, ... in the order in which the codes first appear.
+
+    Examples
+    --------
+    >>> relabel_by_code([[0, 1, 0], [1, 0, 0], [0, 1, 0]]).tolist()
+    [0, 1, 0]
+    """
+    codes = checked_codes(class_codes)
+    if codes.ndim != 2:
+        raise ValueError(f"class_codes has shape {codes.shape}, must be (n_classes, width)")
+    # For a few hundred classes hashing bytes is quicker than sorting rows.
+    label_of: dict[bytes, int] = {}
+    rows = (row.tobytes() for row in np.packbits(codes, axis=1))
+    return np.array([label_of.setdefault(code, len(label_of)) for code in rows], np.int64)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from hashcade._validate import as_array, checked_count, name_rows
 
@@ -13,7 +14,7 @@ _FLOAT64 = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
 
 
-def checked_scores(class_scores: object) -> npt.NDArray[np.float64]:
+def checked_scores(class_scores: object) -> NDArray[np.float64]:
     """Return finite scores as a C-contiguous float64 array, (n_classes, width)."""
     scores = as_array("class_scores", class_scores)
     if scores.dtype != _FLOAT64 or not scores.flags.c_contiguous or not scores.dtype.isnative:
@@ -25,9 +26,8 @@ def checked_scores(class_scores: object) -> npt.NDArray[np.float64]:
         raise ValueError(
             f"class_scores has shape {scores.shape}, must be (n_classes, width) with width >= 1"
         )
-    # One number tells that all is well: NaN and infinity survive into a sum of squares. Finite
-    # scores may overflow there, so a bad sum is only a reason to look closely. (vdot, because
-    # unlike dot and sum it does not warn about the overflow.)
+    # NaN and infinity survive into a sum of squares. Finite scores may overflow there, so a bad sum
+    # is only a reason to look closely. (vdot does not warn about the overflow.)
     if not math.isfinite(np.vdot(scores, scores)):
         bad = ~np.isfinite(scores).all(axis=1)
         if bad.any():
@@ -35,13 +35,8 @@ def checked_scores(class_scores: object) -> npt.NDArray[np.float64]:
     return scores
 
 
-def checked_codes(
-    class_codes: object, shape: tuple[int, ...] | None = None
-) -> npt.NDArray[np.bool_]:
-    """Return codes as a bool array; numbers are accepted if they are all 0 or 1.
-
-    With ``shape``, which is the shape of the class scores, the codes must have it too.
-    """
+def checked_codes(class_codes: object, shape: tuple[int, ...] | None = None) -> NDArray[np.bool_]:
+    """Return codes as a bool array, of the shape of the scores; numbers must be 0 or 1."""
     codes = as_array("class_codes", class_codes)
     if codes.dtype != _BOOL:
         if codes.dtype.kind not in "fiu":
@@ -55,17 +50,23 @@ def checked_codes(
     return codes
 
 
-def checked_groups(sibling_groups: object, n_classes: int) -> npt.NDArray[np.int64]:
+def checked_integers(name: str, value: object) -> NDArray[Any]:
+    """Return an array of integers of any shape."""
+    array = as_array(name, value)
+    if array.dtype.kind not in "iu" and array.size > 0:  # an empty list has no dtype of its own
+        raise ValueError(f"{name} has dtype {array.dtype}, must be integers")
+    return array
+
+
+def checked_groups(sibling_groups: object, n_classes: int) -> NDArray[np.int64]:
     """Return group numbers, one per class, as a C-contiguous int64 array, (n_classes,)."""
-    groups = as_array("sibling_groups", sibling_groups)
+    groups = checked_integers("sibling_groups", sibling_groups)
     if groups.ndim != 1:
         raise ValueError(f"sibling_groups has shape {groups.shape}, must be ({n_classes},)")
     if len(groups) != n_classes:
         raise ValueError(
             f"sibling_groups has {len(groups)} entries, class_scores has {n_classes} classes"
         )
-    if groups.dtype.kind not in "iu" and len(groups) > 0:  # an empty list has no dtype of its own
-        raise ValueError(f"sibling_groups has dtype {groups.dtype}, must be integers")
     # uint64 beyond int64 wraps around, one to one: which numbers are equal does not change.
     return np.ascontiguousarray(groups, dtype=np.int64)
 

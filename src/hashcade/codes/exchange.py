@@ -7,30 +7,30 @@ over the link into its pair; a unit of a dense group starts from its pair.
 
 Invariant: between two searches every entry is the minimum over the units of its row. A move
 changes few of them, and only those are computed again.
+
+``tables`` are exchange, mover, first_in_row, next_in_row, scores, open_score, class_of, gate,
+refund and closed, as `flow.py` has them.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from hashcade._kernels import helper
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 DENSE = 2  # a group with so many units per slot has rows of its own
 _FEW = 4  # units in a row, up to which filling it anew beats updating it
-_INF = np.inf
 
 
 @helper()
-def offer(
-    u: int, row: int, q: int,
-    exchange: Floats, mover: Ints, first_in_row: Ints, next_in_row: Ints, scores: Floats,
-    open_score: Floats, class_of: Ints, gate: Ints, refund: Floats, closed: Floats,
-) -> None:  # fmt: skip
+def offer(u: int, row: int, q: int, tables: tuple[Any, ...]) -> None:
     """Enter the moves of unit u, which is in slot q, where they are the cheapest of the row."""
+    exchange, mover, _, _, scores, open_score, class_of, gate, refund, closed = tables
     p = class_of[u]
     g = gate[p]
     cost = scores[p, q] - refund[g, q]
@@ -42,12 +42,9 @@ def offer(
 
 
 @helper()
-def offer_slot(
-    u: int, row: int, q: int, k: int,
-    exchange: Floats, mover: Ints, first_in_row: Ints, next_in_row: Ints, scores: Floats,
-    open_score: Floats, class_of: Ints, gate: Ints, refund: Floats, closed: Floats,
-) -> None:  # fmt: skip
+def offer_slot(u: int, row: int, q: int, k: int, tables: tuple[Any, ...]) -> None:
     """Enter the move of unit u from slot q to slot k if it is the cheapest of the row."""
+    exchange, mover, _, _, scores, open_score, class_of, gate, refund, closed = tables
     p = class_of[u]
     g = gate[p]
     offered = scores[p, q] - refund[g, q] - open_score[p, k] + closed[g, k]
@@ -57,70 +54,45 @@ def offer_slot(
 
 
 @helper()
-def rebuild_row(
-    row: int, q: int,
-    exchange: Floats, mover: Ints, first_in_row: Ints, next_in_row: Ints, scores: Floats,
-    open_score: Floats, class_of: Ints, gate: Ints, refund: Floats, closed: Floats,
-) -> None:  # fmt: skip
+def rebuild_row(row: int, q: int, tables: tuple[Any, ...]) -> None:
     """Compute a row (slot q, or a pair with it) anew."""
+    exchange, mover, first_in_row, next_in_row = tables[:4]
     for k in range(exchange.shape[1]):
-        exchange[row, k] = _INF
+        exchange[row, k] = np.inf
         mover[row, k] = -1
     u = first_in_row[row]
     while u >= 0:
-        offer(
-            u, row, q, exchange, mover, first_in_row, next_in_row,
-            scores, open_score, class_of, gate, refund, closed,
-        )  # fmt: skip
+        offer(u, row, q, tables)
         u = next_in_row[u]
 
 
 @helper()
-def refresh(
-    row: int, q: int, k: int,
-    exchange: Floats, mover: Ints, first_in_row: Ints, next_in_row: Ints, scores: Floats,
-    open_score: Floats, class_of: Ints, gate: Ints, refund: Floats, closed: Floats,
-) -> None:  # fmt: skip
-    """Compute the entry of a row for slot k anew."""
-    best = _INF
-    best_unit = -1
+def refresh(row: int, q: int, k: int, tables: tuple[Any, ...]) -> None:
+    """Compute one entry anew."""
+    exchange, mover, first_in_row, next_in_row = tables[:4]
+    exchange[row, k] = np.inf
+    mover[row, k] = -1
     u = first_in_row[row]
     while u >= 0:
-        p = class_of[u]
-        g = gate[p]
-        offered = scores[p, q] - refund[g, q] - open_score[p, k] + closed[g, k]
-        if offered < best:
-            best = offered
-            best_unit = u
+        offer_slot(u, row, q, k, tables)
         u = next_in_row[u]
-    exchange[row, k] = best
-    mover[row, k] = best_unit
 
 
 @helper()
-def withdraw(
-    u: int, row: int, q: int,
-    exchange: Floats, mover: Ints, first_in_row: Ints, next_in_row: Ints, scores: Floats,
-    open_score: Floats, class_of: Ints, gate: Ints, refund: Floats, closed: Floats,
-) -> None:  # fmt: skip
+def withdraw(u: int, row: int, q: int, tables: tuple[Any, ...]) -> None:
     """Remove the moves of unit u, which has left the row."""
+    exchange, mover, first_in_row, next_in_row = tables[:4]
     n_left = 0
     other = first_in_row[row]
     while other >= 0 and n_left <= _FEW:
         n_left += 1
         other = next_in_row[other]
     if n_left <= _FEW:
-        rebuild_row(
-            row, q, exchange, mover, first_in_row, next_in_row,
-            scores, open_score, class_of, gate, refund, closed,
-        )  # fmt: skip
+        rebuild_row(row, q, tables)
         return
     for k in range(exchange.shape[1]):
         if mover[row, k] == u:
-            refresh(
-                row, q, k, exchange, mover, first_in_row, next_in_row,
-                scores, open_score, class_of, gate, refund, closed,
-            )  # fmt: skip
+            refresh(row, q, k, tables)
 
 
 # -- lists -----------------------------------------------------------------------------------------

@@ -3,8 +3,6 @@
 `solve.py` says what is solved and why it is a flow; `prices.py` estimates the prices that this
 half starts from; `exchange.py` keeps the tables that make a step of a search cheap.
 
-The network, without its parallel arcs
---------------------------------------
 Nodes are the slots, the *pairs* (group, slot) that are in use, and the sink, into which every slot
 pays. A unit is one of the ``sparsity`` places of a class. Arcs, and the cost of one more unit:
 
@@ -12,76 +10,42 @@ pays. A unit is one of the ``sparsity`` places of a class. Arcs, and the cost of
     pair  -> slot       sibling_step * link      (link: units that already take this arc)
     slot  -> sink       collision_step * paid    (paid: likewise)
 
-The paper draws the second and third kind as bundles of parallel arcs with rising costs. The next
-arc of a bundle that is cheapest to fill, or to empty, follows from the count, so the bundles need
-not exist. Classes need no nodes either: all their units are always placed, and a class only ever
-appears as the one that moves from one slot to another. Pairs not in use are not nodes: the first
-unit in a pair costs nothing extra, so arriving there is arriving at the slot.
+Classes are not nodes: their units are always placed, and only move from slot to slot. Nor are pairs
+not in use: their first unit costs nothing extra, so arriving there is arriving at the slot.
 
-Invariants
-----------
 I1  Every class holds ``sparsity`` different slots.
 I2  Reduced costs are never negative, where a node's price is what absorbing a unit there costs:
     a unit moving in the pair (or slot) a to b: (score_a - price_a) - (score_b - price_b) >= 0;
     one more (less) unit on a link: sibling_step * link - (price_pair - price_slot) >= 0 (and
     price_pair - price_slot - sibling_step * (link - 1) >= 0); on a payment likewise.
-I3  Flow conservation alone is violated: a node may receive more than it passes on (*excess*) or
-    less (*deficit*). Excess and deficit add up to zero.
+I3  Flow conservation alone is violated: nodes have *excess* or *deficit*, which add up to zero.
 
-The start gives I1 and I2 by construction: classes take their best slots at the given prices, and
-counts on links and payments are set to what the prices justify. Then, as in the successive
-shortest path method, a unit of excess is sent along a shortest path, by reduced cost, to a node
-with a deficit. Raising the price of every settled node by (final distance - its distance) keeps
-I2, and the path's arcs become tight, so that using them keeps it too. Without excess the flow is
-feasible, and with I2 it is optimal: a cheaper one would need a negative cycle.
-
-Complexity: a search settles each slot and each pair in use at most once, and the exchange tables
-make a step from a slot to all others O(width): O(width² + units · width) at worst. There are as
-many searches as units of excess at the start: a few per cent of all units at good prices, and
-n_classes · width at most at any prices.
-
-Rounding: reduced costs are clamped at zero, so that a search cannot run backwards on the last bit.
+Classes start in their best slots (I1), and counts on links and payments are what the prices justify
+(I2). Then, as in the successive shortest path method, a unit of excess is sent along a shortest
+path, by reduced cost, to a node with a deficit. Raising the price of every settled node by (final
+distance - its distance) keeps I2, and makes the path's arcs tight, so that using them keeps it too.
+Without excess the flow is feasible, and with I2 optimal: a cheaper one would need a negative cycle.
+Reduced costs are clamped at zero against rounding. A search takes O(width² + units · width) at
+worst, and there are as many as units of excess at the start: a few per cent at good prices.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from hashcade._kernels import kernel
-from hashcade.codes.exchange import (
-    DENSE,
-    append,
-    link_unit,
-    offer,
-    offer_slot,
-    rebuild_row,
-    refresh,
-    remove,
-    unlink_unit,
-    withdraw,
-)
-from hashcade.codes.search import (
-    UNSEEN,
-    copy,
-    count_closer,
-    justified,
-    lower_label,
-    lowest,
-    pop_nearest,
-    relax_class,
-    relax_from_pair,
-    relax_from_slot,
-)
+from hashcade.codes import exchange as moves
+from hashcade.codes import search
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 _INF = np.inf
 _ZERO = np.int64(0)  # not a literal: helpers that take it are compiled for one type
 
 
-@kernel(error_model="numpy")
+@kernel()
 def optimal_codes(
     scores: Floats,  # (n_classes, width)
     sparsity: int,  # < width
@@ -94,8 +58,8 @@ def optimal_codes(
     choice: Ints,  # (n_classes, >= sparsity): the best slots of each class at these prices
     scratch: Floats,  # (>= n_classes * width + table_size,): room for the large arrays ...
     int_scratch: Ints,  # (>= table_size,), with table_size = width * (width + n_units / DENSE)
-) -> tuple[npt.NDArray[np.bool_], int]:
-    """Return the optimal codes, bool (n_classes, width), and the number of searches it took."""
+) -> tuple[NDArray[np.bool_], int]:
+    """Return the optimal codes, bool (n_classes, width), and the number of searches."""
     n_classes, width = scores.shape
     n_groups = group_start.size - 1
     n_units = n_classes * sparsity
@@ -108,7 +72,7 @@ def optimal_codes(
     n_rows = width
     for h in range(n_groups):
         size = group_start[h + 1] - group_start[h]
-        dense = h > 0 and size * sparsity >= DENSE * width
+        dense = h > 0 and size * sparsity >= moves.DENSE * width
         if dense:
             first_row[h] = n_rows
             n_rows += width
@@ -116,10 +80,9 @@ def optimal_codes(
             group[order[i]] = h
             gate[order[i]] = 0 if dense else h
 
-    # ---- Every class in its slots (I1)
-    # -inf where the class holds the slot
+    # ---- Every class in its slots (I1); its score there becomes -inf
     open_score = scratch[: n_classes * width].reshape(n_classes, width)
-    largest = max(copy(scores, open_score), sibling_step)
+    largest = max(search.copy(scores, open_score), sibling_step)
     class_of = np.empty(n_units, np.int64)
     slot_of = np.empty(n_units, np.int64)
     count = np.zeros((n_groups, width), np.int64)  # units per pair; group 0: per slot
@@ -133,12 +96,11 @@ def optimal_codes(
         for i in range(sparsity):
             u = p * sparsity + i
             q = choice[p, i]
-            class_of[u] = p
-            slot_of[u] = q
+            class_of[u], slot_of[u] = p, q
             count[group[p], q] += 1
             open_score[p, q] = -_INF
-            link_unit(u, first_row[group[p]] + q, first_in_row, next_in_row)
-            link_unit(u, group[p] * width + q, first_in_pair, next_in_pair)
+            moves.link_unit(u, first_row[group[p]] + q, first_in_row, next_in_row)
+            moves.link_unit(u, group[p] * width + q, first_in_pair, next_in_pair)
 
     # ---- Links and payments as the prices justify them (I2); excess and deficit follow (I3)
     link = np.zeros((n_groups, width), np.int64)
@@ -162,17 +124,17 @@ def optimal_codes(
                 continue
             pair_price[h, q] = slot_price[q] + gap
             # The first unit costs nothing more: it is justified at any price.
-            link[h, q] = max(justified(count[h, q], size, sibling_step, gap), 1)
+            link[h, q] = max(search.justified(count[h, q], size, sibling_step, gap), 1)
             refund[h, q] = sibling_step * (link[h, q] - 1)
             received[q] += link[h, q]
             closed[h, q] = _INF
-            append(h, pairs_on, n_pairs_on, q)
-            append(q, slots_of, n_slots_of, h)
+            moves.append(h, pairs_on, n_pairs_on, q)
+            moves.append(q, slots_of, n_slots_of, h)
     sink_price = 0.0
     sink_excess = -n_units
     paid = np.empty(width, np.int64)
     for q in range(width):
-        paid[q] = justified(received[q], n_classes, collision_step, slot_price[q])
+        paid[q] = search.justified(received[q], n_classes, collision_step, slot_price[q])
         sink_excess += paid[q]
 
     # ---- Exchange tables
@@ -186,15 +148,10 @@ def optimal_codes(
     exchange[:] = _INF
     mover[:] = -1
     for u in range(n_units):
-        offer(  # without the tuple, which costs more than a short row
-            u, first_row[group[class_of[u]]] + slot_of[u], slot_of[u],
-            exchange, mover, first_in_row, next_in_row,
-            scores, open_score, class_of, gate, refund, closed,
-        )  # fmt: skip
+        moves.offer(u, first_row[group[class_of[u]]] + slot_of[u], slot_of[u], tables)
 
-    # Nearer by less than rounding is not nearer. It matters in one place: a slot's row leads
-    # through pairs that are settled later, if at all; were such a pair then reached from beyond,
-    # by the last bit, the path would run through it twice.
+    # Nearer by less than rounding is not nearer: a slot's row leads through pairs that are settled
+    # later, if at all; reached from beyond, by the last bit, the path would run through one twice.
     noise = 1e-13 * largest
 
     # ---- Room for one search
@@ -206,14 +163,13 @@ def optimal_codes(
     pair_label[:] = _INF
     pair_unit = np.empty(sink, np.int64)  # the unit that moves there, or -1: from its slot
     position = np.empty(sink, np.int64)  # in the heap
-    position[:] = UNSEEN
+    position[:] = search.UNSEEN
     heap = np.empty(sink, np.int64)
     settled = np.empty(2 * sink + 1, np.int64)  # later: the pairs on the path
     settled_label = np.empty(sink + 1)
     deficits = np.empty(width, np.int64)  # slots with a deficit
 
-    n_searches = 0
-    cursor = 0
+    n_searches = cursor = 0
     while True:
         # ---- A node with excess
         source = sink
@@ -221,9 +177,7 @@ def optimal_codes(
             while cursor < sink:
                 h = cursor // width
                 q = cursor - h * width
-                if h == 0 and received[q] > paid[q]:
-                    break
-                if h > 0 and count[h, q] > link[h, q]:
+                if (h == 0 and received[q] > paid[q]) or (h > 0 and count[h, q] > link[h, q]):
                     break
                 cursor += 1
             if cursor == sink:
@@ -239,21 +193,18 @@ def optimal_codes(
             if received[q] < paid[q]:
                 deficits[n_deficits] = q
                 n_deficits += 1
-        sink_label = _INF
-        sink_parent = -1
-        sink_settled = False
-        n_heap = _ZERO
-        n_settled = 0
+        sink_label, sink_parent, sink_settled = _INF, -1, False
+        n_heap, n_settled = _ZERO, 0
         bound = _INF  # the nearest deficit seen so far: labels beyond it lead nowhere
         if source == sink:
             sink_label = 0.0
         elif source < width:
             slot_label[source] = 0.0
         else:
-            n_heap = lower_label(source, 0.0, pair_label, position, heap, n_heap)
+            n_heap = search.lower_label(source, 0.0, pair_label, position, heap, n_heap)
         while True:
             node = -1
-            distance = lowest(slot_label)
+            distance = search.lowest(slot_label)
             if n_heap > 0 and pair_label[heap[0]] < distance:
                 node = heap[0]
                 distance = pair_label[node]
@@ -301,16 +252,18 @@ def optimal_codes(
                         cost = pair_price[g, q] - slot_price[q] - refund[g, q]
                         label = distance + max(cost, 0.0)
                         if label < pair_label[pair] and label <= bound + noise:
-                            n_heap = lower_label(pair, label, pair_label, position, heap, n_heap)
+                            n_heap = search.lower_label(
+                                pair, label, pair_label, position, heap, n_heap
+                            )
                             pair_unit[pair] = -1
                             if count[g, q] < link[g, q]:
                                 bound = min(bound, label)
-                relax_from_slot(
+                search.relax_from_slot(
                     node, distance - slot_price[q], distance, exchange[q], mover[q],
                     open_price, slot_label, slot_parent, slot_unit,
                 )  # fmt: skip
             else:
-                n_heap = pop_nearest(pair_label, position, heap, n_heap)
+                n_heap = search.pop_nearest(pair_label, position, heap, n_heap)
                 h = node // width
                 q = node - h * width
                 if count[h, q] < link[h, q]:
@@ -326,7 +279,7 @@ def optimal_codes(
                 if first_row[h] > 0:
                     row = first_row[h] + q
                     if n_slots_of[h] < width:
-                        relax_from_pair(
+                        search.relax_from_pair(
                             node, before, distance, exchange[row], mover[row], closed[h],
                             open_price, slot_label, slot_parent, slot_unit,
                         )  # fmt: skip
@@ -335,7 +288,9 @@ def optimal_codes(
                         pair = h * width + k
                         label = max(before + exchange[row, k] + pair_price[h, k], distance)
                         if label < pair_label[pair] and label <= bound:
-                            n_heap = lower_label(pair, label, pair_label, position, heap, n_heap)
+                            n_heap = search.lower_label(
+                                pair, label, pair_label, position, heap, n_heap
+                            )
                             pair_unit[pair] = mover[row, k]
                             if count[h, k] < link[h, k]:
                                 bound = label
@@ -347,11 +302,11 @@ def optimal_codes(
                         p = class_of[u]
                         start = before + scores[p, q]
                         if not from_slot:
-                            relax_class(
+                            search.relax_class(
                                 node, start, distance, open_score[p], u, closed[h],
                                 open_price, slot_label, slot_parent, slot_unit,
                             )  # fmt: skip
-                        n_closer = count_closer(
+                        n_closer = search.count_closer(
                             start, distance, open_score[p], pair_price[h],
                             pair_label[h * width : (h + 1) * width], noise, bound,
                         )  # fmt: skip
@@ -360,7 +315,7 @@ def optimal_codes(
                             pair = h * width + k
                             label = max(start - open_score[p, k] + pair_price[h, k], distance)
                             if label < pair_label[pair] - noise and label <= bound:
-                                n_heap = lower_label(
+                                n_heap = search.lower_label(
                                     pair, label, pair_label, position, heap, n_heap
                                 )
                                 pair_unit[pair] = u
@@ -382,16 +337,13 @@ def optimal_codes(
             else:
                 pair_price[node // width, node % width] += rise
                 pair_label[node] = _INF
-                position[node] = UNSEEN
+                position[node] = search.UNSEEN
         for i in range(n_heap):
             pair_label[heap[i]] = _INF
-            position[heap[i]] = UNSEEN
+            position[heap[i]] = search.UNSEEN
 
         # ---- The unit of excess travels; the path is followed back from the target
-        if target == sink:
-            sink_excess += 1
-        if source == sink:
-            sink_excess -= 1
+        sink_excess += int(target == sink) - int(source == sink)
         n_path = 0
         node = target
         while True:
@@ -417,7 +369,7 @@ def optimal_codes(
                     link[h, k] += more
                     refund[h, k] = sibling_step * (link[h, k] - 1) if link[h, k] > 0 else -_INF
                     if first_row[h] == 0 and count[h, k] > 0:  # all moves from there change
-                        rebuild_row(k, k, *tables)
+                        moves.rebuild_row(k, k, tables)
                 node = parent
                 continue
 
@@ -432,10 +384,10 @@ def optimal_codes(
             count[h, k] += 1
             open_score[p, q] = scores[p, q]
             open_score[p, k] = -_INF
-            unlink_unit(u, h * width + q, first_in_pair, next_in_pair)
-            link_unit(u, h * width + k, first_in_pair, next_in_pair)
-            unlink_unit(u, first_row[h] + q, first_in_row, next_in_row)
-            link_unit(u, first_row[h] + k, first_in_row, next_in_row)
+            moves.unlink_unit(u, h * width + q, first_in_pair, next_in_pair)
+            moves.link_unit(u, h * width + k, first_in_pair, next_in_pair)
+            moves.unlink_unit(u, first_row[h] + q, first_in_row, next_in_row)
+            moves.link_unit(u, first_row[h] + k, first_in_row, next_in_row)
             into_use = h > 0 and node < width
             if over_link:
                 settled[n_path] = h * width + q
@@ -452,26 +404,26 @@ def optimal_codes(
                 refund[h, k] = 0.0
                 pair_price[h, k] = slot_price[k]
                 closed[h, k] = _INF
-                append(h, pairs_on, n_pairs_on, k)
-                append(k, slots_of, n_slots_of, h)
+                moves.append(h, pairs_on, n_pairs_on, k)
+                moves.append(k, slots_of, n_slots_of, h)
 
             # ... and the tables follow: u is not at q, is at k; the class may go to q, not to k
             if over_link and count[h, q] > 0:
-                rebuild_row(q, q, *tables)
+                moves.rebuild_row(q, q, tables)
             else:
-                withdraw(u, first_row[h] + q, q, *tables)
-            offer(u, first_row[h] + k, k, *tables)
+                moves.withdraw(u, first_row[h] + q, q, tables)
+            moves.offer(u, first_row[h] + k, k, tables)
             for other in range(p * sparsity, (p + 1) * sparsity):
                 r = slot_of[other]
                 row = first_row[h] + r
                 if mover[row, k] == other:
-                    refresh(row, r, k, *tables)
-                offer_slot(other, row, r, q, *tables)
+                    moves.refresh(row, r, k, tables)
+                moves.offer_slot(other, row, r, q, tables)
             if into_use and first_row[h] == 0:  # slot k has closed to the siblings, too
                 for i in range(n_slots_of[h]):
                     r = slots_of[h, i]
                     if mover[r, k] >= 0 and group[class_of[mover[r, k]]] == h:
-                        refresh(r, r, k, *tables)
+                        moves.refresh(r, r, k, tables)
             node = parent
 
         # ---- Pairs on the path that have fallen out of use: their slots open to the siblings
@@ -482,14 +434,14 @@ def optimal_codes(
                 pair_price[h, q] = _INF
                 closed[h, q] = 0.0
                 refund[h, q] = 0.0
-                remove(h, pairs_on, n_pairs_on, q)
-                remove(q, slots_of, n_slots_of, h)
+                moves.remove(h, pairs_on, n_pairs_on, q)
+                moves.remove(q, slots_of, n_slots_of, h)
                 if first_row[h] == 0:
                     for j in range(n_slots_of[h]):
                         r = slots_of[h, j]
                         u = first_in_pair[h * width + r]
                         while u >= 0:
-                            offer_slot(u, r, r, q, *tables)
+                            moves.offer_slot(u, r, r, q, tables)
                             u = next_in_pair[u]
 
     codes = np.zeros((n_classes, width), np.bool_)

@@ -1,11 +1,8 @@
 """First half of the solver: an estimate of the slot prices that clear the market.
 
-`solve.py` says what is solved, `flow.py` makes it exact. Nothing here decides correctness:
-whatever prices come out, the second half ends at an optimum. Good prices only leave it little to
-do (a few per cent of the units, typically).
+`solve.py` says what is solved, `flow.py` makes it exact, whatever prices come out of here: good
+ones only leave it little to do (a few per cent of the units, typically).
 
-The market
-----------
 Classes buy, slots sell. A class of group h pays for slot q
 
     price(h, q) = max(slot_price[q], pair_price[h, q])
@@ -15,26 +12,24 @@ unit for no less than ``collision_step * Y`` (the cost of one more collision, 2�
 (y+1)-th unit within one group for ``sibling_step * y`` (2·alpha·y) on top. At an optimum of
 equation 5 there are prices that clear the market: the solution of the dual problem.
 
-Prices are improved in two ways. A *correction* counts the buyers everywhere and moves all prices at
-once, by the slope at which buyers are expected to leave: crude, and vectorised throughout. A
-*sweep* visits one slot after the other, and a visit is an exact line search in all prices of that
-slot, everything else kept. A class comes at any price below its *bid*: its score less the net
-value it would have to give up elsewhere. The bids, sold highest first, meet the rising cost at
-some number of units; every price between the last bid that was served and the first that was not
-fits, and the middle is taken, because a neighbouring slot's price will move next. Each of the two
-costs O(n_classes · width · sparsity) and needs no more memory than the scores.
+A *correction* counts the buyers everywhere and moves all prices at once, by the slope at which
+buyers are expected to leave. A *sweep* visits one slot after the other, and a visit is an exact
+line search in all prices of that slot. A class comes at any price below its *bid*: its score less
+the net value it would have to give up elsewhere. The bids, sold highest first, meet the rising cost
+at some number of units; every price between the last bid that was served and the first that was not
+fits, and the middle is taken. Each of the two costs O(n_classes · width · sparsity).
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from hashcade._kernels import helper, kernel
 from hashcade.codes.ranking import move_in_list, rank_slot, rank_slot_roughly, unpack
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 _INF = np.inf
 _ZERO = np.int64(0)  # not a literal: helpers that take it are compiled for one type
@@ -45,7 +40,46 @@ _PADDING = 8
 _CALM = 0.4  # all prices move at once, and what one gains another loses: by less each time
 
 
-@kernel(error_model="numpy")
+def arrange_groups(groups: Ints) -> tuple[Ints, Ints]:
+    """Return an order of the classes, and where in it each group starts.
+
+    Group 0 are the classes without siblings, the paper's A_0; the others follow by their numbers,
+    each with at least two classes. ``order[start[h]:start[h + 1]]`` is group h.
+    """
+    by_group = groups.argsort(kind="stable")  # stable: equal input, equal output
+    order = np.empty(len(groups), np.int64)
+    start = np.empty(len(groups) + 2, np.int64)
+    n_groups = _arrange(groups, by_group, order, start)
+    return order, start[: n_groups + 1]
+
+
+@kernel()
+def _arrange(groups: Ints, by_group: Ints, order: Ints, start: Ints) -> int:
+    """Fill ``order`` and ``start``; return the number of groups."""
+    n_classes = groups.size
+    n_alone = 0
+    n_groups = 1
+    for alone in (True, False):  # those without siblings first
+        at = n_alone
+        for i in range(n_classes):
+            group = groups[by_group[i]]
+            first = i == 0 or groups[by_group[i - 1]] != group
+            last = i == n_classes - 1 or groups[by_group[i + 1]] != group
+            if (first and last) != alone:
+                continue
+            if alone:
+                n_alone += 1
+            elif first:
+                start[n_groups] = at
+                n_groups += 1
+            order[at] = by_group[i]
+            at += 1
+    start[0] = 0
+    start[n_groups] = n_classes
+    return n_groups
+
+
+@kernel()
 def estimate_prices(
     scores: Floats,  # (n_classes, width)
     sparsity: int,  # < width
@@ -65,9 +99,8 @@ def estimate_prices(
     """
     n_classes, width = scores.shape
     n_groups = group_start.size - 1
-    # In here class p is the p-th in order, so that a group is a range.
-    # A slot's scores side by side: what a visit reads. Padded, because rows that are a power of
-    # two apart compete for the same lines of the cache.
+    # In here class p is the p-th in order, so that a group is a range. A slot's scores are side by
+    # side, padded, because rows a power of two apart compete for the same lines of the cache.
     stride = n_classes + _PADDING
     columns = scratch[: width * stride].reshape(width, stride)
     for p in range(n_classes):
@@ -134,10 +167,13 @@ def estimate_prices(
             column = columns[q]
             old_price = slot_price[q]
 
-            # ---- Bids: margin is how much dearer the slot may get before the class leaves it,
-            # or, negative, how much cheaper it must get before the class comes
+            # ---- Bids: margin is how much dearer the slot may get before the class leaves it for
+            # its next best slot, or, negative, how much cheaper it must get to push out the last
+            # slot bought
             _net_values(q, columns, slot_price, pair_price, raised, n_raised, group_start, net)
-            _margins(net, last_bought, next_best, margin)
+            for p in range(n_classes):
+                bought = net[p] >= last_bought[p]
+                margin[p] = net[p] - (next_best[p] if bought else last_bought[p])
 
             this_reach = reach
             for widening in range(_MAX_WIDENINGS + 1):
@@ -236,14 +272,14 @@ def estimate_prices(
             _net_values(q, columns, slot_price, pair_price, raised, n_raised, group_start, new_net)
 
             # ---- Tell the classes that have, or now want, this slot on their list
-            _touched(net, new_net, next_best, margin)
+            for p in range(n_classes):
+                margin[p] = max(net[p], new_net[p]) - next_best[p]
             for p in range(n_classes):
                 if margin[p] >= 0.0 and net[p] != new_net[p]:
-                    class_scores = scores[order[p]]
-                    surcharged = pair_price[group[p]]
                     move_in_list(
-                        p, q, new_net[p], value, choice, class_scores, slot_price, surcharged
-                    )
+                        p, q, new_net[p], value, choice,
+                        scores[order[p]], slot_price, pair_price[group[p]],
+                    )  # fmt: skip
 
     best_slots = np.empty((n_classes, n_ranked), np.int64)
     for p in range(n_classes):
@@ -278,22 +314,15 @@ def _net_values(
 
 @helper()
 def _correct(
-    choice: Ints,
-    sparsity: int,
-    group: Ints,
-    group_start: Ints,
-    sibling_step: float,
-    collision_step: float,
-    step: float,  # mean net value between the last slot bought and the next best, or less
-    slot_price: Floats,
-    pair_price: Floats,
-    raised: Ints,
+    choice: Ints, sparsity: int, group: Ints, group_start: Ints, sibling_step: float,
+    collision_step: float, step: float, slot_price: Floats, pair_price: Floats, raised: Ints,
     n_raised: Ints,
-) -> None:
+) -> None:  # fmt: skip
     """Move all prices at once towards where supply meets demand.
 
-    If a price rises by x, about the share x / (sparsity * step) of the units there leaves, and
-    x / unit_step more are on sale: by these slopes an excess of buyers is turned into a price. A
+    With ``step`` the mean net value between the last slot bought and the next best, or less: if a
+    price rises by x, about the share x / (sparsity * step) of the units there leaves, and
+    x / unit_step more are on sale; by these slopes an excess of buyers is turned into a price. A
     pair whose group is too small to fill all slots sells what its price above the slot's
     justifies, one unit at least. What pairs sell is their demand at the slot.
     """
@@ -354,21 +383,6 @@ def _mean_gap(last_bought: Floats, next_best: Floats) -> float:
     return gap / last_bought.size
 
 
-@helper()
-def _margins(net: Floats, last_bought: Floats, next_best: Floats, out: Floats) -> None:
-    # Bought (net value at least that of the last bought slot): the alternative is the next best
-    # slot. Not bought: it would have to push out the last bought one.
-    for p in range(net.size):
-        alternative = next_best[p] if net[p] >= last_bought[p] else last_bought[p]
-        out[p] = net[p] - alternative
-
-
-@helper()
-def _touched(net: Floats, new_net: Floats, next_best: Floats, out: Floats) -> None:
-    for p in range(net.size):
-        out[p] = max(net[p], new_net[p]) - next_best[p]
-
-
 @helper(forceinline=True)
 def _insert_bid(bid: Floats, first: int, n: int, b: float) -> None:
     i = first + n
@@ -383,9 +397,8 @@ def _sell(key: Floats, n_keys: int, step: float) -> tuple[int, float, float]:
     """Sell as many units as there are keys above the cost of the last one.
 
     Return their number, the lowest key that was served (inf if none) and the highest that was
-    not (-inf if none). Few keys are sorted; many are bisected, because counting is what
-    processors are best at: where keys lie closer together than the last step, that may stop a
-    unit early or late.
+    not (-inf if none). Few keys are sorted; many are bisected, which is faster, and may stop a
+    unit early or late where keys lie close together.
     """
     if n_keys <= _FEW:
         for i in range(1, n_keys):
@@ -393,16 +406,16 @@ def _sell(key: Floats, n_keys: int, step: float) -> tuple[int, float, float]:
         n_sold = 0
         while n_sold < n_keys and key[n_sold] > step * n_sold:
             n_sold += 1
-        return (
-            n_sold,
-            key[n_sold - 1] if n_sold > 0 else _INF,
-            key[n_sold] if n_sold < n_keys else -_INF,
-        )
+        lowest_sold = key[n_sold - 1] if n_sold > 0 else _INF
+        return n_sold, lowest_sold, key[n_sold] if n_sold < n_keys else -_INF
     low = 0.0
     high = step * n_keys
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
-        if step * _count_above(key, n_keys, middle) > middle:
+        n_above = 0
+        for i in range(n_keys):
+            n_above += key[i] > middle
+        if step * n_above > middle:
             low = middle
         else:
             high = middle
@@ -410,18 +423,9 @@ def _sell(key: Floats, n_keys: int, step: float) -> tuple[int, float, float]:
     highest_unsold = -_INF
     n_sold = 0
     for i in range(n_keys):
-        k = key[i]
-        if k > low:
+        if key[i] > low:
             n_sold += 1
-            lowest_sold = min(lowest_sold, k)
+            lowest_sold = min(lowest_sold, key[i])
         else:
-            highest_unsold = max(highest_unsold, k)
+            highest_unsold = max(highest_unsold, key[i])
     return n_sold, lowest_sold, highest_unsold
-
-
-@helper()
-def _count_above(key: Floats, n_keys: int, price: float) -> int:
-    n = 0
-    for i in range(n_keys):
-        n += key[i] > price
-    return n

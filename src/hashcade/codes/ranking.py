@@ -6,20 +6,19 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from hashcade._kernels import helper
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @helper()
 def rank_slot_roughly(net: Floats, q: int, n_bits: int, value: Floats) -> None:
     """Insert one slot into the ranked list of every class, with its number in the last bits.
 
-    Good enough to count buyers, and three times faster than ranking values and slots: a step of
-    the insertion sort is a minimum and a maximum. ``net`` is used up.
+    Good enough to count buyers, and three times faster than :func:`rank_slot`. Uses up ``net``.
     """
     bits = net.view(np.int64)
     for p in range(bits.size):
@@ -44,40 +43,25 @@ def unpack(value: Floats, n_bits: int, choice: Ints) -> None:
 
 @helper()
 def rank_slot(moved: Floats, q: int, value: Floats, choice: Ints, carried: Ints) -> None:
-    """Insert one slot into the ranked list of every class (insertion sort, all classes abreast).
-
-    ``moved`` holds the slot's net values, and is used up.
-    """
+    """Insert one slot into the ranked list of every class; uses up ``moved``, its net values."""
     for p in range(moved.size):
         carried[p] = q
     for i in range(value.shape[0]):
         best = value[i]
         slot = choice[i]
         for p in range(moved.size):
-            v = best[p]
-            s = slot[p]
-            w = moved[p]
-            t = carried[p]
             # An `if`, not four conditional expressions: those came out of LLVM's vectoriser
             # with the wrong slot once (the tests compare with a sort).
-            if w > v:
-                best[p] = w
-                slot[p] = t
-                moved[p] = v
-                carried[p] = s
+            if moved[p] > best[p]:
+                best[p], moved[p] = moved[p], best[p]
+                slot[p], carried[p] = carried[p], slot[p]
 
 
 @helper(forceinline=True)
 def move_in_list(
-    p: int,
-    q: int,
-    new_value: float,
-    value: Floats,
-    choice: Ints,
-    score: Floats,  # (width,)
-    slot_price: Floats,
-    pair_price: Floats,
-) -> None:
+    p: int, q: int, new_value: float, value: Floats, choice: Ints,
+    score: Floats, slot_price: Floats, pair_price: Floats,
+) -> None:  # fmt: skip
     """Give slot q its new net value in the ranked list of class p."""
     n_ranked = value.shape[0]
     i = 0
@@ -105,12 +89,7 @@ def move_in_list(
 
 @helper(forceinline=True)
 def rank_class(
-    p: int,
-    value: Floats,
-    choice: Ints,
-    score: Floats,  # (width,)
-    slot_price: Floats,
-    pair_price: Floats,
+    p: int, value: Floats, choice: Ints, score: Floats, slot_price: Floats, pair_price: Floats
 ) -> None:
     """Rank the slots of class p anew."""
     n_ranked = value.shape[0]

@@ -7,12 +7,12 @@ in a binary heap that knows where each pair is, so that they can be lowered in i
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from hashcade._kernels import helper
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 UNSEEN = -1  # position of a pair that was never in the heap
 
@@ -49,18 +49,15 @@ def lowest(labels: Floats) -> float:
     return least
 
 
+# Three of a kind, because one for all is a tenth slower. ``before`` is the distance less the price
+# of the node that is left.
+
+
 @helper()
 def relax_from_slot(
-    node: int,
-    before: float,  # distance less the price of the node that is left
-    distance: float,
-    exchange: Floats,
-    mover: Ints,
-    open_price: Floats,
-    slot_label: Floats,
-    slot_parent: Ints,
-    slot_unit: Ints,
-) -> None:
+    node: int, before: float, distance: float, exchange: Floats, mover: Ints, open_price: Floats,
+    slot_label: Floats, slot_parent: Ints, slot_unit: Ints,
+) -> None:  # fmt: skip
     """Lower the labels of the slots that units of a slot may move to."""
     for k in range(slot_label.size):
         label = before + exchange[k] + open_price[k]
@@ -73,18 +70,10 @@ def relax_from_slot(
 
 @helper()
 def relax_from_pair(
-    node: int,
-    before: float,  # distance less the price of the node that is left
-    distance: float,
-    exchange: Floats,
-    mover: Ints,
-    closed: Floats,
-    open_price: Floats,
-    slot_label: Floats,
-    slot_parent: Ints,
-    slot_unit: Ints,
-) -> None:
-    """Do the same for a pair of a dense group: apart, because one for both is a tenth slower."""
+    node: int, before: float, distance: float, exchange: Floats, mover: Ints, closed: Floats,
+    open_price: Floats, slot_label: Floats, slot_parent: Ints, slot_unit: Ints,
+) -> None:  # fmt: skip
+    """Do the same for a pair of a dense group."""
     for k in range(slot_label.size):
         label = before + exchange[k] + closed[k] + open_price[k]
         label = label if label > distance else distance
@@ -96,18 +85,10 @@ def relax_from_pair(
 
 @helper()
 def relax_class(
-    node: int,
-    before: float,  # distance less the price of the pair that is left, plus the score there
-    distance: float,
-    open_score: Floats,
-    u: int,
-    closed: Floats,
-    open_price: Floats,
-    slot_label: Floats,
-    slot_parent: Ints,
-    slot_unit: Ints,
-) -> None:
-    """Do the same for one unit u of a pair of a small group."""
+    node: int, before: float, distance: float, open_score: Floats, u: int, closed: Floats,
+    open_price: Floats, slot_label: Floats, slot_parent: Ints, slot_unit: Ints,
+) -> None:  # fmt: skip
+    """Do the same for one unit u of a pair of a small group; ``before`` has its score added."""
     for k in range(slot_label.size):
         label = before - open_score[k] + closed[k] + open_price[k]
         label = label if label > distance else distance
@@ -119,8 +100,7 @@ def relax_class(
 
 @helper()
 def count_closer(
-    before: float, distance: float,
-    open_score: Floats, pair_price: Floats, pair_label: Floats,
+    before: float, distance: float, open_score: Floats, pair_price: Floats, pair_label: Floats,
     noise: float, bound: float,
 ) -> int:  # fmt: skip
     """In how many pairs of its group a unit would lower the label: none, mostly."""

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
+from math import comb
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 
 from hashcade._validate import as_array, checked_count, name_rows
-from hashcade.codes.checks import checked_codes, checked_sparsity
+from hashcade.codes.checks import checked_codes, checked_integers, checked_sparsity
+
+Ints = NDArray[np.int64]
 
 _MAX_BUCKETS = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodeShape:
-    """A tree of ``depth`` levels with ``width`` slots each: ``width ** depth`` buckets.
+    """A tree of ``depth`` levels with ``width`` slots each (k and d in the paper).
 
     A bucket is a leaf of the tree. Its path names the slot taken at each level; its id is the
     path read as a number in base ``width``, with level 1 as the most significant digit. Buckets
-    under one parent therefore have consecutive ids.
-
-    Parameters
-    ----------
-    width
-        Slots per level (d in the paper).
-    depth
-        Levels (k in the paper).
-    sparsity
-        Active slots at the last level (k_s in the paper), so an item lies in this many buckets.
-        At the levels above exactly one slot is active.
+    under one parent therefore have consecutive ids. ``sparsity`` (k_s) slots are active at the
+    last level, so an item lies in this many buckets; at the levels above exactly one is.
 
     Examples
     --------
@@ -58,28 +53,25 @@ class CodeShape:
                 f" must be <= 2**63 - 1 = {_MAX_BUCKETS}"
             )
         # numpy integers are accepted, and kept as ints: products of them must not wrap around.
-        object.__setattr__(self, "width", width)
-        object.__setattr__(self, "depth", depth)
-        object.__setattr__(self, "sparsity", sparsity)
+        for name, value in (("width", width), ("depth", depth), ("sparsity", sparsity)):
+            object.__setattr__(self, name, value)
 
     @property
     def n_buckets(self) -> int:
         """Number of buckets, occupied or not: ``width ** depth``."""
         return int(self.width**self.depth)
 
-    # -- id <-> path -----------------------------------------------------------------------
-
-    def bucket_ids(self, paths: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def bucket_ids(self, paths: ArrayLike) -> Ints:
         """Ids, int64[...], of the buckets at the ends of paths, int[..., depth] in 0..width-1."""
-        slots = _integers("paths", paths)
+        slots = checked_integers("paths", paths)
         if slots.ndim == 0 or slots.shape[-1] != self.depth:
             raise ValueError(f"paths has shape {slots.shape}, must be (..., depth={self.depth})")
         _refuse_outside("paths", slots, "width", self.width, row_axes=slots.ndim - 1)
         return self._join(slots.astype(np.int64, copy=False))
 
-    def paths(self, bucket_ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def paths(self, bucket_ids: ArrayLike) -> Ints:
         """Paths, int64[..., depth], to buckets, int[...]: the inverse of :meth:`bucket_ids`."""
-        ids = _integers("bucket_ids", bucket_ids)
+        ids = checked_integers("bucket_ids", bucket_ids)
         _refuse_outside("bucket_ids", ids, "n_buckets", self.n_buckets, row_axes=ids.ndim)
         rest = ids.astype(np.int64)  # a copy: divided down level by level
         paths = np.empty((*rest.shape, self.depth), dtype=np.int64)
@@ -87,9 +79,7 @@ class CodeShape:
             rest, paths[..., level] = np.divmod(rest, self.width)
         return paths
 
-    # -- codes and scores -> ids -------------------------------------------------------------
-
-    def codes_to_bucket_ids(self, class_codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def codes_to_bucket_ids(self, class_codes: ArrayLike) -> Ints:
         """Buckets of classes, int64[n, sparsity], in ascending order, from their codes.
 
         Codes, bool[depth, n, width], are as the solver gives them: one active slot per class at
@@ -97,10 +87,8 @@ class CodeShape:
         """
         codes = checked_codes(class_codes)
         if codes.ndim != 3 or (codes.shape[0], codes.shape[2]) != (self.depth, self.width):
-            raise ValueError(
-                f"class_codes has shape {codes.shape}, must be "
-                f"(depth={self.depth}, n_classes, width={self.width})"
-            )
+            allowed = f"(depth={self.depth}, n_classes, width={self.width})"
+            raise ValueError(f"class_codes has shape {codes.shape}, must be {allowed}")
         n_active = codes.sum(axis=2)  # (depth, n)
         for level in range(self.depth):
             expected = self.sparsity if level == self.depth - 1 else 1
@@ -110,12 +98,11 @@ class CodeShape:
                     f"class_codes must have {expected} active slot(s) per class at level "
                     f"{level + 1} of {self.depth}, has another number in {name_rows(bad)}"
                 )
-        n_classes = codes.shape[1]
         upper = codes[:-1].argmax(axis=2).T  # (n, depth - 1)
-        last = np.nonzero(codes[-1])[1].reshape(n_classes, self.sparsity)
+        last = np.nonzero(codes[-1])[1].reshape(codes.shape[1], self.sparsity)
         return self._leaves(upper, last)
 
-    def scores_to_bucket_ids(self, scores: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def scores_to_bucket_ids(self, scores: ArrayLike) -> Ints:
         """Buckets of items, int64[n, sparsity], best first: the hash function (equation 1).
 
         From slot scores, float[n, depth, width]: the best slot at each of the levels above the
@@ -124,10 +111,8 @@ class CodeShape:
         """
         values = as_array("scores", scores)
         if values.ndim != 3 or values.shape[1:] != (self.depth, self.width):
-            raise ValueError(
-                f"scores has shape {values.shape}, must be "
-                f"(n, depth={self.depth}, width={self.width})"
-            )
+            allowed = f"(n, depth={self.depth}, width={self.width})"
+            raise ValueError(f"scores has shape {values.shape}, must be {allowed}")
         if values.dtype.kind not in "fiub":
             raise ValueError(f"scores has dtype {values.dtype}, must be real numbers")
         if values.dtype.kind != "f":
@@ -142,39 +127,53 @@ class CodeShape:
             last = np.argsort(-values[:, -1], axis=1, kind="stable")[:, : self.sparsity]
         return self._leaves(upper, last)
 
-    # -- helpers: slots are known to be in range here ------------------------------------------
-
-    def _join(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Read slots (..., levels) as numbers in base ``width`` (Horner's rule)."""
+    def _join(self, slots: Ints) -> Ints:
+        """Read slots (..., levels) as numbers in base ``width``."""
         ids = np.zeros(slots.shape[:-1], dtype=np.int64)
         for level in range(slots.shape[-1]):
             ids = np.asarray(ids * self.width + slots[..., level])
         return ids
 
-    def _leaves(
-        self, upper: npt.NDArray[np.int64], last: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
+    def _leaves(self, upper: Ints, last: Ints) -> Ints:
         """Ids from the shared path above (n, depth - 1) and the last slots (n, sparsity)."""
         return np.asarray(self._join(upper)[:, None] * self.width + last, dtype=np.int64)
 
 
-def _integers(name: str, value: object) -> npt.NDArray[Any]:
-    array = as_array(name, value)
-    if array.dtype.kind not in "iu" and array.size > 0:  # an empty list has no dtype of its own
-        raise ValueError(f"{name} has dtype {array.dtype}, must be integers")
-    return array
-
-
 def _refuse_outside(
-    name: str, values: npt.NDArray[Any], bound_name: str, bound: int, *, row_axes: int
+    name: str, values: NDArray[Any], bound_name: str, bound: int, *, row_axes: int
 ) -> None:
     """Refuse values outside 0..bound-1. Rows are counted along the first of the row axes."""
     bad = (values < 0) | (values >= bound)
-    if not bad.any():
-        return
-    where = ""
-    if row_axes > 0:
-        where = f" in {name_rows(np.asarray(bad.reshape(len(bad), -1).any(axis=1)))}"
-    raise ValueError(
-        f"{name} has values outside 0..{bound - 1}{where}, must be >= 0 and < {bound_name}={bound}"
-    )
+    if bad.any():
+        rows = bad.reshape(len(bad), -1).any(axis=1) if row_axes > 0 else None
+        where = "" if rows is None else f" in {name_rows(np.asarray(rows))}"
+        allowed = f"must be >= 0 and < {bound_name}={bound}"
+        raise ValueError(f"{name} has values outside 0..{bound - 1}{where}, {allowed}")
+
+
+def expected_speedup(shape: CodeShape, *, limit: bool = False) -> float:
+    """Expected ratio of database size to candidates, if buckets are used evenly.
+
+    Let every item choose uniformly at random: one of d = ``width`` slots at each of the levels 1
+    to k-1, and s = ``sparsity`` different slots at level k = ``depth``. An item is a candidate if
+    it shares all upper slots with the query, and at least one slot of the last level::
+
+        speed-up = d^(k-1) / (1 - C(d-s, s) / C(d, s))
+
+    For k = 1 this is the formula of the paper. ``limit=True`` gives its limit for d ≫ s instead,
+    d^k / s², which is never larger. This is no forecast: with C balanced classes and pure buckets
+    the speed-up is about C, however large the table is.
+
+    Examples
+    --------
+    >>> expected_speedup(CodeShape(width=32, depth=2))
+    1024.0
+    >>> expected_speedup(CodeShape(width=4, depth=1, sparsity=2))
+    1.2
+    """
+    d, s = shape.width, shape.sparsity
+    if limit:
+        return float(Fraction(shape.n_buckets, s * s))
+    choices = comb(d, s)
+    meeting = choices - comb(d - s, s)  # choices that share a slot with a given one; >= 1
+    return float(Fraction(d ** (shape.depth - 1) * choices, meeting))

@@ -1,18 +1,8 @@
-"""One level of the code problem, solved exactly.
+"""One level of the code problem (equation 5 of the paper), solved exactly.
 
-The problem (equation 5 of the paper)
--------------------------------------
-Every class p of the batch picks ``sparsity`` of ``width`` slots, its code z_p, so that the codes
-together make the energy least::
-
-    E(z) = - Σ_p c_p·z_p  +  α Σ_{p≠q, siblings} z_p·z_q  +  β Σ_{p≠q} z_p·z_q
-
-with class scores c, and ordered pairs: see :func:`hashcade.code_energy`.
-
-Why it is a minimum cost flow (theorem 1, in our words)
--------------------------------------------------------
-Only *how many* classes share a slot costs anything. Y classes in one slot are Y(Y-1) ordered
-pairs, and ::
+Every class picks ``sparsity`` of ``width`` slots, so that the codes together make the energy least:
+see :func:`hashcade.code_energy`. That is a minimum cost flow (theorem 1): only *how many* classes
+share a slot costs anything. Y classes in one slot are Y(Y-1) ordered pairs, and ::
 
     β·Y(Y-1) = 2β·0 + 2β·1 + ... + 2β·(Y-1)
 
@@ -23,15 +13,11 @@ of a group that go to slot q run through a common pipe for (group, q), made of s
 0, 2α, 4α, ...; and let all units on slot q run through a pipe to the sink, made of strands that
 cost 0, 2β, 4β, .... Strands become dearer one after another, so a cheapest flow fills each pipe
 from its cheapest strand on, and pays exactly E(z). Conversely each choice of codes is such a flow.
-Capacities are whole numbers, so a cheapest flow in whole units exists, and it is found in
-polynomial time, although the problem on single items is NP-hard.
+Capacities are whole numbers, so a cheapest flow in whole units exists.
 
-How it is solved
-----------------
-Not on that network, which has 3·n_classes·width arcs, but on what is left when strands, classes
-and unused pipes are folded away: `prices.py` estimates prices of slots (the dual solution),
-`flow.py` completes the flow that belongs to them by shortest paths, exactly, whatever the prices
-are. Both say in their heads what they do and why it is right.
+It is solved on what is left of that network when strands, classes and unused pipes are folded away:
+`prices.py` estimates prices of slots (the dual solution), `flow.py` completes the flow that belongs
+to them by shortest paths, exactly, whatever the prices are.
 """
 
 from __future__ import annotations
@@ -42,7 +28,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 
 from hashcade._validate import checked_number
 from hashcade.codes.checks import checked_groups, checked_scores, checked_sparsity
@@ -51,20 +37,23 @@ Kernel = Callable[..., Any]
 
 
 def solve_level(
-    class_scores: npt.ArrayLike,
+    class_scores: ArrayLike,
     *,
     sparsity: int = 1,
-    sibling_groups: npt.ArrayLike | None = None,
+    sibling_groups: ArrayLike | None = None,
     sibling_penalty: float = 0.0,
     collision_penalty: float = 0.0,
-) -> npt.NDArray[np.bool_]:
-    """Codes of one level with the least energy.
+) -> NDArray[np.bool_]:
+    """Codes of one level with the least energy, bool[n_classes, width].
+
+    Optimal up to the rounding of float64: no costs are rounded to integers. Where several codes
+    have the least energy, equal input gives equal output. Time grows about like
+    n_classes · width, the size of the input; see ``docs/results/solver.md``.
 
     Parameters
     ----------
     class_scores : float[n_classes, width]
         How well each class goes into each slot: class means of the level's activations.
-        Lists, numpy arrays and torch tensors are accepted.
     sparsity : int
         Number of slots per class, from 1 to ``width``.
     sibling_groups : int[n_classes], optional
@@ -72,18 +61,6 @@ def solve_level(
         there are no siblings, as on the first level.
     sibling_penalty, collision_penalty : float
         α and β: what an ordered pair of siblings, and of any classes, pays for sharing a slot.
-
-    Returns
-    -------
-    bool[n_classes, width]
-        The codes, ``sparsity`` active slots per row. Where several codes have the least energy,
-        equal input gives equal output.
-
-    Notes
-    -----
-    The result is optimal up to the rounding of float64: no costs are rounded to integers. Time
-    grows about like n_classes · width, the size of the input; see ``docs/results/solver.md``.
-    The first call in a process loads the compiled kernels (they are compiled once per machine).
 
     Examples
     --------
@@ -113,7 +90,7 @@ def solve_level(
     scratch = scratch_for(n_classes, width, sparsity)
     effort = _effort(n_classes * sparsity, width, group_start)
     prices = estimate_prices(*market, *effort, scratch[0])
-    codes: npt.NDArray[np.bool_] = optimal_codes(*market, *prices, *scratch)[0]
+    codes: NDArray[np.bool_] = optimal_codes(*market, *prices, *scratch)[0]
     return codes
 
 
@@ -123,50 +100,41 @@ def warmup() -> None:
 
 
 class _Scratch(threading.local):
-    """Room for the kernels' large arrays, kept per thread.
+    """Room for the large arrays, kept per thread: page faults cost a quarter of the time."""
 
-    Memory fresh from the system costs a page fault every 4 KiB: a quarter of the time of a
-    problem of 512 × 128.
-    """
-
-    floats = np.empty(0)
-    ints = np.empty(0, np.int64)
+    room = np.empty(0)
 
 
 _scratch = _Scratch()
-_MAX_SCRATCH = 2**22  # numbers; larger problems allocate their own
+_MAX_SCRATCH = 2**23  # numbers; larger problems allocate their own
 
 
 def scratch_for(
     n_classes: int, width: int, sparsity: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Room for one call of the kernels; its contents are undefined."""
     table_size = width * (width + n_classes * sparsity // 2)
     n_floats = (n_classes + 8) * width + table_size
-    if n_floats > _MAX_SCRATCH:
-        return np.empty(n_floats), np.empty(table_size, np.int64)
-    if len(_scratch.floats) < n_floats:
-        _scratch.floats = np.empty(n_floats)
-    if len(_scratch.ints) < table_size:
-        _scratch.ints = np.empty(table_size, np.int64)
-    return _scratch.floats, _scratch.ints
+    size = n_floats + table_size
+    room = _scratch.room if len(_scratch.room) >= size else np.empty(size)
+    if size <= _MAX_SCRATCH:
+        _scratch.room = room
+    return room[:n_floats], room[n_floats:].view(np.int64)
 
 
 @cache
 def _kernels() -> tuple[Kernel, Kernel, Kernel]:
     """Load the compiled half of the solver: `import hashcade` must not pay for numba."""
     from hashcade.codes.flow import optimal_codes
-    from hashcade.codes.groups import arrange_groups
-    from hashcade.codes.prices import estimate_prices
+    from hashcade.codes.prices import arrange_groups, estimate_prices
 
     return arrange_groups, estimate_prices, optimal_codes
 
 
-def _effort(n_units: int, width: int, group_start: npt.NDArray[np.int64]) -> tuple[int, int]:
+def _effort(n_units: int, width: int, group_start: NDArray[np.int64]) -> tuple[int, int]:
     """Corrections and sweeps that are worth their time: measured, nothing depends on it.
 
-    A search of the exact half is cheap without siblings, and in groups that fill all slots. It is
-    dear where many small groups meet, and there better prices pay.
+    A search of the exact half is expensive where many small groups meet: there better prices pay.
     """
     if n_units < width:
         return 0, 0

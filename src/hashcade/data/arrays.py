@@ -11,30 +11,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
-from hashcade.data.files import existing_path, one_line
+from hashcade.data.files import AnyPath, existing_path, one_line
 from hashcade.data.items import Items, LabelledItems, checked_items
 from hashcade.errors import DataError, add_hint
 
 _DAMAGE = (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, SyntaxError)
 
 
-def load_npy(path: str | os.PathLike[str], *, labels: object = None) -> LabelledItems:
+def load_npy(path: AnyPath, *, labels: object = None) -> LabelledItems:
     """Load embeddings, real[n, m], or images, uint8[n, h, w, 3], from an ``.npy`` file.
 
     ``labels`` has one label per item, or names a file of them: ``.npy``, or text with one per
     line. By default that is ``<name>_labels.npy`` or ``<name>_labels.txt`` beside this file.
     """
     file = existing_path(path)
+    labels = labels_beside(file) if labels is None else labels
     if labels is None:
-        labels = labels_beside(file)
-        if labels is None:
-            raise DataError(
-                f"{file} has no labels: there is no {file.stem}_labels.npy or "
-                f"{file.stem}_labels.txt beside it",
-                hint="name a file of labels with labels= (--labels)",
-            )
+        raise DataError(
+            f"{file} has no labels: there is no {file.stem}_labels.npy or "
+            f"{file.stem}_labels.txt beside it",
+            hint="name a file of labels with labels= (--labels)",
+        )
     if isinstance(labels, (str, os.PathLike)):
         labels = _read_labels(existing_path(labels))
     return LabelledItems.from_arrays(read_npy(file), labels, source=str(file))
@@ -42,11 +41,11 @@ def load_npy(path: str | os.PathLike[str], *, labels: object = None) -> Labelled
 
 def labels_beside(file: Path) -> Path | None:
     """Return the file of labels beside an ``.npy`` file, if there is one."""
-    candidates = (file.with_name(f"{file.stem}_labels{suffix}") for suffix in (".npy", ".txt"))
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
+    beside = (file.with_name(f"{file.stem}_labels{suffix}") for suffix in (".npy", ".txt"))
+    return next(filter(Path.is_file, beside), None)
 
 
-def read_npy(path: str | os.PathLike[str], *, mmap: bool = False) -> npt.NDArray[Any]:
+def read_npy(path: AnyPath, *, mmap: bool = False) -> NDArray[Any]:
     """Read the array in an ``.npy`` file; with ``mmap`` it stays in the file, read-only."""
     file = existing_path(path)
     with _damage_named(file), file.open("rb") as stream:
@@ -73,11 +72,7 @@ def _read_labels(file: Path) -> object:
 
 
 def load_npz(
-    path: str | os.PathLike[str],
-    *,
-    split: str | None = None,
-    items: str | None = None,
-    labels: str | None = None,
+    path: AnyPath, *, split: str | None = None, items: str | None = None, labels: str | None = None
 ) -> LabelledItems:
     """Load items and labels from an ``.npz`` file, as ``numpy.savez`` writes it.
 
@@ -115,14 +110,13 @@ def npz_has_labels(file: Path, split: str | None) -> bool:
         return any(set(pair) <= set(archive.files) for pair in _usual_keys(split))
 
 
-def read_npz(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
+def read_npz(path: AnyPath) -> dict[str, NDArray[Any]]:
     """Read all arrays of an ``.npz`` file."""
     with _open_npz(existing_path(path)) as archive:
         return dict(archive)
 
 
 def _usual_keys(split: str | None) -> list[tuple[str, str]]:
-    """Return the keys of items and labels to look for, in this order."""
     part = split or "train"
     pairs = [(part, f"{part}_labels"), (f"X_{part}", f"y_{part}")]
     return pairs if split else [("X", "y"), *pairs]
@@ -154,7 +148,6 @@ def _open_npz(file: Path) -> Iterator[Any]:
 
 @contextmanager
 def _damage_named(file: Path) -> Iterator[None]:
-    """Turn what numpy raises about a file into a ``DataError``."""
     try:
         yield
     except _DAMAGE as error:

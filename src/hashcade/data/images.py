@@ -9,7 +9,7 @@ import warnings
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from hashcade._extras import require_extra
 from hashcade.data.files import one_line
@@ -31,20 +31,15 @@ def read_image(
     *,
     size: Size | None = None,
     max_pixels: int = MAX_PIXELS,
-) -> npt.NDArray[np.uint8]:
+) -> NDArray[np.uint8]:
     """Decode one image as uint8[height, width, 3]. Needs the extra ``images``.
 
     It is turned upright as its EXIF orientation says; grey is repeated for the three colours, 16
     bits are scaled to 8, transparency is dropped, and of an animation the first frame is taken.
 
-    Parameters
-    ----------
-    source
-        Path, bytes or stream that can seek; in one of ``IMAGE_FORMATS``, whatever its name is.
-    size
-        Side, or height and width: the image is scaled until it covers this, and then cropped.
-    max_pixels
-        An image with more is refused by its header, before memory is spent on it.
+    The source is a path, bytes or a stream that can seek, in one of ``IMAGE_FORMATS``, whatever its
+    name is. ``size`` is a side, or height and width: the image is scaled until it covers this, and
+    then cropped. One with more than ``max_pixels`` is refused by its header.
     """
     target = checked_size(size)
     where = str(source) if isinstance(source, (str, os.PathLike)) else "the image"
@@ -73,24 +68,24 @@ def read_image(
         raise DataError(f"{where} cannot be read {one_line(error)}") from None
 
 
-def resize_image(pixels: npt.NDArray[np.uint8], size: Size) -> npt.NDArray[np.uint8]:
+def resize_image(pixels: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
     """Scale and crop uint8[h, w, 3] to a size, as :func:`read_image` does."""
     pillow: Any = require_extra("PIL.Image", "images")
     return _fit(pillow.fromarray(np.ascontiguousarray(pixels)), checked_size(size))
 
 
 def checked_size(size: object) -> tuple[int, int] | None:
-    """Return a size as (height, width)."""
+    """Return a size as (height, width), or None."""
     if size is None:
         return None
-    sides = (size, size) if isinstance(size, int) else size
+    sides: Any = (size, size) if isinstance(size, int) else size
     valid = isinstance(sides, tuple) and len(sides) == 2
-    if not valid or not all(type(side) is int and side >= 1 for side in sides):  # type: ignore[attr-defined]
+    if not valid or not all(type(side) is int and side >= 1 for side in sides):
         raise ValueError(f"size={size!r} must be an integer >= 1, or (height, width)")
-    return sides  # type: ignore[return-value]
+    return sides[0], sides[1]
 
 
-def _fit(image: Any, target: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
+def _fit(image: Any, target: tuple[int, int] | None) -> NDArray[np.uint8]:
     if target is not None and image.size != target[::-1]:
         pillow: Any = require_extra("PIL.Image", "images")
         ops: Any = require_extra("PIL.ImageOps", "images")

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from hashcade._validate import as_array, checked_vectors, name_rows
 from hashcade.data.labels import Label, encode_labels
@@ -18,19 +18,12 @@ from hashcade.errors import DataError
 class Items:
     """Items without labels: queries, or items to add to an index.
 
-    Attributes
-    ----------
-    items : uint8[n, h, w, 3] or float32[n, m]
-        Images (height, width, then red, green, blue), or embeddings.
-    source : str
-        Where the items came from, for messages and logs.
-    skipped : tuple of str
-        One line for each item that could not be read and was skipped.
-    names : tuple of str
-        The name of each item, a file's path within its folder; empty if the source has no names.
+    Images are uint8[n, h, w, 3], embeddings float32[n, m]. ``source`` says where they came from.
+    ``skipped`` has one line for each item that could not be read, ``names`` the name of each item,
+    a file's path within its folder; it is empty if the source has no names.
     """
 
-    items: npt.NDArray[Any]
+    items: NDArray[Any]
     _: KW_ONLY
     source: str = "arrays"
     skipped: tuple[str, ...] = ()
@@ -53,17 +46,11 @@ class Items:
 class LabelledItems(Items):
     """Items with one class label each, made of arrays by :meth:`from_arrays`.
 
-    Attributes
-    ----------
-    labels : int64[n]
-        Class numbers from 0 to ``n_classes - 1``.
-    class_names : tuple of int or str
-        The name of class ``c`` in the source: ``class_names[c]``. A class may have no items.
-    items, source, skipped, names
-        See :class:`Items`.
+    ``labels`` are class numbers from 0 to ``n_classes - 1``; ``class_names[c]`` is the name of
+    class ``c`` in the source. A class may have no items.
     """
 
-    labels: npt.NDArray[np.int64]
+    labels: NDArray[np.int64]
     class_names: tuple[Label, ...]
 
     @classmethod
@@ -74,8 +61,6 @@ class LabelledItems(Items):
         *,
         class_names: Sequence[Label] | None = None,
         source: str = "arrays",
-        skipped: Sequence[str] = (),
-        names: Sequence[str] = (),
     ) -> LabelledItems:
         """Check items and labels, and put them together.
 
@@ -93,14 +78,7 @@ class LabelledItems(Items):
             raise DataError(f"{source}: {error}") from None
         if len(numbers) != len(values):
             raise DataError(f"{source}: there are {len(values)} items and {len(numbers)} labels")
-        return LabelledItems(
-            values,
-            numbers,
-            tuple(class_names),
-            source=source,
-            skipped=tuple(skipped),
-            names=tuple(names),
-        )
+        return LabelledItems(values, numbers, tuple(class_names), source=source)
 
     @property
     def n_classes(self) -> int:
@@ -112,7 +90,7 @@ class LabelledItems(Items):
         return [self.class_names[number] for number in self.labels.tolist()]
 
 
-def checked_items(items: object, source: str) -> npt.NDArray[Any]:
+def checked_items(items: object, source: str) -> NDArray[Any]:
     """Return images as uint8[n, h, w, 3] or embeddings as finite float32[n, m]."""
     try:
         array = as_array("items", items)
@@ -129,7 +107,7 @@ def checked_items(items: object, source: str) -> npt.NDArray[Any]:
     return array
 
 
-def _checked_numbers(labels: object, n_classes: int) -> npt.NDArray[np.int64]:
+def _checked_numbers(labels: object, n_classes: int) -> NDArray[np.int64]:
     """Return class numbers as int64[n], all of them from 0 to ``n_classes - 1``."""
     numbers = as_array("labels", labels)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu":

@@ -6,7 +6,7 @@ import operator
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from hashcade._validate import as_array
 from hashcade.errors import DataError
@@ -16,22 +16,13 @@ Label: TypeAlias = int | str
 _ONE_EACH = "must be one integer or one string per item"
 
 
-def encode_labels(labels: object) -> tuple[npt.NDArray[np.int64], tuple[Label, ...]]:
+def encode_labels(labels: object) -> tuple[NDArray[np.int64], tuple[Label, ...]]:
     """Number the classes: the smallest label becomes class 0, the next one class 1, and so on.
 
-    Parameters
-    ----------
-    labels
-        One label per item: integers of any size and sign, or strings; a list, an array or a
-        tensor. Not both kinds in one set: it would be unclear whether ``1`` and ``"1"`` are the
-        same class.
-
-    Returns
-    -------
-    class_numbers : int64[n]
-        From 0 to ``len(class_names) - 1``.
-    class_names : tuple of int or str
-        The distinct labels, sorted: ``class_names[class_numbers[i]] == labels[i]``.
+    Labels are integers of any size and sign, or strings; a list, an array, a tensor or a column.
+    Not both kinds in one set: it would be unclear whether ``1`` and ``"1"`` are the same class.
+    Returned are class numbers, int64[n], and the sorted distinct labels:
+    ``class_names[class_numbers[i]] == labels[i]``.
 
     Examples
     --------
@@ -70,7 +61,6 @@ def encode_labels(labels: object) -> tuple[npt.NDArray[np.int64], tuple[Label, .
 
 
 def _plain_label(row: int, label: object) -> Label:
-    """Return one label as an int or a str."""
     try:
         if isinstance(label, (str, bytes)):
             return label.decode() if isinstance(label, bytes) else str(label)

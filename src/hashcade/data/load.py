@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 
 from hashcade.data import arrays, folder, parquet
-from hashcade.data.files import existing_path
+from hashcade.data.files import AnyPath, existing_path
 from hashcade.data.images import IMAGE_SUFFIXES, MAX_PIXELS, Size
 from hashcade.data.items import Items, LabelledItems, checked_items
 from hashcade.errors import DataError
@@ -23,7 +22,7 @@ _ARGUMENTS = {  # the kinds of data that each is for
 
 
 def load(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     split: str | None = None,
     items: str | None = None,
@@ -43,19 +42,11 @@ def load(
         :func:`load_image_folder`.
     split
         Which part of an ``.npz`` file, or which sub-folder: ``"train"`` or ``"test"``, say.
-    items
-        The key of the items in an ``.npz`` file, or their column in a Parquet file.
-    labels
-        The key of the labels, their column, or the file of labels that belongs to an ``.npy``.
+    items, labels
+        Their keys in an ``.npz`` file or columns in a Parquet file, or the file of labels that
+        belongs to an ``.npy``. A ``ValueError`` where they have no meaning.
     size, on_error, max_pixels, verbose
         For files of images, see :func:`load_image_folder`; arrays are loaded as they are.
-
-    Raises
-    ------
-    DataError
-        If nothing is recognised, there are no labels, or something is damaged.
-    ValueError
-        If an argument has no meaning for this kind of data.
     """
     source, kind = _recognise(path, split=split, items=items, labels=labels)
     if kind == "npy":
@@ -71,7 +62,7 @@ def load(
 
 
 def load_items(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     split: str | None = None,
     items: str | None = None,
@@ -98,12 +89,11 @@ def load_items(
     else:
         root = folder.split_folder(source, split, one_class_each=False)
         files = folder.find_images(root)
-    return folder.read_images(files, root, size, on_error, max_pixels, verbose)[0]
+    limits = {"size": size, "max_pixels": max_pixels}
+    return folder.read_images(files, root, on_error, verbose, **limits)[0]
 
 
-def has_labels(
-    path: str | os.PathLike[str], *, split: str | None = None, items: str | None = None
-) -> bool:
+def has_labels(path: AnyPath, *, split: str | None = None, items: str | None = None) -> bool:
     """Whether :func:`load` would find labels at ``path`` without being told where."""
     source, kind = _recognise(path, split=split, items=items)
     if kind == "npy":
@@ -116,13 +106,13 @@ def has_labels(
     return any(folder.find_images(entry) for entry in folder.class_folders(root))
 
 
-def required_extras(path: str | os.PathLike[str]) -> dict[str, str]:
+def required_extras(path: AnyPath) -> dict[str, str]:
     """Return the packages that loading ``path`` needs, each with the extra that installs it."""
     kind = _recognise(path)[1]
     return {"parquet": {"pyarrow": "parquet"}, "npy": {}, "npz": {}}.get(kind, {"PIL": "images"})
 
 
-def _recognise(path: str | os.PathLike[str], **arguments: str | None) -> tuple[Path, str]:
+def _recognise(path: AnyPath, **arguments: str | None) -> tuple[Path, str]:
     """Return the path and the kind of data there; refuse arguments that it has no use for."""
     source = existing_path(path)
     kind = "folder" if source.is_dir() else _KINDS.get(source.suffix.lower())

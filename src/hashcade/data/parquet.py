@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from hashcade._extras import require_extra
-from hashcade.data.files import existing_path, one_line
+from hashcade.data.files import AnyPath, existing_path, one_line
 from hashcade.data.items import Items, LabelledItems, checked_items
 from hashcade.errors import DataError
 
@@ -20,7 +19,7 @@ _BATCH_ROWS = 65536
 
 
 def load_parquet(
-    path: str | os.PathLike[str], *, items: str = "embedding", labels: str = "label"
+    path: AnyPath, *, items: str = "embedding", labels: str = "label"
 ) -> LabelledItems:
     """Load embeddings and labels from the columns ``items`` and ``labels`` of a Parquet file.
 
@@ -45,7 +44,6 @@ def parquet_has_labels(file: Path) -> bool:
 
 @contextmanager
 def _open(file: Path) -> Iterator[Any]:
-    """Open a Parquet file; damage is a ``DataError``."""
     parquet: Any = require_extra("pyarrow.parquet", "parquet")
     arrow: Any = require_extra("pyarrow", "parquet")
     try:
@@ -55,10 +53,7 @@ def _open(file: Path) -> Iterator[Any]:
         raise DataError(f"{file} is damaged, or not Parquet {one_line(error)}") from None
 
 
-def _read(
-    file: Path, items: str, labels: str | None
-) -> tuple[npt.NDArray[np.float32], list[object]]:
-    """Read embeddings, and the labels if their column is named."""
+def _read(file: Path, items: str, labels: str | None) -> tuple[NDArray[np.float32], list[object]]:
     columns = {"items": items} | ({} if labels is None else {"labels": labels})
     vectors = np.empty((0, 0), np.float32)
     values: list[object] = []
@@ -87,7 +82,6 @@ def _read(
 
 
 def _check_columns(schema: Any, columns: dict[str, str], file: Path) -> None:
-    """Check that the columns exist, and that one holds lists of numbers."""
     for argument, name in columns.items():
         if schema.names.count(name) != 1:
             raise DataError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
 
 from hashcade._validate import checked_count
 
@@ -15,7 +15,7 @@ Pixels = TypeVar("Pixels", np.uint8, np.float32)
 _CHUNK = 4096
 
 
-def per_pixel_mean(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+def per_pixel_mean(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return the mean, float32[h, w, 3] from 0 to 1, of the images of a training set.
 
     ``images`` is uint8[n, h, w, 3]; nothing of a validation set may leak in.
@@ -29,23 +29,13 @@ def per_pixel_mean(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 
 
 def augment(
-    images: npt.NDArray[Pixels], rng: np.random.Generator, *, pad: int = 4, mirror: bool = True
-) -> npt.NDArray[Pixels]:
+    images: NDArray[Pixels], rng: np.random.Generator, *, pad: int = 4, mirror: bool = True
+) -> NDArray[Pixels]:
     """Shift images by up to ``pad`` pixels each way, and mirror each with probability 1/2.
 
     As in the paper: pad, crop to the original size at random, flip left to right. The padding is
-    zero: black in uint8 images, the mean image in those that are centred.
-
-    Parameters
-    ----------
-    images : uint8[n, h, w, 3] or float32[n, h, w, 3]
-        Not changed.
-    rng
-        Source of randomness; the same state gives the same result.
-    pad
-        Pixels on each side.
-    mirror
-        False for letters, digits and all that differs from its mirror image.
+    zero: black in uint8 images, the mean image in float32 images that are centred. Use
+    ``mirror=False`` for letters, digits and all that differs from its mirror image.
     """
     check_images(images)
     checked_count("pad", pad, at_least=0)
@@ -57,18 +47,18 @@ def augment(
     # Every window of every image, as a view: (n, down, right, height, width * colours). The
     # pixels of a row are contiguous, so that a window is copied row by row.
     by_image, by_row, by_pixel, by_colour = padded.strides
-    windows: npt.NDArray[Pixels] = as_strided(
+    windows: NDArray[Pixels] = as_strided(
         padded,
         (n, 2 * pad + 1, 2 * pad + 1, height, width * colours),
         (by_image, by_row, by_pixel, by_row, by_colour),
         writeable=False,
     )
-    cut: npt.NDArray[Pixels] = windows[np.arange(n), shifts[0], shifts[1]].reshape(images.shape)
+    cut: NDArray[Pixels] = windows[np.arange(n), shifts[0], shifts[1]].reshape(images.shape)
     cut[mirrored] = cut[mirrored, :, ::-1]
     return cut
 
 
-def check_images(images: npt.NDArray[Any], dtype: type[np.generic] | None = None) -> None:
+def check_images(images: NDArray[Any], dtype: type[np.generic] | None = None) -> None:
     """Check that an array holds images, [n, height, width, 3]."""
     if images.ndim != 4 or images.shape[3] != 3 or images.size == 0:
         raise ValueError(f"images has shape {images.shape}, must be (n, height, width, 3), n >= 1")

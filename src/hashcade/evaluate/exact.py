@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 
 from hashcade._validate import as_array, checked_count, checked_vectors
 from hashcade.index import SearchResult
@@ -19,36 +19,25 @@ _PRODUCTS = 1 << 24  # numbers in the table of one chunk: 64 MB
 _PAIRS = 1 << 16  # pairs measured in float64 at a time
 _BLOCK = 32  # items that share a minimum
 
-Floats = npt.NDArray[np.float32]
-AnyFloats = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]
+Floats = NDArray[np.float32]
+AnyFloats = NDArray[Any]
+Ints = NDArray[np.int64]
 
 
 def exact_search(
-    query_vectors: npt.ArrayLike,
-    item_vectors: npt.ArrayLike,
+    query_vectors: ArrayLike,
+    item_vectors: ArrayLike,
     *,
     n_neighbors: int = 10,
     same_set: bool = False,
-    exclude: npt.ArrayLike | None = None,
+    exclude: ArrayLike | None = None,
 ) -> SearchResult:
     """Find the nearest of all items, by euclidean distance; of equal ones the lower id first.
 
-    Parameters
-    ----------
-    query_vectors : float[q, dim]
-    item_vectors : float[n, dim]
-    n_neighbors
-        Results per query, padded with id -1 where there are fewer items.
-    same_set
-        Query i is item i, and does not find itself.
-    exclude : int[q], optional
-        The same for some of the items: the row of each query, which it does not find.
-
-    Returns
-    -------
-    SearchResult
-        Ids are row numbers; ``candidates`` is the size of the database, without the query itself.
+    From vectors, float[q, dim] and float[n, dim], to row numbers as ids, padded with -1 where
+    there are fewer items than ``n_neighbors``. With ``same_set`` query i is item i, and does not
+    find itself; ``exclude``, int[q], says the same for some of the items by their rows.
+    ``candidates`` is the size of the database, without the query itself.
 
     Examples
     --------
@@ -64,17 +53,17 @@ def exact_search(
         )
     if same_set and len(queries) != len(items):
         raise ValueError(f"same_set: {len(queries)} queries, {len(items)} items: must be equal")
-    own: Ints | None = np.arange(len(queries)) if same_set else None
+    excluded: Ints | None = np.arange(len(queries)) if same_set else None
     if exclude is not None:
-        own = as_array("exclude", exclude)
-        if own.shape != (len(queries),) or own.dtype.kind not in "iu":
-            raise ValueError(f"exclude has shape {own.shape}, must be int[{len(queries)}]")
-        if bool(((own < 0) | (own >= len(items))).any()):
+        excluded = as_array("exclude", exclude)
+        if excluded.shape != (len(queries),) or excluded.dtype.kind not in "iu":
+            raise ValueError(f"exclude has shape {excluded.shape}, must be int[{len(queries)}]")
+        if bool(((excluded < 0) | (excluded >= len(items))).any()):
             raise ValueError(f"exclude must be >= 0 and < {len(items)}, the number of items")
     k = checked_count("n_neighbors", n_neighbors)
-    ids = np.full((len(queries), k), -1, dtype=np.int64)
+    ids = np.full((len(queries), k), -1)
     distances = np.full((len(queries), k), np.inf, dtype=np.float32)
-    size = len(items) - int(own is not None)
+    size = len(items) - int(excluded is not None)
     if size > 0:
         # Around the mean the numbers are small, and so are the errors; distances do not change.
         # (Squares of numbers as large as 1e15 are beyond float32.)
@@ -85,25 +74,25 @@ def exact_search(
         squares = np.einsum("ij,ij->i", moved, moved)  # (n,)
         step = max(1, _PRODUCTS // len(items))
         for start in range(0, len(queries), step):
-            rows = slice(start, min(start + step, len(queries)))
-            excluded = None if own is None else own[rows]
-            pairs = _near_pairs(queries[rows] - centre, moved, squares, min(k, size), excluded)
-            ids[rows], distances[rows] = _rank_pairs(queries[rows], items, *pairs, k)
+            rows = slice(start, start + step)
+            out = None if excluded is None else excluded[rows]
+            pairs = _near_pairs(queries[rows] - centre, moved, squares, min(k, size), out)
+            _rank_pairs(queries[rows], items, *pairs, ids[rows], distances[rows])
     return SearchResult(
-        distances, ids, np.full(len(queries), size), np.zeros(len(queries), dtype=np.bool_)
+        distances, ids, np.full(len(queries), size), np.zeros(len(queries), np.bool_)
     )
 
 
 def _near_pairs(
-    queries: AnyFloats, items: AnyFloats, squares: AnyFloats, k: int, own: Ints | None
+    queries: AnyFloats, items: AnyFloats, squares: AnyFloats, k: int, excluded: Ints | None
 ) -> tuple[Ints, Ints]:
     """Pairs (query, item) that may be among the nearest: all that are, and few more."""
     gaps = queries @ items.T  # (q, n)
     gaps *= -2.0
     gaps += squares
     n_queries, n_items = gaps.shape
-    if own is not None:
-        gaps[np.arange(n_queries), own] = np.inf
+    if excluded is not None:
+        gaps[np.arange(n_queries), excluded] = np.inf
     # The k-th smallest of some of the gaps is not below the k-th smallest of all; the minima of
     # blocks are good ones to take, and one pass over memory gives them.
     n_blocks = n_items // _BLOCK
@@ -117,16 +106,16 @@ def _near_pairs(
     slack = (items.shape[1] + 8) * 2.0**-23 * (longest * longest + 2.0 * lengths * longest)
     limit = limit + 2.0 * slack + 1e-36
     rows, columns = np.nonzero(gaps <= limit[:, None])
-    if own is not None:  # an infinite limit would let the query itself through
-        keep = columns != own[rows]
+    if excluded is not None:  # an infinite limit would let the query itself through
+        keep = columns != excluded[rows]
         rows, columns = rows[keep], columns[keep]
     return rows, columns
 
 
 def _rank_pairs(
-    queries: Floats, items: Floats, rows: Ints, columns: Ints, k: int
-) -> tuple[Ints, Floats]:
-    """The nearest of the pairs, which come by query: ids and distances, padded."""
+    queries: Floats, items: Floats, rows: Ints, columns: Ints, ids: Ints, distances: Floats
+) -> None:
+    """Enter the nearest of the pairs, which come by query, into ids and distances (q, k)."""
     gaps = np.empty(len(rows), dtype=np.float32)
     for start in range(0, len(rows), _PAIRS):
         part = slice(start, start + _PAIRS)
@@ -137,9 +126,6 @@ def _rank_pairs(
     rows, columns, gaps = rows[order], columns[order], gaps[order]
     first = np.searchsorted(rows, np.arange(len(queries)))
     place = np.arange(len(rows)) - first[rows]
-    best = place < k
-    ids = np.full((len(queries), k), -1, dtype=np.int64)
-    distances = np.full((len(queries), k), np.inf, dtype=np.float32)
+    best = place < ids.shape[1]
     ids[rows[best], place[best]] = columns[best]
     distances[rows[best], place[best]] = gaps[best]
-    return ids, distances

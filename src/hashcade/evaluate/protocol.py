@@ -5,69 +5,50 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 
 from hashcade._validate import as_array, checked_labels, checked_vectors
 from hashcade.codes import CodeShape
 from hashcade.errors import add_hint
 from hashcade.evaluate.metrics import bucket_nmi
-from hashcade.evaluate.result import Evaluation
-from hashcade.evaluate.run import Database, Settings, measure
+from hashcade.evaluate.run import Database, Evaluation, Settings, measure
 from hashcade.index import Encoded, HashIndex
 
 _SCORES = 1 << 24  # slot scores at a time: 64 MB
 
 
-class Encoder(Protocol):
-    """What is asked of a hasher: a ``Hasher``, a baseline, anything else."""
-
-    @property
-    def shape_(self) -> CodeShape:
-        """Shape of its table."""
-
-    def encode(self, X: Any, /) -> Encoded:
-        """Vectors, buckets and slot scores of items; ``scores=None`` if it has none."""
-
-
 def evaluate_search(
-    query_vectors: npt.ArrayLike,
-    query_labels: npt.ArrayLike,
-    item_vectors: npt.ArrayLike,
-    item_labels: npt.ArrayLike,
+    query_vectors: ArrayLike,
+    query_labels: ArrayLike,
+    item_vectors: ArrayLike,
+    item_labels: ArrayLike,
     *,
-    item_bucket_ids: npt.ArrayLike,
+    item_bucket_ids: ArrayLike,
     shape: CodeShape,
-    query_scores: npt.ArrayLike | None = None,
-    query_bucket_ids: npt.ArrayLike | None = None,
+    query_scores: ArrayLike | None = None,
+    query_bucket_ids: ArrayLike | None = None,
     same_set: bool = False,
     **settings: Any,
 ) -> Evaluation:
-    """Evaluate a table from arrays: search, re-rank by euclidean distance, count.
+    """Evaluate a table from arrays: search, re-rank by distance, count.
 
     Parameters
     ----------
-    query_vectors, item_vectors : float[q, dim], float[n, dim]
-    query_labels, item_labels : int or str[q], int or str[n]
     item_bucket_ids : int[n, sparsity] or int[n]
         The table: buckets of the items.
-    shape
-        Its shape.
-    query_scores : float[q, depth, width]
-        Slot scores of the queries, or
-    query_bucket_ids : int[q, p] or int[q]
-        their buckets, or both. Without bucket ids the buckets are those of the best slots.
+    query_scores, query_bucket_ids : float[q, depth, width], int[q, p] or int[q]
+        One or both. Without bucket ids the buckets are those of the best slots.
     same_set
         Query i is item i: it is left out of the candidates and of the size of the database.
     n_neighbors
         One or several numbers of neighbours; default: 1, 4 and 16.
     protocol
         ``"paper"`` (default): for each number of neighbours, a query with fewer candidates
-        continues to its next buckets until there are enough; all candidates count in the SUF of
-        that number. ``"plain"``: a query never leaves its buckets, missing results count as
-        wrong, and the SUF is the same for all numbers.
+        continues to its next buckets until there are enough; all of them count in the SUF of that
+        number. ``"plain"``: a query never leaves its buckets, missing results count as wrong.
     fill
         Which buckets come next. ``"path"``: with scores those in lexicographic order of the
         query's sorted slots, last level fastest; with bucket ids those of the same parent, and so
@@ -92,52 +73,43 @@ def evaluate_search(
     >>> result.precision, result.speedup
     ({1: 100.0}, {1: 2.0})
     """
-    chosen = Settings(**settings)
+    checked = Settings(**settings)
     vectors = checked_vectors("query_vectors", query_vectors)
     n = len(vectors)
     if query_scores is None and query_bucket_ids is None:
         raise ValueError("query_scores or query_bucket_ids must be given, got neither")
     scores = None if query_scores is None else as_array("query_scores", query_scores)
     # Without bucket ids the scores say where to look: an empty array is not read.
-    buckets = np.empty((n, 0), np.int64)
-    if query_bucket_ids is not None:
-        buckets = as_array("query_bucket_ids", query_bucket_ids)
+    by_path = query_bucket_ids is None
+    buckets = as_array("query_bucket_ids", np.empty((n, 0)) if by_path else query_bucket_ids)
     for name, value in (("query_scores", scores), ("query_bucket_ids", buckets)):
         if value is not None and len(value) != n:
             raise ValueError(f"{name} has {len(value)} rows, query_vectors has {n}")
-    queries = Encoded(vectors, buckets.reshape(n, -1), scores, by_path=query_bucket_ids is None)
+    queries = Encoded(vectors, buckets.reshape(n, -1), scores, by_path)
     database = _build(item_bucket_ids, item_vectors, item_labels, shape, same_set=same_set)
     parts = (queries[rows] for rows in _chunks(n, shape))
-    return measure(parts, n, query_labels, database, chosen)
+    return measure(parts, n, query_labels, database, checked)
 
 
 def evaluate_hasher(
-    hasher: Encoder,
+    hasher: Any,
     queries: Any,
-    query_labels: npt.ArrayLike,
+    query_labels: ArrayLike,
     items: Any = None,
-    item_labels: npt.ArrayLike | None = None,
+    item_labels: ArrayLike | None = None,
     *,
-    query_vectors: npt.ArrayLike | None = None,
-    item_vectors: npt.ArrayLike | None = None,
+    query_vectors: ArrayLike | None = None,
+    item_vectors: ArrayLike | None = None,
     **settings: Any,
 ) -> Evaluation:
     """Build a table of items with a fitted hasher, and evaluate queries against it.
 
-    Parameters
-    ----------
-    hasher
-        A ``Hasher``, or anything with ``encode`` and ``shape_``.
-    queries, query_labels
-        Items as the hasher takes them, embeddings or images, and their classes.
-    items, item_labels
-        The database. None: the queries themselves; no query then finds itself.
-    query_vectors, item_vectors : float[q, dim], float[n, dim]
-        Re-rank by these. None: by the vectors of ``hasher.encode``.
-    **settings
-        From ``n_neighbors`` on as for :func:`evaluate_search`.
+    A hasher is a ``Hasher``, or anything with ``encode(X) -> Encoded`` and ``shape_``. Without
+    ``items`` and ``item_labels`` the queries are the database, and no query finds itself. With
+    ``query_vectors`` and ``item_vectors`` candidates are ranked by these, not by those of
+    ``encode``. The settings are those of :func:`evaluate_search` from ``n_neighbors`` on.
     """
-    chosen = Settings(**settings)
+    checked = Settings(**settings)
     same_set = items is None
     if same_set != (item_labels is None):
         missing = "item_labels" if item_labels is None else "items"
@@ -147,7 +119,7 @@ def evaluate_hasher(
     shape = hasher.shape_
     seconds = 0.0
 
-    def encode(name: str, X: npt.NDArray[Any], vectors: Any) -> Iterator[Encoded]:
+    def encode(name: str, X: NDArray[Any], vectors: Any) -> Iterator[Encoded]:
         nonlocal seconds
         if vectors is not None:
             vectors = checked_vectors(f"{name}_vectors", vectors)
@@ -169,20 +141,20 @@ def evaluate_hasher(
     buckets = np.concatenate([part.bucket_ids for part in item_parts])
     vectors = np.concatenate([part.vectors for part in item_parts])
     database = _build(buckets, vectors, item_labels, shape, same_set=same_set)
-    result = measure(parts, len(X), query_labels, database, chosen)
+    result = measure(parts, len(X), query_labels, database, checked)
     result.seconds["hash"] = seconds
     return result
 
 
 def evaluate_paper(
-    hasher: Encoder,
+    hasher: Any,
     test: Any,
-    test_labels: npt.ArrayLike,
+    test_labels: ArrayLike,
     train: Any,
-    train_labels: npt.ArrayLike,
+    train_labels: ArrayLike,
     *,
-    test_vectors: npt.ArrayLike | None = None,
-    train_vectors: npt.ArrayLike | None = None,
+    test_vectors: ArrayLike | None = None,
+    train_vectors: ArrayLike | None = None,
     **settings: Any,
 ) -> dict[str, Evaluation]:
     """Evaluate as the paper does: test items against test items, and against training items.
@@ -191,10 +163,11 @@ def evaluate_paper(
     ``"test"`` and ``"train"``, name the set that is searched in.
     """
     settings["query_vectors"] = test_vectors
+    train_set = (train, train_labels)
     return {
         "test": evaluate_hasher(hasher, test, test_labels, **settings),
         "train": evaluate_hasher(
-            hasher, test, test_labels, train, train_labels, item_vectors=train_vectors, **settings
+            hasher, test, test_labels, *train_set, item_vectors=train_vectors, **settings
         ),
     }
 
@@ -202,35 +175,20 @@ def evaluate_paper(
 def evaluate_index(
     index: HashIndex,
     encoded: Encoded,
-    query_labels: npt.ArrayLike,
-    item_labels: Callable[[npt.NDArray[np.int64]], npt.ArrayLike] | None = None,
+    query_labels: ArrayLike,
+    item_labels: Callable[[NDArray[np.int64]], ArrayLike] | None = None,
     *,
-    exclude: npt.ArrayLike | None = None,
+    exclude: ArrayLike | None = None,
     **settings: Any,
 ) -> Evaluation:
-    """Evaluate encoded queries against an existing index.
+    """Evaluate encoded queries, as ``hasher.encode`` gives them, against an existing index.
 
-    Parameters
-    ----------
-    index
-        An item without a label (-1) is never a right result.
-    encoded
-        The queries, as ``hasher.encode`` gives them.
-    query_labels : int or str[q]
-        Labels in the form in which ``item_labels`` gives them.
-    item_labels
-        Gives the labels of items by their ids. Default: ``index.labels_of``.
-    exclude : int[q], optional
-        An id per query that it must not find: itself, for queries that are items.
-    **settings
-        From ``n_neighbors`` on as for :func:`evaluate_search`.
-
-    Returns
-    -------
-    Evaluation
-        Its NMI counts an item once for each of its buckets.
+    ``item_labels`` gives the labels of items by their ids, by default ``index.labels_of``; an item
+    without a label (-1) is never a right result. ``exclude``, int[q], is an id per query that it
+    must not find: itself, for queries that are items. The settings are those of
+    :func:`evaluate_search` from ``n_neighbors`` on. NMI counts an item in each of its buckets.
     """
-    chosen = Settings(**settings)
+    checked = Settings(**settings)
     buckets, entries = index.entries()
     ids, rows = np.unique(entries, return_inverse=True)
     labels = checked_labels("item_labels", (item_labels or index.labels_of)(ids), len(ids), "index")
@@ -240,36 +198,30 @@ def evaluate_index(
         labels = np.where(labelled, labels, np.iinfo(np.int64).min)  # nobody's label
     if not labelled.any():
         raise add_hint(ValueError("no item of the index has a label"), "add items with labels")
-    own = None
-    if exclude is not None:
-        own = as_array("exclude", exclude)
-        if own.shape != (len(encoded),) or not np.isin(own, ids).all():
-            raise ValueError(f"exclude must be the ids of {len(encoded)} items of the index")
+    query_ids = None if exclude is None else as_array("exclude", exclude)
+    if query_ids is not None and (
+        query_ids.shape != (len(encoded),) or not np.isin(query_ids, ids).all()
+    ):
+        raise ValueError(f"exclude must be the ids of {len(encoded)} items of the index")
     used = labelled[rows]
     nmi = bucket_nmi(buckets[used], labels[rows[used]])
-    database = Database(index, ids, labels, own, nmi, np.unique(buckets))
+    database = Database(index, ids, labels, query_ids, nmi, np.unique(buckets))
     parts = (encoded[rows] for rows in _chunks(len(encoded), index.shape))
-    return measure(parts, len(encoded), query_labels, database, chosen)
+    return measure(parts, len(encoded), query_labels, database, checked)
 
 
 def _build(
-    bucket_ids: npt.ArrayLike,
-    vectors: npt.ArrayLike,
-    labels: Any,
-    shape: CodeShape,
-    *,
-    same_set: bool,
+    bucket_ids: Any, vectors: Any, labels: Any, shape: CodeShape, *, same_set: bool
 ) -> Database:
     items = checked_vectors("item_vectors", vectors)
     names = checked_labels("item_labels", labels, len(items), "item_vectors")
     start = time.perf_counter()
     index = HashIndex.build(bucket_ids, items, shape=shape)
-    seconds = time.perf_counter() - start
-    buckets = as_array("item_bucket_ids", bucket_ids)
-    ids = np.arange(len(items))
+    seconds = {"build": time.perf_counter() - start}
+    buckets, ids = as_array("item_bucket_ids", bucket_ids), np.arange(len(items))
     nmi = bucket_nmi(buckets, names) if len(items) else 0.0
-    own = ids if same_set else None
-    return Database(index, ids, names, own, nmi, np.unique(buckets), {"build": seconds})
+    query_ids = ids if same_set else None
+    return Database(index, ids, names, query_ids, nmi, np.unique(buckets), seconds)
 
 
 def _chunks(n: int, shape: CodeShape) -> list[slice]:

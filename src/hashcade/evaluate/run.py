@@ -1,24 +1,74 @@
-"""The search behind all evaluations: queries part by part, for several numbers of neighbours."""
+"""The search behind all evaluations, queries part by part, and their result."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 
 from hashcade._validate import checked_choice, checked_count, checked_labels
 from hashcade.codes import CodeShape
 from hashcade.evaluate import metrics
-from hashcade.evaluate.result import Evaluation
 from hashcade.index import Encoded, HashIndex
 
-Ints = npt.NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 _VISITS = 1 << 22  # buckets at a time where queries visit all of them
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Metrics of one search protocol. Shares are in percent, as in the paper.
+
+    ``seconds`` is the time by part: ``"hash"`` (if a hasher did it), ``"build"`` (if an index was
+    built) and ``"search"`` (for all numbers of neighbours together).
+    """
+
+    n_neighbors: tuple[int, ...]  # ascending: the keys of the dictionaries
+    speedup: dict[int, float]  # SUF
+    precision: dict[int, float]  # Pr@k; a missing result counts as wrong
+    mean_average_precision: float  # for the largest number of neighbours
+    nmi: float  # of buckets and classes
+    recall: dict[int, float] | None  # share of the truly nearest items; None if not asked for
+    classes: dict[int, metrics.ClassMetrics]
+    n_queries: int
+    n_items: int  # that SUF counts: without the query itself if queries are items
+    n_occupied: int  # buckets with items
+    same_set: bool
+    protocol: str
+    fill: str
+    n_probe: int
+    seconds: dict[str, float]
+
+    @property
+    def milliseconds_per_query(self) -> float:
+        """Time of the search for one query, hashing apart."""
+        return 1000.0 * self.seconds["search"] / self.n_queries
+
+    def to_dict(self, *, classes: bool = False) -> dict[str, Any]:
+        """Return everything as a dictionary that can be written as JSON, with strings as keys.
+
+        ``classes`` adds the metrics of each class.
+        """
+        result: dict[str, Any] = {"milliseconds_per_query": self.milliseconds_per_query}
+        result |= {field.name: getattr(self, field.name) for field in fields(self)}
+        del result["classes"]
+        if classes:
+            result["classes"] = {k: each.to_dict() for k, each in self.classes.items()}
+        for name, value in result.items():
+            if isinstance(value, dict):
+                result[name] = {str(key): entry for key, entry in value.items()}
+        return {**result, "n_neighbors": list(self.n_neighbors)}
+
+    def __str__(self) -> str:
+        parts = [f"SUF@{k} {self.speedup[k]:.2f}" for k in self.n_neighbors]
+        parts += [f"Pr@{k} {self.precision[k]:.2f}" for k in self.n_neighbors]
+        return ", ".join([*parts, f"NMI {self.nmi:.2f}"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +90,7 @@ class Settings:
             raise ValueError("n_neighbors is empty, must name at least one number")
         object.__setattr__(self, "n_neighbors", numbers)
         checked_choice("protocol", self.protocol, ("paper", "plain"))
-        if self.fill is not None:
-            checked_choice("fill", self.fill, ("path", "sum", "none"))
+        checked_choice("fill", self.fill or "none", ("path", "sum", "none"))
         checked_count("n_probe", self.n_probe)
 
     def fill_for(self, queries: Encoded, shape: CodeShape) -> str:
@@ -63,8 +112,8 @@ class Database:
 
     index: HashIndex
     ids: Ints  # (n,), ascending
-    labels: npt.NDArray[Any]  # (n,), in the order of ids
-    own: Ints | None  # (q,): ids of the queries, where they are items
+    labels: NDArray[Any]  # (n,), in the order of ids
+    query_ids: Ints | None  # (q,): ids of the queries, where they are items
     nmi: float
     occupied: Ints  # buckets
     seconds: dict[str, float] = field(default_factory=dict)
@@ -77,7 +126,7 @@ class Database:
 def measure(
     parts: Iterable[Encoded],
     n_queries: int,
-    query_labels: npt.ArrayLike,
+    query_labels: ArrayLike,
     database: Database,
     settings: Settings,
 ) -> Evaluation:
@@ -85,10 +134,10 @@ def measure(
     if n_queries == 0:
         raise ValueError("there must be at least one query")
     names = checked_labels("query_labels", query_labels, n_queries, "query_vectors")
-    own, n_items, numbers = database.own, len(database.ids), settings.n_neighbors
-    if own is not None and len(own) != n_queries:
+    query_ids, n_items, numbers = database.query_ids, len(database.ids), settings.n_neighbors
+    if query_ids is not None and len(query_ids) != n_queries:
         raise ValueError(f"same_set: {n_queries} queries, {n_items} items: must be equal")
-    size = n_items - int(own is not None)
+    size = n_items - int(query_ids is not None)
     if size < 1:
         raise ValueError(f"{n_items} items: there must be something to find")
     queries, items, classes = metrics.joint_codes(names, database.labels)
@@ -101,19 +150,24 @@ def measure(
     for part in parts:
         rows = slice(first, first + len(part))
         first = rows.stop
-        search = _Search(part, database, None if own is None else own[rows], settings)
+        excluded = None if query_ids is None else query_ids[rows]
+        search = partial(_search, database.index, settings, part, excluded)
         fill = settings.fill_for(part, database.index.shape)
         start = time.perf_counter()
-        results = search.with_fill(fill)
+        results = _search_and_fill(search, part, database, settings, fill)
         seconds["search"] += time.perf_counter() - start
         for k, (nearest, counts) in results.items():
             ids[k][rows], candidates[k][rows] = database.rows(nearest), counts
-        if settings.recall:
-            exact[rows] = database.rows(search.exhaustive(numbers[-1]))
+        step = max(1, _VISITS // len(database.occupied))
+        for at in range(0, len(part) if settings.recall else 0, step):
+            some = np.arange(at, min(at + step, len(part)))
+            everywhere = np.tile(database.occupied, (len(some), 1))
+            nearest, _ = search(some, numbers[-1], bucket_ids=everywhere)
+            exact[rows.start + some] = database.rows(nearest)
 
     in_class = np.bincount(items, minlength=len(classes))[queries]
-    if own is not None:
-        in_class = in_class - (items[database.rows(own)] == queries)
+    if query_ids is not None:
+        in_class = in_class - (items[database.rows(query_ids)] == queries)
     right = metrics.right_results(ids[numbers[-1]], queries, items)
     per_class = {k: metrics.per_class(ids[k], candidates[k], queries, items) for k in numbers}
     recall = {k: metrics.recall_at(ids[k], exact[:, :k]) for k in numbers if settings.recall}
@@ -128,7 +182,7 @@ def measure(
         n_queries=n_queries,
         n_items=size,
         n_occupied=len(database.occupied),
-        same_set=own is not None,
+        same_set=query_ids is not None,
         protocol=settings.protocol,
         fill=fill,
         n_probe=settings.n_probe,
@@ -136,69 +190,48 @@ def measure(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Search:
-    """Searches for some of the queries."""
+def _search(
+    index: HashIndex, settings: Settings, part: Encoded, excluded: Ints | None,
+    rows: Any, k: int, fill: str = "none", **where: Any,
+) -> tuple[Ints, Ints]:  # fmt: skip
+    """Search for some rows of a part: ids (q, k) and candidates (q,)."""
+    some = part[rows]
+    result = index.search(
+        some.vectors, n_neighbors=k, fill=fill, metric=settings.metric, threads=settings.threads,
+        exclude_self=False if excluded is None else excluded[rows],
+        **(where or some.where_to_look(settings.n_probe)),
+    )  # fmt: skip
+    return result.ids, result.candidates
 
-    part: Encoded
-    database: Database
-    own: Ints | None
-    settings: Settings
 
-    def run(
-        self, rows: Any, k: int, *, fill: str = "none", **where: Any
-    ) -> tuple[Ints, Ints]:  # ids (q, k), candidates (q,)
-        part = self.part[rows]
-        result = self.database.index.search(
-            part.vectors, n_neighbors=k, fill=fill, metric=self.settings.metric,
-            exclude_self=False if self.own is None else self.own[rows],
-            threads=self.settings.threads,
-            **(where or part.where_to_look(self.settings.n_probe)),
-        )  # fmt: skip
-        return result.ids, result.candidates
-
-    def with_fill(self, fill: str) -> dict[int, tuple[Ints, Ints]]:
-        """Ids and candidates for each number of neighbours."""
-        numbers, n_occupied = self.settings.n_neighbors, len(self.database.occupied)
-        last = numbers[-1]
-        # Queries with enough candidates are done: few results are the first of many.
-        ids, counts = self.run(slice(None), last)
-        results = {k: (ids[:, :k].copy(), counts.copy()) for k in numbers}
-
-        def put(k: int, rows: Ints, ids: Ints, counts: Ints) -> None:
-            results[k][0][rows], results[k][1][rows] = ids[:, :k], counts
-
-        short = np.flatnonzero(counts < last)
-        most = counts[short]  # candidates so far
-        if fill == "path":
+def _search_and_fill(
+    search: Callable[..., tuple[Ints, Ints]],
+    part: Encoded, database: Database, settings: Settings, fill: str,
+) -> dict[int, tuple[Ints, Ints]]:  # fmt: skip
+    """Ids and candidates for each number of neighbours."""
+    numbers, n_occupied = settings.n_neighbors, len(database.occupied)
+    last = numbers[-1]
+    # Queries with enough candidates are done: few results are the first of many.
+    ids, counts = search(slice(None), last)
+    results = {k: (ids[:, :k].copy(), counts.copy()) for k in numbers}
+    short = np.flatnonzero(counts < last)
+    most = counts[short]  # candidates so far
+    if fill == "path":
+        for k in numbers:
+            rows = short[most < k]
+            if len(rows):
+                results[k][0][rows], results[k][1][rows] = search(rows, k, fill="path")
+    elif fill == "sum":
+        assert part.scores is not None
+        n_probe = settings.n_probe + 1
+        if settings.n_probe == 1:
+            n_probe = min(database.index.shape.sparsity, n_occupied)
+        while len(short) and n_probe <= n_occupied:
+            ids, counts = search(short, last, scores=part.scores[short], n_probe=n_probe)
             for k in numbers:
-                rows = short[most < k]
-                if len(rows):
-                    put(k, rows, *self.run(rows, k, fill="path"))
-        elif fill == "sum":
-            n_probe = self.settings.n_probe + 1
-            if self.settings.n_probe == 1:
-                n_probe = min(self.database.index.shape.sparsity, n_occupied)
-            assert self.part.scores is not None
-            while len(short) and n_probe <= n_occupied:
-                scores = self.part.scores[short]
-                ids, counts = self.run(short, last, scores=scores, n_probe=n_probe)
-                for k in numbers:
-                    needy = most < k
-                    put(k, short[needy], ids[needy], counts[needy])
-                most = np.maximum(most, counts)
-                short, most = short[most < last], most[most < last]
-                n_probe += 1
-        return results
-
-    def exhaustive(self, k: int) -> Ints:
-        """Ids of the nearest of all items: of those in any bucket."""
-        occupied = self.database.occupied
-        step = max(1, _VISITS // len(occupied))
-        parts = [
-            np.arange(start, min(start + step, len(self.part)))
-            for start in range(0, len(self.part), step)
-        ]
-        return np.concatenate(
-            [self.run(rows, k, bucket_ids=np.tile(occupied, (len(rows), 1)))[0] for rows in parts]
-        )
+                few = most < k
+                results[k][0][short[few]], results[k][1][short[few]] = ids[few, :k], counts[few]
+            most = np.maximum(most, counts)
+            short, most = short[most < last], most[most < last]
+            n_probe += 1
+    return results
