@@ -27,7 +27,6 @@ from hashcade.learn.model import HashModel
 from hashcade.learn.model_io import read_tensors, write_tensors
 
 _KIND = "hashcade checkpoint"
-_VERSION = 3
 
 Weights = dict[str, Tensor]
 
@@ -43,10 +42,9 @@ class StageState:
 
 
 class Run:
-    """A run in a directory, which is created if missing; without one nothing is stored.
+    """A run of some stages in a directory, which is created if missing; None: nothing is stored.
 
-    ``stages`` are the names of the stages in their order. The fingerprint holds settings and data
-    of the run; a directory with another one is refused.
+    The fingerprint holds settings and data of the run; a directory with another one is refused.
     """
 
     def __init__(
@@ -63,13 +61,13 @@ class Run:
         checkpoints = self._checkpoints()
         if not checkpoints:
             return None
-        config, tensors = read_tensors(checkpoints[-1], _KIND, _VERSION)
-        stored = config["fingerprint"]
-        for key in sorted(stored.keys() | self._fingerprint.keys()):
-            if stored.get(key) != self._fingerprint.get(key):
+        config, tensors = read_tensors(checkpoints[-1], kind=_KIND)
+        stored, ours = config["fingerprint"], self._fingerprint
+        for key in sorted(stored.keys() | ours.keys()):
+            if stored.get(key) != ours.get(key):
                 raise ConfigError(
                     f"{self.path} holds a run with {key}={stored.get(key)!r}, this one has "
-                    f"{key}={self._fingerprint.get(key)!r}",
+                    f"{key}={ours.get(key)!r}",
                     hint="choose another run_dir, or remove that one",
                 )
         state = StageState(**config["state"])
@@ -85,7 +83,7 @@ class Run:
         if path in older:  # a step has one outcome, which is stored already
             return
         config = {"state": vars(state), "fingerprint": self._fingerprint}
-        write_tensors(path, _KIND, _VERSION, config, tensors)
+        write_tensors(path, config, tensors, kind=_KIND)
         for stale in (*older, *self.path.glob(".checkpoint-*")):  # or left by a killed run
             shutil.rmtree(stale, ignore_errors=True)
 
@@ -97,22 +95,18 @@ class Run:
 
     def _checkpoints(self) -> list[Path]:
         """Checkpoints from the oldest to the newest. Only whole ones have such a name."""
-        if self.path is None:
-            return []
-        checkpoints = []
-        for path in self.path.glob("checkpoint-*-*"):
-            _, stage, step = path.name.split("-")
-            if stage in self._stages:
-                checkpoints.append((self._stages.index(stage), int(step), path))
-        return [path for _, _, path in sorted(checkpoints)]
+        paths: list[Path] = []
+        if self.path is not None:
+            for stage in self._stages:
+                paths += sorted(self.path.glob(f"checkpoint-{stage}-*"))
+        return paths
 
     def _cut_log(self, state: StageState) -> None:
         """Drop what was logged after the checkpoint: it will be logged again."""
-        if self.path is None or not (self.path / "log.jsonl").exists():
-            return
+        assert self.path is not None
         log = self.path / "log.jsonl"
         lines = []
-        for line in log.read_text(encoding="utf-8").splitlines():
+        for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
             try:
                 record = json.loads(line)
             except ValueError:  # the line that was being written
@@ -123,30 +117,27 @@ class Run:
         replace_file(log, "".join(lines))
 
 
-# -- tensors of a checkpoint ---------------------------------------------------------------------
-
-
 def pack(model: HashModel, optimizer: torch.optim.Optimizer, best: Weights) -> Weights:
     """Weights, best weights and the optimizer's state, under one set of names."""
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"best/{name}": value for name, value in best.items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer/{index}/{key}": value for key, value in state.items()}
-    # A copy each: safetensors refuses tensors that share memory.
-    return {name: value.detach().clone() for name, value in tensors.items()}
+    return tensors
 
 
 def unpack(model: HashModel, optimizer: torch.optim.Optimizer, tensors: Weights) -> Weights:
     """Load what :func:`pack` made into model and optimizer; returns the best weights."""
-    parts: dict[str, Weights] = {"model": {}, "best": {}, "optimizer": {}}
+    parts: dict[str, Weights] = {"model": {}, "best": {}}
+    state: dict[int, Weights] = {}
     for name, value in tensors.items():
         part, _, rest = name.partition("/")
-        parts[part][rest] = value
+        if part == "optimizer":
+            index, _, key = rest.partition("/")
+            state.setdefault(int(index), {})[key] = value
+        else:
+            parts[part][rest] = value
     model.load_state_dict(parts["model"])
-    state: dict[int, Weights] = {}
-    for name, value in parts["optimizer"].items():
-        index, _, key = name.partition("/")
-        state.setdefault(int(index), {})[key] = value
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     return parts["best"]

@@ -8,7 +8,7 @@ regularization of npairs then keeps scores around 1, and triplet normalizes them
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from torch import nn
@@ -18,14 +18,12 @@ from hashcade.codes import CodeShape
 from hashcade.errors import ConfigError, add_hint
 from hashcade.learn.networks import IMAGE_NETWORKS, MLP
 
-LOSSES = ("npairs", "triplet")
-ASSIGNMENTS = ("path", "codebook")
-AUGMENTATIONS = ("crop-mirror", "crop", "none")
 SCHEDULES = ("one-cycle", "paper", "constant")
 
 _VALIDATIONS = 10  # per stage
 _STEPS_SETTING = {"base": "base_steps", "hash": "steps", "joint": "joint_steps"}
-_HASH_REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}  # λ by sparsity; 0.001 from 4 on
+# λ of npairs by sparsity: more active slots share the softmax; 0.001 from 4 on.
+_HASH_REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}
 _MODULE = "module "  # marks a backbone that is the user's own in a file
 
 
@@ -127,13 +125,9 @@ class ResolvedConfig:
             name = backbone
         elif backbone is not None:
             raise ConfigError(f"the model was trained with backbone={name!r}, takes no other")
-        fields = {
-            **stored,
-            "shape": CodeShape(**stored["shape"]),
-            "item_shape": tuple(stored["item_shape"]),
-            "backbone": name,
-            "stages": tuple(StageConfig(**stage) for stage in stored["stages"]),
-        }
+        fields = dict(stored, backbone=name, item_shape=tuple(stored["item_shape"]))
+        fields["shape"] = CodeShape(**stored["shape"])
+        fields["stages"] = tuple(StageConfig(**stage) for stage in stored["stages"])
         return cls(**fields)
 
 
@@ -141,19 +135,27 @@ def resolve(
     settings: Mapping[str, Any], n_classes: int, n_items: int, item_shape: tuple[int, ...]
 ) -> ResolvedConfig:
     """Check settings against each other and the training set, and fill in what was left open."""
-    loss = checked_choice("loss", settings["loss"], LOSSES)
-    assignment = checked_choice("assignment", settings["assignment"], ASSIGNMENTS)
-    augment = checked_choice("augment", settings["augment"], AUGMENTATIONS)
+
+    def number(name: str, default: float) -> float:
+        return default if settings[name] is None else checked_number(name, settings[name])
+
+    def count(name: str, default: Any, at_least: int = 1) -> Any:
+        value = settings[name]
+        return default if value is None else checked_count(name, value, at_least=at_least)
+
+    loss = checked_choice("loss", settings["loss"], ("npairs", "triplet"))
+    assignment = checked_choice("assignment", settings["assignment"], ("path", "codebook"))
+    augment = checked_choice("augment", settings["augment"], ("crop-mirror", "crop", "none"))
     schedule, backbone = settings["schedule"], settings["backbone"]
     if isinstance(schedule, str):
         checked_choice("schedule", schedule, SCHEDULES)
     else:
         schedule = checked_count("schedule", schedule)
-    images = len(item_shape) == 3
+    images, triplet, codebook = len(item_shape) == 3, loss == "triplet", assignment == "codebook"
 
     # ---- the table
     depth = checked_count("depth", settings["depth"])
-    width = default_width(n_classes, depth) if settings["width"] is None else settings["width"]
+    width = count("width", default_width(n_classes, depth))
     shape = CodeShape(width=width, depth=depth, sparsity=settings["sparsity"])
     # In a flat table classes may share slots (Jeong & Song have 64 for 100 classes); in a tree
     # they never need to, so a small one is a mistake.
@@ -164,30 +166,20 @@ def resolve(
 
     # ---- batches
     per_batch = min(checked_count("classes_per_batch", settings["classes_per_batch"]), n_classes)
-    per_class = settings["items_per_class"]
-    if per_class is None:
-        per_class = default_items_per_class(per_batch, n_items // n_classes)
-    per_class = checked_count("items_per_class", per_class)
-    if per_class < 2 or (loss == "npairs" and per_class % 2):
-        even = " and even" if loss == "npairs" else ""
+    per_class = count("items_per_class", default_items_per_class(per_batch, n_items // n_classes))
+    if per_class < 2 or (per_class % 2 and not triplet):
+        even = "" if triplet else " and even"
         raise ValueError(f"items_per_class={per_class} must be >= 2{even} for loss={loss!r}")
 
     # ---- layers
-    embedding_size = settings["embedding_size"]
-    if embedding_size is None and backbone is not None:
-        embedding_size = 256 if loss == "triplet" else 64
-    if embedding_size is not None:
-        embedding_size = checked_count("embedding_size", embedding_size)
-    hidden_size = settings["hidden_size"]
-    if hidden_size is None:
-        hidden_size = 512 if backbone in (None, "mlp") else 0
-    else:
-        hidden_size = checked_count("hidden_size", hidden_size, at_least=int(backbone == "mlp"))
+    learned_size = 256 if triplet else 64
+    embedding_size = count("embedding_size", None if backbone is None else learned_size)
+    units = 512 if backbone in (None, "mlp") else 0
+    hidden_size = count("hidden_size", units, at_least=int(backbone == "mlp"))
     network = IMAGE_NETWORKS.get(backbone, MLP) if isinstance(backbone, str) else backbone
 
     # ---- training
-    rate = settings["learning_rate"]
-    rate = default_learning_rate(images) if rate is None else checked_number("learning_rate", rate)
+    rate = number("learning_rate", 1e-3 if images else 3e-3)  # NIN diverges above 1e-3
     if rate == 0.0:
         raise ValueError(f"learning_rate={settings['learning_rate']!r} must be > 0")
     dropout = checked_number("dropout", settings["dropout"])
@@ -198,56 +190,51 @@ def resolve(
     if not isinstance(settings["remap"], bool):
         raise ValueError(f"remap={settings['remap']!r} must be True or False")
 
-    def number(name: str, default: float) -> float:
-        return default if settings[name] is None else checked_number(name, settings[name])
-
     def stage(name: str) -> StageConfig:
-        setting, is_base = _STEPS_SETTING[name], name == "base"
-        steps = settings[setting]
+        steps = settings[_STEPS_SETTING[name]]
         if steps is None and name == "joint":
             steps = settings["steps"]
         if steps is None:
             steps = default_steps(n_items, per_batch * per_class, images, schedule)
         if not (name == "joint" and steps == 0):  # 0: the code book, without further training
-            steps = checked_count(setting, steps)
-        regularization = default_regularization(name, shape.sparsity)
-        return StageConfig(
+            steps = checked_count(_STEPS_SETTING[name], steps)
+        regularization = number("regularization", _HASH_REGULARIZATION.get(shape.sparsity, 0.001))
+        config = StageConfig(
             name=name,
             loss=loss,
             steps=steps,
             validate_every=max(1, -(-steps // _VALIDATIONS)),
             learning_rate=rate,
             schedule=schedule,
-            base_learning_rate=1.0 if is_base else number("base_learning_rate", 0.1),
+            base_learning_rate=number("base_learning_rate", 0.1),
             weight_decay=5e-4,
             base_weight_decay=float(getattr(network, "weight_decay", 0.0)),
             margin=number("margin", 0.3),
-            regularization=regularization if is_base else number("regularization", regularization),
+            regularization=regularization,
             sibling_penalty=number("sibling_penalty", 50.0),  # siblings part if there is room
-            collision_penalty=number("collision_penalty", 0.5 if loss == "triplet" else 0.05),
+            collision_penalty=number("collision_penalty", 0.5 if triplet else 0.05),
             classes_per_batch=per_batch,
             items_per_class=per_class,
             augment=augment if images else "none",
             remap=settings["remap"],
-            sharpness=16.0 if loss == "triplet" else 1.0,  # unit-length scores have small sums
-            dropout=0.0 if is_base else dropout,
+            sharpness=16.0 if triplet else 1.0,  # unit-length scores have small sums
+            dropout=dropout,
         )
+        if name == "base":
+            return replace(config, base_learning_rate=1.0, regularization=0.003, dropout=0.0)
+        return config
 
-    names = ["hash"] if embedding_size is None else ["base", "hash"]
-    names += ["joint"] if assignment == "codebook" else []
+    names = ["base"] * (embedding_size is not None) + ["hash"] + ["joint"] * codebook
     return ResolvedConfig(
         shape=shape,
         item_shape=tuple(item_shape),
         backbone=backbone,
         embedding_size=embedding_size,
         hidden_size=hidden_size,
-        unit_length=loss == "triplet",
-        stages=tuple(stage(name) for name in names),
-        n_codes=n_classes if assignment == "codebook" else 0,
+        unit_length=triplet,
+        stages=tuple(map(stage, names)),
+        n_codes=n_classes if codebook else 0,
     )
-
-
-# -- defaults ------------------------------------------------------------------------------------
 
 
 def default_width(n_classes: int, depth: int) -> int:
@@ -261,19 +248,9 @@ def default_width(n_classes: int, depth: int) -> int:
     return width
 
 
-def default_regularization(stage: str, sparsity: int) -> float:
-    """λ of npairs: smaller with more active slots, because their scores share the softmax."""
-    return 0.003 if stage == "base" else _HASH_REGULARIZATION.get(sparsity, 0.001)
-
-
 def default_items_per_class(classes_per_batch: int, class_size: int) -> int:
     """Even, at least 2: the paper's batch is 64 × 2; with fewer classes it need not be smaller."""
     return max(2, min(128 // classes_per_batch, class_size) // 2 * 2)
-
-
-def default_learning_rate(images: bool) -> float:
-    """NIN diverges above 1e-3; a head on embeddings takes more."""
-    return 1e-3 if images else 3e-3
 
 
 def default_steps(n_items: int, batch_size: int, images: bool, schedule: str | int) -> int:

@@ -10,11 +10,7 @@ import numpy.typing as npt
 
 
 class EstimatorMixin:
-    """Settings by name, ``fit_transform`` and tags.
-
-    ``__init__`` of a subclass takes keywords alone and stores each as it is given, under its
-    name; checks are for ``fit``.
-    """
+    """Settings by name, ``fit_transform`` and tags; for a class that takes settings alone."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """All settings by name."""
@@ -26,8 +22,7 @@ class EstimatorMixin:
         for name in params:
             if name not in allowed:
                 raise ValueError(f"{name!r} is not a setting, must be one of {sorted(allowed)}")
-        for name, value in params.items():
-            setattr(self, name, value)
+        vars(self).update(params)
         return self
 
     def fit_transform(self, X: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -36,12 +31,11 @@ class EstimatorMixin:
         return buckets
 
     def __repr__(self) -> str:
-        defaults = inspect.signature(type(self)).parameters
-        changed = [
-            f"{name}={value!r}"
-            for name, value in self.get_params().items()
-            if value is not defaults[name].default and value != defaults[name].default
-        ]
+        changed = []
+        for name, parameter in inspect.signature(type(self)).parameters.items():
+            value = getattr(self, name)
+            if value is not parameter.default and value != parameter.default:
+                changed.append(f"{name}={value!r}")
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -54,7 +48,5 @@ class EstimatorMixin:
             estimator_type=None,
             target_tags=TargetTags(required=True),
             transformer_tags=TransformerTags(preserves_dtype=[]),
-            classifier_tags=None,
-            regressor_tags=None,
             input_tags=InputTags(two_d_array=True),
         )

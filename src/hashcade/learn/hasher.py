@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,12 +24,13 @@ from hashcade.learn import inputs, model_io
 from hashcade.learn.adapt import adapt_model
 from hashcade.learn.config import ResolvedConfig, resolve
 from hashcade.learn.estimator import EstimatorMixin
-from hashcade.learn.model import HashModel, encode, for_all, in_chunks
+from hashcade.learn.model import HashModel, encode, for_all, in_chunks, to_numpy
 from hashcade.learn.refine import checked_n_codes, refine_model
 from hashcade.learn.trainer import Trainer
 from hashcade.learn.tune import checked_trials, tune
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class Hasher(EstimatorMixin):
     """Learns which bucket an item belongs to.
 
@@ -38,8 +40,7 @@ class Hasher(EstimatorMixin):
     Parameters
     ----------
     width, depth
-        Slots per level (None: from the number of classes), and levels of the table, which has
-        ``width ** depth`` buckets.
+        Slots per level (None: from the number of classes), and levels: ``width ** depth`` buckets.
     sparsity
         Active slots at the last level: an item lies in this many buckets.
     loss
@@ -65,8 +66,8 @@ class Hasher(EstimatorMixin):
         ``"one-cycle"`` for short runs, ``"paper"`` (falls to 0.3 of what it was, three times), a
         number (does so after every so many steps), or ``"constant"``.
     learning_rate, base_learning_rate
-        Peak learning rate of the new layers (None: 3e-3, for networks that take images 1e-3), and
-        the factor on it for the network below them in the hash stage; 0 freezes the network.
+        Peak rate of the new layers (None: 3e-3, for images 1e-3), and the factor on it for the
+        network below them in the hash stage; 0 freezes the network.
     sibling_penalty, collision_penalty, regularization
         Of the code problem, and of the npairs loss in the hash stage. None: by loss and sparsity.
     margin
@@ -84,9 +85,9 @@ class Hasher(EstimatorMixin):
     validation_fraction
         Share of each class in the validation set, which picks the weights, by precision at 1.
     tune
-        Whether to try other values for ``width``, ``depth``, the penalties and the regularization
-        first, where they were left open (``depth`` if ``width`` was), each for a quarter of the
-        steps, and to take the best on the validation set. A number: at most so many trials.
+        Whether to try other values for ``width`` and ``depth``, the penalties and the
+        regularization first, where they were left open, for a quarter of the steps each, and to
+        take the best on the validation set. A number: at most so many trials.
     device
         ``"auto"``, ``"cpu"``, ``"cuda"``, ...
     run_dir
@@ -97,13 +98,10 @@ class Hasher(EstimatorMixin):
 
     Attributes
     ----------
-    shape_, classes_ : CodeShape, array
-        The shape of the table, and the labels of the training set, sorted.
-    config_ : ResolvedConfig
-        All settings with nothing left open, and what items look like.
+    shape_, classes_, config_
+        The shape of the table, the sorted labels, and all settings with nothing left open.
     validation_ : dict
-        Metrics of the validation set: ``precision_at_1`` and ``bucket_nmi`` in percent,
-        ``speedup_factor``. Empty without a validation set.
+        ``precision_at_1`` and ``bucket_nmi`` in percent, ``speedup_factor``; or empty.
     tuned_ : list of dict
         With ``tune`` a row for each trial: ``changes`` of settings, metrics, and ``chosen``.
     codebook_ : int64[n_codes, sparsity]
@@ -120,77 +118,44 @@ class Hasher(EstimatorMixin):
     3
     """
 
-    shape_: CodeShape
-    classes_: npt.NDArray[Any]
-    config_: ResolvedConfig
-    validation_: dict[str, float]
-    tuned_: list[dict[str, Any]]
-    codebook_: npt.NDArray[np.int64]
-    _model: HashModel
+    # As scikit-learn has it: settings are stored as they are, and checked by fit.
+    width: int | None = None
+    depth: int = 2
+    sparsity: int = 1
+    loss: str = "npairs"
+    backbone: str | nn.Module | None = None
+    assignment: str = "codebook"
+    embedding_size: int | None = None
+    hidden_size: int | None = None
+    steps: int | None = None
+    base_steps: int | None = None
+    joint_steps: int | None = None
+    schedule: str | int = "one-cycle"
+    learning_rate: float | None = None
+    base_learning_rate: float = 0.1
+    sibling_penalty: float | None = None
+    collision_penalty: float | None = None
+    regularization: float | None = None
+    margin: float = 0.3
+    remap: bool = True
+    classes_per_batch: int = 64
+    items_per_class: int | None = None
+    augment: str = "crop-mirror"
+    dropout: float = 0.0
+    validation_fraction: float = 0.1
+    tune: bool | int = False
+    device: str = "auto"
+    run_dir: str | os.PathLike[str] | None = None
+    verbose: bool | None = None
+    random_state: int = 0
 
-    def __init__(
-        self,
-        *,
-        width: int | None = None,
-        depth: int = 2,
-        sparsity: int = 1,
-        loss: str = "npairs",
-        backbone: str | nn.Module | None = None,
-        assignment: str = "codebook",
-        embedding_size: int | None = None,
-        hidden_size: int | None = None,
-        steps: int | None = None,
-        base_steps: int | None = None,
-        joint_steps: int | None = None,
-        schedule: str | int = "one-cycle",
-        learning_rate: float | None = None,
-        base_learning_rate: float = 0.1,
-        sibling_penalty: float | None = None,
-        collision_penalty: float | None = None,
-        regularization: float | None = None,
-        margin: float = 0.3,
-        remap: bool = True,
-        classes_per_batch: int = 64,
-        items_per_class: int | None = None,
-        augment: str = "crop-mirror",
-        dropout: float = 0.0,
-        validation_fraction: float = 0.1,
-        tune: bool | int = False,
-        device: str = "auto",
-        run_dir: str | os.PathLike[str] | None = None,
-        verbose: bool | None = None,
-        random_state: int = 0,
-    ) -> None:
-        # As scikit-learn has it: settings are stored as they are, and checked by fit.
-        self.width = width
-        self.depth = depth
-        self.sparsity = sparsity
-        self.loss = loss
-        self.backbone = backbone
-        self.assignment = assignment
-        self.embedding_size = embedding_size
-        self.hidden_size = hidden_size
-        self.steps = steps
-        self.base_steps = base_steps
-        self.joint_steps = joint_steps
-        self.schedule = schedule
-        self.learning_rate = learning_rate
-        self.base_learning_rate = base_learning_rate
-        self.sibling_penalty = sibling_penalty
-        self.collision_penalty = collision_penalty
-        self.regularization = regularization
-        self.margin = margin
-        self.remap = remap
-        self.classes_per_batch = classes_per_batch
-        self.items_per_class = items_per_class
-        self.augment = augment
-        self.dropout = dropout
-        self.validation_fraction = validation_fraction
-        self.tune = tune
-        self.device = device
-        self.run_dir = run_dir
-        self.verbose = verbose
-        self.random_state = random_state
+    config_: ResolvedConfig = field(init=False)
+    shape_: CodeShape = field(init=False)
+    classes_: npt.NDArray[Any] = field(init=False)
+    validation_: dict[str, float] = field(init=False)
+    tuned_: list[dict[str, Any]] = field(init=False)
+    codebook_: npt.NDArray[np.int64] = field(init=False)
+    _model: HashModel = field(init=False)
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -208,24 +173,17 @@ class Hasher(EstimatorMixin):
             A fitted hasher whose base network is taken over, and not trained again: tables then
             share their vectors. It must have the same ``backbone``, ``embedding_size`` and kind
             of loss, and items of the same shape.
-
-        Raises
-        ------
-        ValueError
-            For input that cannot be used; nothing is changed then.
-        KeyboardInterrupt
-            After Ctrl-C, when the checkpoint is written (if there is a ``run_dir``).
         """
         # ---- everything is checked first
         images = inputs.takes_images(self.backbone, X)
         items = inputs.checked_images(X) if images else inputs.checked_views(X)
-        names = inputs.checked_classes(y, len(items))
+        labels = inputs.checked_classes(y, len(items))
         seed, device = checked_seed(self.random_state), inputs.checked_device(self.device)
         fraction = checked_number("validation_fraction", self.validation_fraction)
-        classes, data = inputs.split(items, names, fraction=fraction, random_state=seed)
+        classes, data = inputs.split(items, labels, fraction=fraction, random_state=seed)
         settings, sizes = self.get_params(), (len(classes), len(data.training), data.item_shape)
         config = resolve(settings, *sizes)
-        n_trials = checked_trials(self.tune, len(data.validation)) if self.tune is not False else 0
+        n_trials = 0 if self.tune is False else checked_trials(self.tune, len(data.validation))
         if base is not None:
             config.check_base(base._fitted().config_)
 
@@ -239,13 +197,11 @@ class Hasher(EstimatorMixin):
         trainer = Trainer(
             data, device=device, seed=seed, run_dir=run_dir, progress=progress, base=weights
         )
-        table = None
+        trials = None
         if n_trials > 0:
-            config, table = tune(trainer, settings, sizes, n_trials)
+            config, trials = tune(trainer, settings, sizes, n_trials)
         model, metrics = trainer.train(config, run_dir)
-
-        # ---- done: only now the estimator changes
-        return self._set_fitted(config, model.cpu(), classes, metrics, table)
+        return self._set_fitted(config, model.cpu(), classes, metrics, trials)
 
     def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
         """A copy for a database of classes that training never saw; no labels are needed.
@@ -253,13 +209,8 @@ class Hasher(EstimatorMixin):
         Clusters of the items take the place of classes: they get codes, and the last layer of
         the hash network is trained anew for them, in seconds. Vectors for re-ranking stay the
         same, so an index needs new bucket ids alone. Rows of ``codebook_`` stand for clusters.
-
-        Parameters
-        ----------
-        X
-            The database as :meth:`transform` takes it, or a part of it.
-        n_codes
-            Number of codes, about the speed-up of a search. None: the number of classes.
+        ``X`` is the database or a part of it; ``n_codes`` is about the speed-up of a search
+        (None: the number of classes).
         """
         items = self._items(X)
         n_codes = checked_count("n_codes", len(self.classes_) if n_codes is None else n_codes)
@@ -276,15 +227,10 @@ class Hasher(EstimatorMixin):
 
         Classes are split into parts, and one more level tells the parts of a class apart; it is
         trained in seconds. The bucket of an item hardly changes in the levels above, and its
-        vector not at all. Rows of ``codebook_`` stand for parts.
-
-        Parameters
-        ----------
-        X, y
-            Labelled items of all classes of the training, and no other.
-        n_codes
-            Number of codes, about the speed-up of a search: at least one for each class, and at
-            most ``width`` (with triplet one less) or as many as the class has items.
+        vector not at all. Rows of ``codebook_`` stand for parts. ``X`` and ``y`` are labelled
+        items of all classes of the training, and no other; ``n_codes`` is about the speed-up of a
+        search: at least one for each class, and at most ``width`` (with triplet one less) or as
+        many as the class has items.
         """
         config = self._fitted().config_
         if not config.uses_codebook or config.shape.sparsity > 1:
@@ -311,14 +257,13 @@ class Hasher(EstimatorMixin):
         ``progress`` is called now and then, with the number of items done and in all.
         """
         items = self._items(X)
-        by_path = not self.config_.uses_codebook
-        return encode(self._model, items, by_path=by_path, progress=progress)
+        return encode(self._model, items, not self.config_.uses_codebook, progress)
 
     def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Bucket ids, int64[n, sparsity], best first."""
-        chunks = in_chunks(self._fitted()._model, self._model.scores, self._items(X))
-        by_path = not self.config_.uses_codebook
-        return np.concatenate([self._model.bucket_ids(part, by_path=by_path) for part in chunks])
+        model, by_path = self._fitted()._model, not self.config_.uses_codebook
+        chunks = in_chunks(model, model.scores, self._items(X))
+        return np.concatenate([model.bucket_ids(to_numpy(part), by_path) for part in chunks])
 
     def embed(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Vectors for re-ranking, float32[n, size]: for embeddings the given ones by default."""
@@ -331,8 +276,7 @@ class Hasher(EstimatorMixin):
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
         """Share of items whose nearest other item in their buckets is of their class, 0 to 1.
 
-        An item that is alone counts as wrong, so a table scores low both if it mixes classes and
-        if it scatters them. ``GridSearchCV`` compares settings by this.
+        An item that is alone counts as wrong, so both mixed and scattered classes score low.
         """
         encoded = self.encode(X)
         labels = inputs.checked_classes(y, len(encoded), n_classes=1)
@@ -346,10 +290,7 @@ class Hasher(EstimatorMixin):
     # -- files ---------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a directory: ``config.json`` and ``model.safetensors``.
-
-        The directory appears whole or not at all; an older model is replaced.
-        """
+        """Write the model to a directory, which appears whole or not at all, or replaces one."""
         config = {
             "hashcade_version": __version__,
             "settings": {**self.get_params(), "backbone": None, "run_dir": None},
@@ -358,18 +299,16 @@ class Hasher(EstimatorMixin):
             "validation": self.validation_,
             "tuned": getattr(self, "tuned_", None),
         }
-        # A copy each: safetensors refuses tensors that share memory.
-        tensors = {name: value.clone() for name, value in self._model.state_dict().items()}
-        model_io.write_model(Path(path), config, tensors)
+        model_io.write_tensors(Path(path), config, self._model.state_dict())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> Self:
         """Read a model that :meth:`save` wrote.
 
         If it was trained with a ``backbone`` of your own, such a module must be given: code is
-        not stored. Its weights are replaced by the stored ones.
+        not stored, only the weights.
         """
-        stored, tensors = model_io.read_model(Path(path))
+        stored, tensors = model_io.read_tensors(Path(path))
         try:
             config = ResolvedConfig.from_json(stored["resolved"], backbone)
             model = HashModel(config)
@@ -382,14 +321,12 @@ class Hasher(EstimatorMixin):
             raise model_io.damaged(Path(path), f"its parts do not fit: {reason}") from None
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write the hasher as an ONNX file, to be run without Python or torch.
+        """Write the hasher as an ONNX file, to be run without Python or torch (extra ``onnx``).
 
         Input ``items``: float32[n, size] embeddings or uint8[n, height, width, 3] images, any n.
         Outputs ``bucket_ids`` int64[n, sparsity], ``scores`` float32[n, depth, width] and
         ``vectors`` float32[n, size]. Another runtime rounds in another way, so an item whose two
         best slots or codes are equal to within rounding may get the other one.
-
-        Needs the extra ``onnx``.
         """
         from hashcade.learn.onnx import export_onnx
 
@@ -408,13 +345,9 @@ class Hasher(EstimatorMixin):
         return int(np.prod(self.config_.item_shape))  # AttributeError before fit, as it should be
 
     def _set_fitted(
-        self,
-        config: ResolvedConfig,
-        model: HashModel,
-        classes: npt.NDArray[Any],
-        metrics: dict[str, float],
-        tuned: list[dict[str, Any]] | None = None,
-    ) -> Self:
+        self, config: ResolvedConfig, model: HashModel, classes: npt.NDArray[Any],
+        metrics: dict[str, float], tuned: list[dict[str, Any]] | None = None,
+    ) -> Self:  # fmt: skip
         """Take over what was learned or read."""
         self.config_, self._model = config, model.eval()
         self.shape_, self.classes_, self.validation_ = config.shape, classes, metrics
@@ -435,12 +368,9 @@ class Hasher(EstimatorMixin):
     def _items(self, X: npt.ArrayLike) -> Tensor:
         """Items of the shape that was learned from."""
         shape = self.item_shape
-        items = (
-            inputs.checked_images(X, shape)
-            if len(shape) == 3
-            else inputs.checked_embeddings(X, shape[0])
-        )
-        return torch.from_numpy(items)
+        if len(shape) == 3:
+            return torch.from_numpy(inputs.checked_images(X, shape))
+        return torch.from_numpy(inputs.checked_embeddings(X, shape[0]))
 
 
 def base_features(hasher: Hasher, X: npt.ArrayLike) -> npt.NDArray[np.float32]:

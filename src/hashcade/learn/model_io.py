@@ -20,45 +20,59 @@ from hashcade.errors import CorruptIndexError, IncompatibleFormatError, StorageE
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MODEL = ("hashcade model", 3)  # kind, format version
-
-_TRAIN_HINT = "make a model with: hashcade train DATA -o MODEL"
-_DAMAGED_HINT = "make it again, or restore a copy"
+VERSION = 3
+MODEL = "hashcade model"  # what a directory holds; checkpoints are of another kind
 
 
-def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_config(path: str | os.PathLike[str], *, kind: str = MODEL) -> dict[str, Any]:
     """Read ``config.json`` of a stored model; the weights are not looked at.
 
     It has ``settings`` as the user gave them, ``resolved`` as ``ResolvedConfig.to_json`` writes
     it, ``classes``, ``validation``, ``tuned``, ``hashcade_version``, ``model_sha256``, ...
     """
-    return _read_config(Path(path), *_MODEL)
+    config_path = Path(path) / "config.json"
+    try:
+        config = json.loads(_read(config_path, kind))
+    except ValueError as error:
+        raise damaged(config_path, str(error)) from None
+    if not isinstance(config, dict) or config.get("kind") != kind:
+        actual = config.get("kind") if isinstance(config, dict) else None
+        raise StorageError(f"{path} holds {actual!r}, must be a {kind}")
+    version = config.get("format_version")
+    if version != VERSION:
+        raise IncompatibleFormatError(
+            f"{path} has format version {version}, this package reads version {VERSION}",
+            hint="make it again with this version of the package",
+        )
+    return config
 
 
 def model_fingerprint(path: str | os.PathLike[str]) -> str:
     """Digest that tells stored models apart: the weights' checksum, and how they are used."""
-    config = read_config(path)
+    config, parts = read_config(path), {}
     for name in ("model_sha256", "resolved"):
         if name not in config:
             raise damaged(Path(path) / "config.json", f"{name!r} is missing")
-    parts = {"model_sha256": config["model_sha256"], "resolved": config["resolved"]}
+        parts[name] = config[name]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def write_tensors(
-    path: Path, kind: str, version: int, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], *, kind: str = MODEL
 ) -> None:
-    """Write the directory ``path`` with ``config.json`` and ``model.safetensors``.
+    """Write the directory ``path``, which appears whole or not at all.
 
-    It appears whole or not at all. A directory of the same kind is replaced, anything else not.
+    A directory of the same kind is replaced, anything else not.
     """
     import safetensors.torch
 
     _refuse_other_kind(path, kind)
-    blob = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
+    # A copy each: safetensors refuses tensors that share memory.
+    copies = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
+    blob = safetensors.torch.save(copies)
     head = {
         "kind": kind,
-        "format_version": version,
+        "format_version": VERSION,
         "model_bytes": len(blob),
         "model_sha256": hashlib.sha256(blob).hexdigest(),
     }
@@ -68,15 +82,13 @@ def write_tensors(
         write_file(directory / "config.json", [text.encode()])
 
 
-def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_tensors(path: Path, *, kind: str = MODEL) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read what :func:`write_tensors` wrote, or raise a :class:`StorageError` that says why not."""
     import safetensors.torch
 
-    config = _read_config(path, kind, version)
-    tensor_path = path / "model.safetensors"
-    blob = _read(tensor_path, kind)
-    if len(blob) != config.get("model_bytes"):
-        expected = config.get("model_bytes")
+    config, tensor_path = read_config(path, kind=kind), path / "model.safetensors"
+    blob, expected = _read(tensor_path, kind), config.get("model_bytes")
+    if len(blob) != expected:
         raise damaged(tensor_path, f"it has {len(blob)} bytes, must have {expected}")
     if hashlib.sha256(blob).hexdigest() != config.get("model_sha256"):
         raise damaged(tensor_path, "its checksum is wrong")
@@ -86,39 +98,16 @@ def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], d
         raise damaged(tensor_path, str(error)) from None
 
 
-def write_model(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write a model, see :func:`write_tensors`."""
-    write_tensors(path, *_MODEL, config, tensors)
-
-
-def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read what :func:`write_model` wrote."""
-    return read_tensors(path, *_MODEL)
-
-
-def _read_config(path: Path, kind: str, version: int) -> dict[str, Any]:
-    config_path = path / "config.json"
-    try:
-        config = json.loads(_read(config_path, kind))
-    except ValueError as error:
-        raise damaged(config_path, str(error)) from None
-    if not isinstance(config, dict) or config.get("kind") != kind:
-        actual = config.get("kind") if isinstance(config, dict) else None
-        raise StorageError(f"{path} holds {actual!r}, must be a {kind}")
-    if config.get("format_version") != version:
-        raise IncompatibleFormatError(
-            f"{path} has format version {config.get('format_version')}, this package reads "
-            f"version {version}",
-            hint="make it again with this version of the package",
-        )
-    return config
+def damaged(path: Path, reason: str) -> CorruptIndexError:
+    """The error for a file whose content is wrong."""
+    return CorruptIndexError(f"{path} is damaged: {reason}")
 
 
 def _read(path: Path, kind: str) -> bytes:
     if not path.parent.exists():
         raise StorageError(f"{path.parent} does not exist", hint="check the path")
     if not path.exists():
-        hint = _TRAIN_HINT if kind == _MODEL[0] else _DAMAGED_HINT
+        hint = "make a model with: hashcade train DATA -o MODEL" if kind == MODEL else None
         raise StorageError(f"{path.parent} is not a {kind}: {path.name} is missing", hint=hint)
     return read_file(path)
 
@@ -131,14 +120,8 @@ def _refuse_other_kind(path: Path, kind: str) -> None:
     except (OSError, ValueError, AttributeError):
         actual = None
     if actual != kind:
-        raise StorageError(
-            f"{path} exists and is not a {kind}", hint="choose another path, or remove it"
-        )
-
-
-def damaged(path: Path, reason: str) -> CorruptIndexError:
-    """The error for a file whose content is wrong."""
-    return CorruptIndexError(f"{path} is damaged: {reason}", hint=_DAMAGED_HINT)
+        hint = "choose another path, or remove it"
+        raise StorageError(f"{path} exists and is not a {kind}", hint=hint)
 
 
 def _plain(value: object) -> object:
