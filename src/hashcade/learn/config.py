@@ -51,6 +51,12 @@ class StageConfig:
     sharpness: float  # factor on the sums of scores in the softmax of the joint stage
     dropout: float
 
+    @property
+    def penalties(self) -> dict[str, float]:
+        """The ones of the code problem, as the solver takes them."""
+        names = ("sibling_penalty", "collision_penalty")
+        return {name: getattr(self, name) for name in names}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedConfig:

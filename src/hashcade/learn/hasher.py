@@ -21,11 +21,10 @@ from hashcade.errors import NotFittedError
 from hashcade.evaluate import precision_at
 from hashcade.index import Encoded, HashIndex
 from hashcade.learn import inputs, model_io
-from hashcade.learn.adapt import adapt_model
 from hashcade.learn.config import ResolvedConfig, resolve
 from hashcade.learn.estimator import EstimatorMixin
 from hashcade.learn.model import HashModel, encode, for_all, in_chunks, to_numpy
-from hashcade.learn.refine import checked_n_codes, refine_model
+from hashcade.learn.recoding import adapt_model, checked_n_codes, refine_model
 from hashcade.learn.trainer import Trainer
 from hashcade.learn.tune import checked_trials, tune
 

@@ -114,14 +114,12 @@ class HashStage(Stage):
         return self.model.scores(items, dropout=self.config.dropout)
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        class_scores = class_means(outputs, self.config.items_per_class)
+        _, depth, width = outputs.shape  # class means, outside autograd:
+        by_class = outputs.detach().reshape(-1, self.config.items_per_class, depth, width)
+        means = by_class.mean(dim=1, dtype=torch.float64).transpose(0, 1)
+        class_scores = np.ascontiguousarray(means.cpu().numpy())  # (depth, n_classes, width)
         clock = time.perf_counter()
-        class_codes = solve_cascade(  # outside autograd
-            class_scores,
-            self.model.shape,
-            sibling_penalty=self.config.sibling_penalty,
-            collision_penalty=self.config.collision_penalty,
-        )
+        class_codes = solve_cascade(class_scores, self.model.shape, **self.config.penalties)
         self.solver_seconds += time.perf_counter() - clock
         return self.loss_of_codes(outputs, class_codes)
 
@@ -130,15 +128,14 @@ class HashStage(Stage):
 
         ``class_codes`` are bool[depth, n_classes, width], in the order of the batch.
         """
-        config = self.config
+        config, triplet = self.config, self.config.loss == "triplet"
         total = scores.new_zeros(())
         for level, level_codes in enumerate(class_codes):
             remapped = relabel_by_code(level_codes) if config.remap else np.arange(len(level_codes))
-            labels = torch.from_numpy(remapped).to(scores.device)
-            codes = torch.from_numpy(level_codes).to(scores.device)
-            n = config.items_per_class if config.loss == "triplet" else config.items_per_class // 2
-            codes, labels = codes.repeat_interleave(n, dim=0), labels.repeat_interleave(n)
-            if config.loss == "triplet":
+            n = config.items_per_class if triplet else config.items_per_class // 2
+            labels = torch.from_numpy(remapped).to(scores.device).repeat_interleave(n)
+            codes = torch.from_numpy(level_codes).to(scores.device).repeat_interleave(n, dim=0)
+            if triplet:
                 loss = hash_triplet_loss(scores[:, level], codes, labels, margin=config.margin)
             else:
                 anchors, positives = scores[0::2, level], scores[1::2, level]
@@ -149,8 +146,7 @@ class HashStage(Stage):
         return total
 
     def validation_metrics(self, items: Tensor, labels: npt.NDArray[np.int64]) -> Metrics:
-        encoded = encode(self.model, items, by_path=self.by_path)
-        return search_metrics(encoded, labels, self.model.shape)
+        return search_metrics(encode(self.model, items, self.by_path), labels, self.model.shape)
 
 
 class JointStage(HashStage):
@@ -162,15 +158,10 @@ class JointStage(HashStage):
     @torch.no_grad()
     def start(self) -> Metrics:
         """Solve the code book, from all items of the training set; more training may not help."""
-        model, config, rows = self.model.eval(), self.config, self.data.training
-        codebook = solve_codebook(
-            for_all(model, model.scores, self.data.whole(rows)),
-            self.data.labels[rows],
-            len(model.codebook),
-            model.shape,
-            sibling_penalty=config.sibling_penalty,
-            collision_penalty=config.collision_penalty,
-        )
+        model, rows = self.model.eval(), self.data.training
+        scores, labels = for_all(model, model.scores, self.data.whole(rows)), self.data.labels[rows]
+        n_classes, penalties = len(model.codebook), self.config.penalties
+        codebook = solve_codebook(scores, labels, n_classes, model.shape, **penalties)
         model.codebook.copy_(torch.from_numpy(codebook))
         return self.validate()
 
@@ -186,14 +177,6 @@ class JointStage(HashStage):
 STAGES: dict[str, type[Stage]] = {"base": BaseStage, "hash": HashStage, "joint": JointStage}
 
 
-def class_means(scores: Tensor, items_per_class: int) -> npt.NDArray[np.float64]:
-    """Class means per level, as the solver takes them: float64[depth, n_classes, width]."""
-    n, depth, width = scores.shape
-    by_class = scores.detach().reshape(n // items_per_class, items_per_class, depth, width)
-    means = by_class.mean(dim=1, dtype=torch.float64).transpose(0, 1)
-    return np.ascontiguousarray(means.cpu().numpy())
-
-
 def search_metrics(encoded: Encoded, labels: npt.NDArray[np.int64], shape: CodeShape) -> Metrics:
     """Precision at 1, speed-up and purity of buckets for items searched among themselves.
 
@@ -202,6 +185,7 @@ def search_metrics(encoded: Encoded, labels: npt.NDArray[np.int64], shape: CodeS
     """
     index = HashIndex.build(encoded.bucket_ids, encoded.vectors, shape=shape)
     fill = "path" if encoded.by_path else "none"
+    assert encoded.scores is not None
     result = index.search(
         encoded.vectors, **encoded.where_to_look(), n_neighbors=1, fill=fill, exclude_self=True
     )

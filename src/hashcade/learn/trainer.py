@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from hashcade._progress import Progress
+from hashcade._validate import checked_choice
 from hashcade.errors import ConfigError
 from hashcade.learn.checkpoints import Run, StageState, Weights, pack, unpack
 from hashcade.learn.config import SCHEDULES, ResolvedConfig
@@ -93,19 +94,17 @@ class Trainer:
         )
         self.progress.say(f"{config.name}: {sampler.describe()}")
         optimizer = make_optimizer(stage)
-        state = StageState(config.name)
         if checkpoint is None:
-            state.best_metrics = stage.start()
+            state = StageState(config.name, best_metrics=stage.start())
             best = _copy_weights(model)
         else:
             state, tensors = checkpoint
             best = unpack(model, optimizer, tensors)
-            self.progress.say(
-                f"{config.name}: resuming after step {state.step:,} of {config.steps:,}"
-            )
+            at = f"step {state.step:,} of {config.steps:,}"
+            self.progress.say(f"{config.name}: resuming after {at}")
         epoch, batches = -1, np.empty((0, 0), np.int64)
-        started = saved = tick = time.perf_counter()
-        seconds_before, tick_step = state.seconds, state.step
+        saved = tick = time.perf_counter()
+        started, tick_step = tick - state.seconds, state.step
         losses: list[Tensor] = []
 
         while state.step < config.steps:
@@ -127,7 +126,8 @@ class Trainer:
             outputs = outputs.float()
             finite = bool(outputs.isfinite().all())  # the solver takes no other scores
             loss = stage.loss(outputs, labels) if finite else outputs.sum()
-            value = float(loss.detach())
+            losses.append(loss.detach())
+            value = float(losses[-1])
             if not math.isfinite(value):
                 hint = f"set a learning_rate below {config.learning_rate:g}"
                 raise ConfigError(f"training diverged: the loss is {value}", hint=hint)
@@ -138,18 +138,17 @@ class Trainer:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             state.step += 1
-            losses.append(loss.detach())
 
             # ---- now and then: validate, keep the best weights, log, save
             now = time.perf_counter()
+            state.seconds = now - started
             speed = (state.step - tick_step) * sampler.batch_size / (now - tick)
             validating = state.step % config.validate_every == 0 or state.step == config.steps
             if validating:
                 metrics = stage.validate()
                 if _merit(metrics) >= _merit(state.best_metrics):
-                    best = _copy_weights(model)
-                    state.best_metrics = metrics
-                state.seconds = seconds_before + time.perf_counter() - started
+                    best, state.best_metrics = _copy_weights(model), metrics
+                state.seconds = time.perf_counter() - started
                 record = {
                     "stage": config.name,
                     "step": state.step,
@@ -165,8 +164,7 @@ class Trainer:
             else:
                 note = f"loss {value:.3f}  {speed:,.0f} items/s"
                 self.progress.update(config.name, state.step, config.steps, note)
-            if validating or interrupt.requested or time.perf_counter() - saved > _SAVE_SECONDS:
-                state.seconds = seconds_before + time.perf_counter() - started
+            if validating or interrupt.requested or now - saved > _SAVE_SECONDS:
                 run.save(state, pack(model, optimizer, best))
                 saved = time.perf_counter()
             if interrupt.requested:
@@ -181,14 +179,13 @@ class Trainer:
 
 def make_optimizer(stage: Stage) -> torch.optim.Adam:
     """Adam with the new layers at the full rate and the network below at a part of it."""
-    config = stage.config
-    factors = (1.0, config.base_learning_rate)
-    decays = (config.weight_decay, config.base_weight_decay)
-    groups = []
-    for module, factor, decay in zip(stage.modules(), factors, decays, strict=True):
-        parameters = list(module.parameters())
-        if parameters and factor > 0:
-            groups.append({"params": parameters, "factor": factor, "weight_decay": decay})
+    config, (new, below) = stage.config, stage.modules()
+    groups: list[dict[str, Any]] = [
+        {"params": [*new.parameters()], "factor": 1.0, "weight_decay": config.weight_decay},
+        {"params": [*below.parameters()], "factor": config.base_learning_rate,
+         "weight_decay": config.base_weight_decay},
+    ]  # fmt: skip
+    groups = [group for group in groups if group["params"] and group["factor"] > 0]
     return torch.optim.Adam(groups, lr=config.learning_rate)
 
 
@@ -201,16 +198,15 @@ def learning_rate_factor(schedule: str | int, step: int, steps: int) -> float:
     """
     if isinstance(schedule, int):
         return float(_DECAY ** (step // schedule))
+    checked_choice("schedule", schedule, SCHEDULES)
     if schedule == "constant":
         return 1.0
     if schedule == "paper":
         return float(_DECAY ** (step * 7 // (2 * steps)))
-    if schedule == "one-cycle":
-        rise = max(1, steps // 10)
-        if step < rise:
-            return (step + 1) / rise
-        return 0.5 + 0.5 * math.cos(math.pi * (step - rise) / max(1, steps - rise))
-    raise ValueError(f"schedule={schedule!r} must be one of {SCHEDULES}")
+    rise = max(1, steps // 10)
+    if step < rise:
+        return (step + 1) / rise
+    return 0.5 + 0.5 * math.cos(math.pi * (step - rise) / max(1, steps - rise))
 
 
 class InterruptLater:
@@ -239,21 +235,16 @@ class InterruptLater:
 
 
 def _merit(metrics: Metrics) -> tuple[float, float]:
-    """What weights are picked by: precision, then the purity of buckets, then the later ones.
-
-    Easy data reach full precision long before every class has a bucket of its own.
-    """
+    # Easy data reach full precision long before every class has a bucket of its own.
     return metrics.get("precision_at_1", 0.0), metrics.get("bucket_nmi", 0.0)
 
 
 def _step_seed(seed: int, stage: str, step: int) -> int:
-    """A seed for what a step draws, the same on every machine."""
     words = np.random.SeedSequence([seed, int.from_bytes(stage.encode()), step])
     return int(words.generate_state(1, np.uint64)[0] >> 2)
 
 
 def _digest(weights: Weights) -> str:
-    """Tells weights apart."""
     digest = hashlib.sha256()
     for name, value in sorted(weights.items()):
         digest.update(name.encode())
@@ -266,12 +257,10 @@ def _copy_weights(model: HashModel) -> Weights:
 
 
 def _describe(record: Mapping[str, Any]) -> str:
-    """A validation in one line."""
     parts = [f"{record['stage']} {record['step']:,}", f"loss {record['loss']:.3f}"]
     if "precision_at_1" in record:
         parts.append(f"Pr@1 {record['precision_at_1']:.1f}")
     if "speedup_factor" in record:
         parts.append(f"SUF {record['speedup_factor']:.1f}  NMI {record['bucket_nmi']:.1f}")
     parts.append(f"{record['items_per_second']:,.0f} items/s")
-    parts.append(f"solver {100 * record['solver_share']:.0f} %")
-    return "  ".join(parts)
+    return "  ".join([*parts, f"solver {100 * record['solver_share']:.0f} %"])
