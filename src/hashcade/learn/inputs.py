@@ -38,31 +38,28 @@ def takes_images(backbone: str | nn.Module | None, items: object) -> bool:
 
 def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np.float32]:
     """Return embeddings as float32[n, size], all of them finite."""
-    _refuse_sparse(items)
+    if hasattr(items, "nnz") and hasattr(items, "toarray"):
+        error = ValueError(f"X is a {type(items).__name__}: sparse data is not supported")
+        raise add_hint(error, "use X.toarray()")
     values = as_array("X", items)
+    # The words of some messages are those of scikit-learn, which its tools look for.
     if values.dtype.kind not in "fiub":
         what = "Complex data not supported: " if values.dtype.kind == "c" else ""
         raise ValueError(f"{what}X has dtype {values.dtype}, must be real numbers")
+    shape = f"X has shape {values.shape}"
     if values.ndim == 4 and size is None:
         error = ValueError(
-            f"X has shape {values.shape}, which looks like images: without a backbone X must be "
-            "embeddings of shape (n, size)"
+            f"{shape}, which looks like images: without a backbone X must be embeddings of shape "
+            "(n, size)"
         )
         raise add_hint(error, "set backbone='stride' or 'nin' for images")
-    # The words of some messages are those of scikit-learn, which its tools look for.
-    if values.ndim == 1:
-        raise ValueError(
-            f"X has shape {values.shape}, must be (n, size). Reshape your data: X.reshape(1, -1) "
-            "if it is one item"
-        )
     if values.ndim != 2:
-        raise ValueError(f"X has shape {values.shape}, must be (n, size) with n >= 1, size >= 1")
+        one = ". Reshape your data: X.reshape(1, -1) if it is one item" if values.ndim == 1 else ""
+        raise ValueError(f"{shape}, must be (n, size){one}")
     for count, what in zip(values.shape, ("sample", "feature"), strict=True):
         if count == 0:
-            raise ValueError(
-                f"X has 0 {what}(s) (shape={values.shape}) while a minimum of 1 is required: "
-                "must be (n, size)"
-            )
+            minimum = f"0 {what}(s) (shape={values.shape}) while a minimum of 1 is required"
+            raise ValueError(f"X has {minimum}: must be (n, size)")
     if size is not None and values.shape[1] != size:
         raise ValueError(
             f"X has {values.shape[1]} features, but Hasher is expecting {size} features as input"
@@ -78,12 +75,10 @@ def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np
 
 def checked_views(items: object) -> npt.NDArray[np.float32]:
     """Return embeddings to learn from: float32[n, size], or float32[n, views, size]."""
-    _refuse_sparse(items)
-    values = as_array("X", items)
-    if values.ndim != 3 or 0 in values.shape:
+    values = items if hasattr(items, "toarray") else as_array("X", items)
+    if not isinstance(values, np.ndarray) or values.ndim != 3 or 0 in values.shape:
         return checked_embeddings(values)
-    single = checked_embeddings(values.reshape(len(values), -1))
-    return single.reshape(values.shape)
+    return checked_embeddings(values.reshape(len(values), -1)).reshape(values.shape)
 
 
 def checked_images(
@@ -106,12 +101,10 @@ def checked_classes(labels: object, n_items: int, n_classes: int = 2) -> npt.NDA
     if labels is None:
         raise ValueError("Hasher requires y to be passed, but the target y is None")
     values = as_array("y", labels)
-    if values.ndim == 2 and values.shape[1] > 1 and len(values) == n_items:
-        raise ValueError(
-            f"y has shape {values.shape}: several labels per item are not supported, must be (n,)"
-        )
     if values.ndim != 1:
-        raise ValueError(f"y has shape {values.shape}, must be ({n_items},)")
+        several = values.ndim == 2 and values.shape[1] > 1 and len(values) == n_items
+        reason = ": several labels per item are not supported" if several else ""
+        raise ValueError(f"y has shape {values.shape}{reason}, must be ({n_items},)")
     if len(values) != n_items:
         raise ValueError(f"y has {len(values)} labels, X has {n_items} items")
     values = plain_labels(values)
@@ -132,12 +125,6 @@ def checked_device(device: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device={device!r} cannot be used: {reason}") from None
-
-
-def _refuse_sparse(items: object) -> None:
-    if hasattr(items, "nnz") and hasattr(items, "toarray"):
-        error = ValueError(f"X is a {type(items).__name__}: sparse data is not supported")
-        raise add_hint(error, "use X.toarray()")
 
 
 # -- the training set ----------------------------------------------------------------------------
@@ -168,9 +155,8 @@ class TrainingData:
             return self.items[places]
         images = self.items[places].numpy()  # images stay in main memory
         rng, pad = np.random.default_rng(seed), images.shape[1] // 8  # 4 for images of 32×32
-        return torch.from_numpy(
-            augment_images(images, rng, pad=pad, mirror=augment == "crop-mirror")
-        )
+        varied = augment_images(images, rng, pad=pad, mirror=augment == "crop-mirror")
+        return torch.from_numpy(varied)
 
     def to(self, device: torch.device) -> TrainingData:
         """The same with the items on another device."""
@@ -203,10 +189,9 @@ def split(
 
 
 def stratified_split(labels: Ints, *, fraction: float, random_state: int) -> tuple[Ints, Ints]:
-    """Divide items into training and validation set, by the same fraction of every class.
+    """Rows of training and validation set, ascending: the same fraction of every class.
 
-    A class gives at least two items, a query and its answer; a class with fewer than four items
-    gives none. Both results are row numbers in ascending order.
+    A class gives at least two items, a query and its answer; a class with fewer than four none.
     """
     in_validation = np.zeros(len(labels), np.bool_)
     if fraction > 0:

@@ -24,7 +24,11 @@ Changes = dict[str, Any]
 
 _MOST_TRIALS = 9
 _LEAST_SPEEDUP = 0.9  # of that of the defaults
-_SHARE_OF_STEPS, _FEWEST_STEPS = 4, 200
+_FACTORS = {
+    "collision_penalty": (10.0, 0.1),
+    "regularization": (3.0, 1 / 3),
+    "sibling_penalty": (0.01,),
+}
 
 
 def checked_trials(tune: object, n_validation: int) -> int:
@@ -67,7 +71,7 @@ def shortened(config: ResolvedConfig) -> ResolvedConfig:
     """A quarter of the steps in each stage, though at least 200 (if it has as many)."""
     stages = []
     for stage in config.stages:
-        steps = min(stage.steps, max(_FEWEST_STEPS, stage.steps // _SHARE_OF_STEPS))
+        steps = min(stage.steps, max(200, stage.steps // 4))
         stages.append(replace(stage, steps=steps, validate_every=max(1, -(-steps // 4))))
     return replace(config, stages=tuple(stages))
 
@@ -85,26 +89,23 @@ def search_settings(
     table: list[dict[str, Any]] = []
 
     def run(changes: Changes) -> dict[str, Any]:
-        row = {"changes": changes, **trial(changes), "chosen": False}
-        table.append(row)
-        progress.say(f"tune {len(table)}: {_settings_text(changes)}: {_metrics_text(row)}")
-        return row
+        table.append({"changes": changes, **trial(changes), "chosen": False})
+        progress.say(f"tune {len(table)}: {_describe(table[-1])}")
+        return table[-1]
 
     defaults = best = run({})
     least_speedup = _LEAST_SPEEDUP * defaults["speedup_factor"]
     for group in _groups(settings, config, n_classes):
         start = best
-        for changes in group:
-            if len(table) >= n_trials:
-                break
+        for changes in group[: max(0, n_trials - len(table))]:
             row = run({**start["changes"], **changes})
             if row["speedup_factor"] >= least_speedup and _merit(row) > _merit(best):
                 best = row
     best["chosen"] = True
-    reason = "" if best is defaults else f"; the defaults: {_metrics_text(defaults)}"
+    reason = "" if best is defaults else f"; {_describe(defaults)}"
     progress.say(
-        f"tune: chose {_settings_text(best['changes'])}: {_metrics_text(best)}, the best precision "
-        f"of {len(table)} trials at a speed-up of {least_speedup:.1f} or more{reason}"
+        f"tune: chose {_describe(best)}, the best precision of {len(table)} trials at a speed-up "
+        f"of {least_speedup:.1f} or more{reason}"
     )
     return best["changes"], table
 
@@ -122,11 +123,7 @@ def _groups(
             for width, depth in tables
             if width**depth >= n_classes and width >= shape.sparsity
         ]
-    for name, factors in (
-        ("collision_penalty", (10.0, 0.1)),
-        ("regularization", (3.0, 1 / 3)),
-        ("sibling_penalty", (0.01,)),
-    ):
+    for name, factors in _FACTORS.items():
         if settings[name] is None and not (name == "regularization" and stage.loss == "triplet"):
             yield [{name: factor * getattr(stage, name)} for factor in factors]
 
@@ -135,13 +132,8 @@ def _merit(row: Mapping[str, Any]) -> tuple[float, float]:
     return row["precision_at_1"], row["speedup_factor"]
 
 
-def _settings_text(changes: Changes) -> str:
-    texts = [
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in changes.items()
-    ]
-    return ", ".join(texts) or "defaults"
-
-
-def _metrics_text(row: Mapping[str, Any]) -> str:
-    return f"Pr@1 {row['precision_at_1']:.1f} at SUF {row['speedup_factor']:.1f}"
+def _describe(row: Mapping[str, Any]) -> str:
+    changes = row["changes"].items()
+    texts = [f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in changes]
+    metrics = f"Pr@1 {row['precision_at_1']:.1f} at SUF {row['speedup_factor']:.1f}"
+    return f"{', '.join(texts) or 'defaults'}: {metrics}"
