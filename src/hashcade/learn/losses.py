@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-# -- npairs --------------------------------------------------------------------------------------
-
 
 def npairs_loss(
     anchors: Tensor, positives: Tensor, labels: Tensor, *, regularization: float = 0.003
@@ -23,8 +21,7 @@ def npairs_loss(
     Equal labels share the target probability. ``regularization`` is λ of the term
     0.25·λ·(mean ‖anchor‖² + mean ‖positive‖²), which keeps the softmax in bounds.
     """
-    loss = _softmax_loss(anchors @ positives.T, labels)
-    return loss + _length_penalty(anchors, positives, regularization)
+    return _npairs(anchors @ positives.T, anchors, positives, labels, regularization)
 
 
 def hash_npairs_loss(
@@ -37,34 +34,22 @@ def hash_npairs_loss(
     with ``codes[i]``, bool[n, width]. Labels are remapped: equal code, equal label. The
     regularization of :func:`npairs_loss` sees all slots.
     """
-    loss = _softmax_loss(masked_dot_products(anchors, positives, codes), labels)
-    return loss + _length_penalty(anchors, positives, regularization)
+    # The union of two codes a and b is a + (1 − a)·b, slot by slot, so the masked product splits
+    # into two matrix products, and no tensor of (n, n, width) is built.
+    active = anchors * codes  # the slots of the anchor's code
+    rest = anchors - active  # all others: they count where the positive is active
+    similarities = active @ positives.T + rest @ (positives * codes).T
+    return _npairs(similarities, anchors, positives, labels, regularization)
 
 
-def masked_dot_products(anchors: Tensor, positives: Tensor, codes: Tensor) -> Tensor:
-    """Dot products of all pairs over the union of their active slots, float[n, n].
-
-    The union of two codes a and b is a + (1 − a)·b, slot by slot, so the masked product splits
-    into two matrix products, and no tensor of (n, n, width) is built.
-    """
-    anchor_active = anchors * codes  # the slots of the anchor's code
-    anchor_rest = anchors - anchor_active  # all others: they count where the positive is active
-    return anchor_active @ positives.T + anchor_rest @ (positives * codes).T
-
-
-def _softmax_loss(similarities: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of each row against its label's columns in equal parts."""
+def _npairs(
+    similarities: Tensor, anchors: Tensor, positives: Tensor, labels: Tensor, regularization: float
+) -> Tensor:
     targets = (labels[:, None] == labels[None, :]).to(similarities.dtype)
     targets = targets / targets.sum(dim=1, keepdim=True)
-    return -(targets * similarities.log_softmax(dim=1)).sum(dim=1).mean()
-
-
-def _length_penalty(anchors: Tensor, positives: Tensor, regularization: float) -> Tensor:
+    loss = -(targets * similarities.log_softmax(dim=1)).sum(dim=1).mean()
     squares = anchors.square().sum(dim=1).mean() + positives.square().sum(dim=1).mean()
-    return 0.25 * regularization * squares
-
-
-# -- triplet -------------------------------------------------------------------------------------
+    return loss + 0.25 * regularization * squares
 
 
 def triplet_loss(embeddings: Tensor, labels: Tensor, *, margin: float = 0.3) -> Tensor:
@@ -83,9 +68,8 @@ def hash_triplet_loss(
 ) -> Tensor:
     """Triplet loss of one level: L1 distance over the slots that are active in either code.
 
-    Scores, float[n, width], have rows of unit length: the caller normalizes them, because class
-    means are taken from the normalized ones too. ``codes``, bool[n, width], are those of the
-    items' classes, as many slots in each row. Labels are remapped: equal code, equal label.
+    Scores, float[n, width], have rows of unit length already. ``codes``, bool[n, width], are those
+    of the items' classes, as many slots in each row. Labels are remapped: equal code, equal label.
     """
     return semi_hard_loss(masked_l1_distances(scores, codes), labels, margin=margin)
 
@@ -96,13 +80,10 @@ def masked_l1_distances(scores: Tensor, codes: Tensor) -> Tensor:
     With s active slots per row this takes s matrices of (n, n) instead of a tensor of
     (n, n, width): slots active for i are summed from i's side, those active for j alone from j's.
     """
-    n_active = codes.sum(dim=1)
-    per_row = int(n_active[0]) if len(n_active) else 0
-    if not bool((n_active == per_row).all()):
-        raise ValueError(
-            f"codes have {sorted(set(n_active.tolist()))} active slots, must be one number"
-        )
-    active = codes.nonzero()[:, 1].reshape(len(codes), per_row)  # (n, s)
+    counts = sorted(set(codes.sum(dim=1).tolist()))
+    if len(counts) > 1:
+        raise ValueError(f"codes have {counts} active slots, must be one number")
+    active = codes.nonzero()[:, 1].reshape(len(codes), sum(counts))  # (n, s)
     distances = scores.new_zeros(len(scores), len(scores))
     for slots in active.T:  # the s-th active slot of every row, (n,)
         row_scores = scores.gather(1, slots[:, None])  # (n, 1): the row's score in its slot

@@ -12,7 +12,8 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -73,7 +74,7 @@ class Trainer:
         first = names.index(checkpoint[0].stage) if checkpoint else 0
         metrics: Metrics = {}
         # Dropout draws from torch's global generator: it is seeded at every step, and restored.
-        with torch.random.fork_rng(), InterruptLater() as interrupt:
+        with torch.random.fork_rng(), interrupt_later() as interrupt:
             for stage_config in stages[first:]:
                 stage = STAGES[stage_config.name](stage_config, model, self.data)
                 metrics = self._train_stage(stage, run, interrupt, checkpoint)
@@ -81,7 +82,7 @@ class Trainer:
         return model.eval(), metrics
 
     def _train_stage(
-        self, stage: Stage, run: Run, interrupt: InterruptLater,
+        self, stage: Stage, run: Run, interrupt: threading.Event,
         checkpoint: tuple[StageState, Weights] | None,
     ) -> Metrics:  # fmt: skip
         # ---- set up: batches, optimizer, state
@@ -164,10 +165,10 @@ class Trainer:
             else:
                 note = f"loss {value:.3f}  {speed:,.0f} items/s"
                 self.progress.update(config.name, state.step, config.steps, note)
-            if validating or interrupt.requested or now - saved > _SAVE_SECONDS:
+            if validating or interrupt.is_set() or now - saved > _SAVE_SECONDS:
                 run.save(state, pack(model, optimizer, best))
                 saved = time.perf_counter()
-            if interrupt.requested:
+            if interrupt.is_set():
                 raise KeyboardInterrupt(f"stopped after step {state.step} of {config.steps}")
             if validating:
                 tick, tick_step = time.perf_counter(), state.step
@@ -209,29 +210,26 @@ def learning_rate_factor(schedule: str | int, step: int, steps: int) -> float:
     return 0.5 + 0.5 * math.cos(math.pi * (step - rise) / max(1, steps - rise))
 
 
-class InterruptLater:
-    """While active, the first Ctrl-C only sets ``requested``; the second interrupts at once.
+@contextmanager
+def interrupt_later() -> Iterator[threading.Event]:
+    """Let the first Ctrl-C only set the event; the second one interrupts at once.
 
     So a run stops after a step, when its state is whole. Only the main thread gets signals.
     """
+    requested = threading.Event()
 
-    def __init__(self) -> None:
-        self.requested = False
-        self._previous: Any = None
-
-    def __enter__(self) -> InterruptLater:
-        if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+    def handle(number: int, frame: FrameType | None) -> None:
+        if requested.is_set():
             raise KeyboardInterrupt
-        self.requested = True
+        requested.set()
+
+    is_main = threading.current_thread() is threading.main_thread()
+    previous = signal.signal(signal.SIGINT, handle) if is_main else None
+    try:
+        yield requested
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGINT, previous)
 
 
 def _merit(metrics: Metrics) -> tuple[float, float]:
