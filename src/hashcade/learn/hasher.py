@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +22,7 @@ from hashcade.index import Encoded, HashIndex
 from hashcade.learn import inputs, model_io
 from hashcade.learn.config import ResolvedConfig, resolve
 from hashcade.learn.estimator import EstimatorMixin
-from hashcade.learn.model import HashModel, encode, for_all, in_chunks, to_numpy
+from hashcade.learn.model import HashModel, ProgressCallback, encode, for_all, in_chunks, to_numpy
 from hashcade.learn.recoding import adapt_model, checked_n_codes, refine_model
 from hashcade.learn.trainer import Trainer
 from hashcade.learn.tune import checked_trials, tune
@@ -192,7 +191,8 @@ class Hasher(EstimatorMixin):
             progress.say("no class has 4 items or more: no validation set, the last weights count")
         run_dir = None if self.run_dir is None else Path(self.run_dir)
         weights = None if base is None else base._model.base_weights()
-        data = data if images else data.to(device)
+        if not images:
+            data = replace(data, items=data.items.to(device))
         trainer = Trainer(
             data, device=device, seed=seed, run_dir=run_dir, progress=progress, base=weights
         )
@@ -248,9 +248,7 @@ class Hasher(EstimatorMixin):
 
     # -- use -----------------------------------------------------------------------------------
 
-    def encode(
-        self, X: npt.ArrayLike, *, progress: Callable[[int, int], object] | None = None
-    ) -> Encoded:
+    def encode(self, X: npt.ArrayLike, *, progress: ProgressCallback | None = None) -> Encoded:
         """Vectors, bucket ids and slot scores of items, in one pass of the network.
 
         ``progress`` is called now and then, with the number of items done and in all.

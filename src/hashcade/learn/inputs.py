@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,6 @@ Ints = npt.NDArray[np.int64]
 
 # A smaller class cannot give a query and its answer and still have a pair to learn from.
 _SMALLEST_CLASS = 4
-
-
-# -- checks --------------------------------------------------------------------------------------
 
 
 def takes_images(backbone: str | nn.Module | None, items: object) -> bool:
@@ -158,22 +154,10 @@ class TrainingData:
         varied = augment_images(images, rng, pad=pad, mirror=augment == "crop-mirror")
         return torch.from_numpy(varied)
 
-    def to(self, device: torch.device) -> TrainingData:
-        """The same with the items on another device."""
-        return replace(self, items=self.items.to(device))
-
     @property
     def item_shape(self) -> tuple[int, ...]:
         """``(size,)`` for embeddings, ``(height, width, 3)`` for images."""
         return tuple(self.items.shape[1 if self.items.ndim == 4 else -1 :])
-
-    def digest(self) -> str:
-        """Tells data sets apart."""
-        items = self.items.cpu().numpy()
-        digest = hashlib.sha256(repr((items.shape, str(items.dtype))).encode())
-        digest.update(self.labels.tobytes())
-        digest.update(np.ascontiguousarray(items).data)
-        return digest.hexdigest()
 
 
 def split(

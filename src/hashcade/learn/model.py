@@ -29,6 +29,7 @@ from hashcade.learn.config import ResolvedConfig
 from hashcade.learn.networks import make_backbone
 
 T = TypeVar("T")
+ProgressCallback = Callable[[int, int], object]  # takes the number of items done, and in all
 
 _CHUNK = 1024  # items of one pass
 
@@ -197,7 +198,7 @@ def new_linear(inputs: int, outputs: int) -> nn.Linear:
 
 def in_chunks(
     model: HashModel, function: Callable[[Tensor], T], items: Tensor,
-    progress: Callable[[int, int], object] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Iterator[T]:  # fmt: skip
     """The model, or a function of it such as ``model.scores``, for many items, chunk by chunk."""
     device = next(model.parameters()).device
@@ -215,9 +216,8 @@ def for_all(model: HashModel, function: Callable[[Tensor], Tensor], items: Tenso
 
 
 def encode(
-    model: HashModel, items: Tensor, by_path: bool,
-    progress: Callable[[int, int], object] | None = None,
-) -> Encoded:  # fmt: skip
+    model: HashModel, items: Tensor, by_path: bool, progress: ProgressCallback | None = None
+) -> Encoded:
     """Vectors, buckets and scores of many items, each item in one pass of the network."""
     chunks = [tuple(map(to_numpy, both)) for both in in_chunks(model, model, items, progress)]
     vectors, scores = (np.concatenate(parts) for parts in zip(*chunks, strict=True))

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from hashcade.codes import CodeShape, relabel_by_code, solve_cascade
 from hashcade.evaluate import bucket_nmi, exact_search, precision_at, speedup_factor
 from hashcade.index import Encoded, HashIndex
-from hashcade.learn.codebook import CodebookLoss, solve_codebook
+from hashcade.learn.codebook import CodebookLoss, Ints, solve_codebook
 from hashcade.learn.config import StageConfig
 from hashcade.learn.inputs import TrainingData
 from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
@@ -29,8 +28,8 @@ from hashcade.learn.model import HashModel, encode, for_all
 Metrics = dict[str, float]
 
 
-class Stage(ABC):
-    """One stage of the training of a model."""
+class Stage:
+    """The base stage, which trains the vectors for re-ranking, and what others change of it."""
 
     def __init__(self, config: StageConfig, model: HashModel, data: TrainingData) -> None:
         self.config, self.model, self.data = config, model, data
@@ -43,23 +42,29 @@ class Stage(ABC):
         """
         return {}
 
-    @abstractmethod
     def modules(self) -> tuple[nn.Module, nn.Module]:
         """What is trained: the new layers, and the network below them."""
+        assert self.model.embedding is not None
+        return self.model.embedding, self.model.base
 
-    @abstractmethod
+    def train_mode(self) -> None:
+        """Training mode for what is trained; a frozen network keeps its running statistics."""
+        self.model.train()
+        self.model.base.eval()
+        self.modules()[1].train(self.config.base_learning_rate > 0)
+
     def outputs(self, items: Tensor) -> Tensor:
         """What the loss looks at, for a batch of items."""
+        return self.model.vectors(items)
 
-    @abstractmethod
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Loss of a batch made by the sampler: the items of a class stand side by side."""
+        config = self.config
+        if config.loss == "triplet":
+            return triplet_loss(outputs, labels, margin=config.margin)
+        anchors, positives = outputs[0::2], outputs[1::2]
+        return npairs_loss(anchors, positives, labels[0::2], regularization=config.regularization)
 
-    @abstractmethod
-    def validation_metrics(self, items: Tensor, labels: npt.NDArray[np.int64]) -> Metrics:
-        """Metrics of the validation set, searched among itself without finding the query."""
-
-    @torch.no_grad()
     def validate(self) -> Metrics:
         """The metrics that weights are picked by; empty without a validation set."""
         rows = self.data.validation
@@ -68,31 +73,8 @@ class Stage(ABC):
         self.model.eval()
         return self.validation_metrics(self.data.whole(rows), self.data.labels[rows])
 
-    def train_mode(self) -> None:
-        """Training mode for what is trained; a frozen network keeps its running statistics."""
-        self.model.train()
-        self.model.base.eval()
-        self.modules()[1].train(self.config.base_learning_rate > 0)
-
-
-class BaseStage(Stage):
-    """Trains the vectors for re-ranking."""
-
-    def modules(self) -> tuple[nn.Module, nn.Module]:
-        assert self.model.embedding is not None
-        return self.model.embedding, self.model.base
-
-    def outputs(self, items: Tensor) -> Tensor:
-        return self.model.vectors(items)
-
-    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        config = self.config
-        if config.loss == "triplet":
-            return triplet_loss(outputs, labels, margin=config.margin)
-        anchors, positives = outputs[0::2], outputs[1::2]
-        return npairs_loss(anchors, positives, labels[0::2], regularization=config.regularization)
-
-    def validation_metrics(self, items: Tensor, labels: npt.NDArray[np.int64]) -> Metrics:
+    def validation_metrics(self, items: Tensor, labels: Ints) -> Metrics:
+        """Metrics of the validation set, searched among itself without finding the query."""
         vectors = for_all(self.model, self.model.vectors, items)
         nearest = exact_search(vectors, vectors, n_neighbors=1, same_set=True)
         return {"precision_at_1": precision_at(nearest.ids, labels, labels)}
@@ -145,7 +127,7 @@ class HashStage(Stage):
             total = total + loss
         return total
 
-    def validation_metrics(self, items: Tensor, labels: npt.NDArray[np.int64]) -> Metrics:
+    def validation_metrics(self, items: Tensor, labels: Ints) -> Metrics:
         return search_metrics(encode(self.model, items, self.by_path), labels, self.model.shape)
 
 
@@ -155,7 +137,6 @@ class JointStage(HashStage):
     by_path = False
     _codebook_loss: CodebookLoss | None = None
 
-    @torch.no_grad()
     def start(self) -> Metrics:
         """Solve the code book, from all items of the training set; more training may not help."""
         model, rows = self.model.eval(), self.data.training
@@ -174,10 +155,10 @@ class JointStage(HashStage):
         return self._codebook_loss(outputs, labels)
 
 
-STAGES: dict[str, type[Stage]] = {"base": BaseStage, "hash": HashStage, "joint": JointStage}
+STAGES: dict[str, type[Stage]] = {"base": Stage, "hash": HashStage, "joint": JointStage}
 
 
-def search_metrics(encoded: Encoded, labels: npt.NDArray[np.int64], shape: CodeShape) -> Metrics:
+def search_metrics(encoded: Encoded, labels: Ints, shape: CodeShape) -> Metrics:
     """Precision at 1, speed-up and purity of buckets for items searched among themselves.
 
     A query that is alone in its buckets continues to its next bucket: along its path, or with a

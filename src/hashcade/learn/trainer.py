@@ -7,6 +7,7 @@ given without the break (on a CPU, with as many threads).
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import signal
@@ -47,7 +48,8 @@ class Trainer:
         self._device, self._seed = device, seed
         self._fingerprint: dict[str, Any] = {"random_state": seed}
         if run_dir is not None:
-            self._fingerprint["data"] = data.digest()
+            labels = torch.from_numpy(data.labels)
+            self._fingerprint["data"] = _digest({"items": data.items, "labels": labels})
             if base is not None:
                 self._fingerprint["base"] = _digest(base)
 
@@ -88,16 +90,14 @@ class Trainer:
         # ---- set up: batches, optimizer, state
         config, model, data, device_type = stage.config, stage.model, self.data, self._device.type
         sampler = ClassSampler(
-            data.labels[data.training],
-            classes_per_batch=config.classes_per_batch,
-            items_per_class=config.items_per_class,
-            random_state=self._seed,
-        )
+            data.labels[data.training], classes_per_batch=config.classes_per_batch,
+            items_per_class=config.items_per_class, random_state=self._seed,
+        )  # fmt: skip
         self.progress.say(f"{config.name}: {sampler.describe()}")
         optimizer = make_optimizer(stage)
         if checkpoint is None:
             state = StageState(config.name, best_metrics=stage.start())
-            best = _copy_weights(model)
+            best = copy.deepcopy(model.state_dict())
         else:
             state, tensors = checkpoint
             best = unpack(model, optimizer, tensors)
@@ -148,7 +148,7 @@ class Trainer:
             if validating:
                 metrics = stage.validate()
                 if _merit(metrics) >= _merit(state.best_metrics):
-                    best, state.best_metrics = _copy_weights(model), metrics
+                    best, state.best_metrics = copy.deepcopy(model.state_dict()), metrics
                 state.seconds = time.perf_counter() - started
                 record = {
                     "stage": config.name,
@@ -181,12 +181,13 @@ class Trainer:
 def make_optimizer(stage: Stage) -> torch.optim.Adam:
     """Adam with the new layers at the full rate and the network below at a part of it."""
     config, (new, below) = stage.config, stage.modules()
-    groups: list[dict[str, Any]] = [
-        {"params": [*new.parameters()], "factor": 1.0, "weight_decay": config.weight_decay},
-        {"params": [*below.parameters()], "factor": config.base_learning_rate,
-         "weight_decay": config.base_weight_decay},
-    ]  # fmt: skip
-    groups = [group for group in groups if group["params"] and group["factor"] > 0]
+    rates = [(new, 1.0, config.weight_decay)]
+    rates.append((below, config.base_learning_rate, config.base_weight_decay))
+    groups = [
+        {"params": list(module.parameters()), "factor": factor, "weight_decay": decay}
+        for module, factor, decay in rates
+        if factor > 0 and any(True for _ in module.parameters())
+    ]
     return torch.optim.Adam(groups, lr=config.learning_rate)
 
 
@@ -242,16 +243,12 @@ def _step_seed(seed: int, stage: str, step: int) -> int:
     return int(words.generate_state(1, np.uint64)[0] >> 2)
 
 
-def _digest(weights: Weights) -> str:
+def _digest(tensors: Weights) -> str:
     digest = hashlib.sha256()
-    for name, value in sorted(weights.items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    for name, value in sorted(tensors.items()):
+        digest.update(repr((name, value.shape, value.dtype)).encode())
+        digest.update(value.detach().cpu().contiguous().numpy().data)
     return digest.hexdigest()
-
-
-def _copy_weights(model: HashModel) -> Weights:
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
 def _describe(record: Mapping[str, Any]) -> str:
