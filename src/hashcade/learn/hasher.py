@@ -24,6 +24,7 @@ from hashcade.learn.config import ResolvedConfig, resolve
 from hashcade.learn.estimator import EstimatorMixin
 from hashcade.learn.model import HashModel, ProgressCallback, encode, for_all, in_chunks, to_numpy
 from hashcade.learn.recoding import adapt_model, checked_n_codes, refine_model
+from hashcade.learn.stages import Metrics
 from hashcade.learn.trainer import Trainer
 from hashcade.learn.tune import checked_trials, tune
 
@@ -37,12 +38,11 @@ class Hasher(EstimatorMixin):
 
     Parameters
     ----------
-    width, depth
+    width, depth, sparsity
         Slots per level (None: from the number of classes), and levels: ``width ** depth`` buckets.
-    sparsity
-        Active slots at the last level: an item lies in this many buckets.
-    loss
-        ``"npairs"`` or ``"triplet"``.
+        An item lies in ``sparsity`` of them, which differ in the last level.
+    loss, margin
+        ``"npairs"`` or ``"triplet"``, and the margin of the latter.
     backbone
         None for embeddings as they are; ``"mlp"`` trains a network of one hidden layer on them.
         For images ``"stride"`` (made for CPUs) or ``"nin"`` (the paper's). Or a
@@ -68,8 +68,6 @@ class Hasher(EstimatorMixin):
         network below them in the hash stage; 0 freezes the network.
     sibling_penalty, collision_penalty, regularization
         Of the code problem, and of the npairs loss in the hash stage. None: by loss and sparsity.
-    margin
-        Of the triplet loss.
     remap
         Whether classes with equal codes at a level count as one class there, as in the paper.
     classes_per_batch, items_per_class
@@ -86,11 +84,9 @@ class Hasher(EstimatorMixin):
         Whether to try other values for ``width`` and ``depth``, the penalties and the
         regularization first, where they were left open, for a quarter of the steps each, and to
         take the best on the validation set. A number: at most so many trials.
-    device
-        ``"auto"``, ``"cpu"``, ``"cuda"``, ...
-    run_dir
-        Directory for checkpoints and a log. An interrupted run with the same settings and data is
-        resumed there.
+    device, run_dir
+        ``"auto"``, ``"cpu"``, ``"cuda"``, ...; and a directory for checkpoints and a log, where an
+        interrupted run with the same settings and data is resumed.
     verbose, random_state
         Progress on stderr (None: if it is a terminal), and the seed of everything.
 
@@ -103,7 +99,7 @@ class Hasher(EstimatorMixin):
     tuned_ : list of dict
         With ``tune`` a row for each trial: ``changes`` of settings, metrics, and ``chosen``.
     codebook_ : int64[n_codes, sparsity]
-        With ``assignment="codebook"`` the buckets of each class, in the order of ``classes_``.
+        With a code book the buckets of each class, in the order of ``classes_``.
 
     Examples
     --------
@@ -150,7 +146,7 @@ class Hasher(EstimatorMixin):
     config_: ResolvedConfig = field(init=False)
     shape_: CodeShape = field(init=False)
     classes_: npt.NDArray[Any] = field(init=False)
-    validation_: dict[str, float] = field(init=False)
+    validation_: Metrics = field(init=False)
     tuned_: list[dict[str, Any]] = field(init=False)
     codebook_: npt.NDArray[np.int64] = field(init=False)
     _model: HashModel = field(init=False)
@@ -158,19 +154,13 @@ class Hasher(EstimatorMixin):
     # -- learning ------------------------------------------------------------------------------
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, *, base: Hasher | None = None) -> Self:
-        """Learn from labelled items.
+        """Learn from labelled items; if anything is wrong with them, nothing is changed.
 
-        Parameters
-        ----------
-        X : float[n, size], float[n, views, size] or uint8[n, height, width, 3]
-            Embeddings, or images if there is a backbone for them. Of several views of an item
-            training takes one at random, everything else the first.
-        y : int or str[n]
-            Classes.
-        base
-            A fitted hasher whose base network is taken over, and not trained again: tables then
-            share their vectors. It must have the same ``backbone``, ``embedding_size`` and kind
-            of loss, and items of the same shape.
+        ``X`` are embeddings float[n, size], or float[n, views, size], of which training takes a
+        view at random and everything else the first; with a backbone for them, images
+        uint8[n, height, width, 3]. ``y`` are classes, int or str[n]. ``base`` is a fitted hasher
+        whose base network is taken over, and not trained again: tables then share their vectors.
+        It must have the same ``backbone``, ``embedding_size`` and loss, and items of that shape.
         """
         # ---- everything is checked first
         images = inputs.takes_images(self.backbone, X)
@@ -211,12 +201,11 @@ class Hasher(EstimatorMixin):
         ``X`` is the database or a part of it; ``n_codes`` is about the speed-up of a search
         (None: the number of classes).
         """
-        items = self._items(X)
+        items, seed = self._items(X), checked_seed(self.random_state)
         n_codes = checked_count("n_codes", len(self.classes_) if n_codes is None else n_codes)
         for name, limit in (("items in X", len(items)), ("n_buckets", self.shape_.n_buckets)):
             if n_codes > limit:
                 raise ValueError(f"n_codes={n_codes} must be <= {name} = {limit}")
-        seed = checked_seed(self.random_state)
         model, config = adapt_model(self._model, self.config_, items, n_codes, seed=seed)
         hasher = type(self)(**{**self.get_params(), "assignment": "codebook"})
         return hasher._set_fitted(config, model, self.classes_, {})
@@ -300,11 +289,7 @@ class Hasher(EstimatorMixin):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> Self:
-        """Read a model that :meth:`save` wrote.
-
-        If it was trained with a ``backbone`` of your own, such a module must be given: code is
-        not stored, only the weights.
-        """
+        """Read a stored model; a ``backbone`` of your own must be given again, without weights."""
         stored, tensors = model_io.read_tensors(Path(path))
         try:
             config = ResolvedConfig.from_json(stored["resolved"], backbone)
@@ -320,10 +305,9 @@ class Hasher(EstimatorMixin):
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the hasher as an ONNX file, to be run without Python or torch (extra ``onnx``).
 
-        Input ``items``: float32[n, size] embeddings or uint8[n, height, width, 3] images, any n.
-        Outputs ``bucket_ids`` int64[n, sparsity], ``scores`` float32[n, depth, width] and
-        ``vectors`` float32[n, size]. Another runtime rounds in another way, so an item whose two
-        best slots or codes are equal to within rounding may get the other one.
+        Input ``items`` as for :meth:`transform`, float32 or uint8. Outputs ``bucket_ids``,
+        ``scores`` and ``vectors`` as :meth:`encode` gives them, but another runtime rounds in
+        another way, so an item between two slots or codes may get the other one.
         """
         from hashcade.learn.onnx import export_onnx
 
@@ -343,9 +327,8 @@ class Hasher(EstimatorMixin):
 
     def _set_fitted(
         self, config: ResolvedConfig, model: HashModel, classes: npt.NDArray[Any],
-        metrics: dict[str, float], tuned: list[dict[str, Any]] | None = None,
+        metrics: Metrics, tuned: list[dict[str, Any]] | None = None,
     ) -> Self:  # fmt: skip
-        """Take over what was learned or read."""
         self.config_, self._model = config, model.eval()
         self.shape_, self.classes_, self.validation_ = config.shape, classes, metrics
         for name in ("codebook_", "tuned_"):  # of an earlier fit
@@ -358,8 +341,9 @@ class Hasher(EstimatorMixin):
 
     def _fitted(self) -> Self:
         if not hasattr(self, "_model"):
-            hint = "call fit or Hasher.load first"
-            raise NotFittedError("this Hasher is not fitted yet", hint=hint)
+            raise NotFittedError(
+                "this Hasher is not fitted yet", hint="call fit or Hasher.load first"
+            )
         return self
 
     def _items(self, X: npt.ArrayLike) -> Tensor:
