@@ -7,6 +7,7 @@ regularization of npairs then keeps scores around 1, and triplet normalizes them
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -54,8 +55,7 @@ class StageConfig:
     @property
     def penalties(self) -> dict[str, float]:
         """The ones of the code problem, as the solver takes them."""
-        names = ("sibling_penalty", "collision_penalty")
-        return {name: getattr(self, name) for name in names}
+        return {n: getattr(self, n) for n in ("sibling_penalty", "collision_penalty")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,22 +99,18 @@ class ResolvedConfig:
 
     def check_base(self, base: ResolvedConfig) -> None:
         """Raise ``ValueError`` unless a model can take over the base network of another one."""
-        names = ["item_shape", "backbone", "embedding_size", "unit_length"]
-        if self.backbone == "mlp":  # the hidden layer is that of the base
-            names.append("hidden_size")
         mine, other = self.to_json(), base.to_json()
-        for name in names:
+        names = ["item_shape", "backbone", "embedding_size", "unit_length"]
+        for name in [*names, "hidden_size"] if self.backbone == "mlp" else names:
             if mine[name] != other[name]:
                 raise ValueError(f"base has {name}={other[name]!r}, this hasher has {mine[name]!r}")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for files."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        if isinstance(self.backbone, nn.Module):  # code is not stored
-            fields["backbone"] = f"{_MODULE}{type(self.backbone).__qualname__}"
-        fields["shape"] = asdict(self.shape)
-        fields["item_shape"] = list(self.item_shape)
-        fields["stages"] = [asdict(stage) for stage in self.stages]
+        backbone = self.backbone
+        if isinstance(backbone, nn.Module):  # code is not stored
+            backbone = f"{_MODULE}{type(backbone).__qualname__}"
+        fields: dict[str, Any] = json.loads(json.dumps(asdict(replace(self, backbone=backbone))))
         return fields
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,16 +21,15 @@ from hashcade.evaluate import precision_at
 from hashcade.index import Encoded, HashIndex
 from hashcade.learn import inputs, model_io
 from hashcade.learn.config import ResolvedConfig, resolve
-from hashcade.learn.estimator import EstimatorMixin
 from hashcade.learn.model import HashModel, ProgressCallback, encode, for_all, in_chunks, to_numpy
-from hashcade.learn.recoding import adapt_model, checked_n_codes, refine_model
+from hashcade.learn.recoding import adapt_model, refine_model
 from hashcade.learn.stages import Metrics
 from hashcade.learn.trainer import Trainer
 from hashcade.learn.tune import checked_trials, tune
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class Hasher(EstimatorMixin):
+class Hasher:
     """Learns which bucket an item belongs to.
 
     Given embeddings, it learns a hash head on top of them, in seconds to minutes on a CPU. Given
@@ -168,7 +167,9 @@ class Hasher(EstimatorMixin):
         labels = inputs.checked_classes(y, len(items))
         seed, device = checked_seed(self.random_state), inputs.checked_device(self.device)
         fraction = checked_number("validation_fraction", self.validation_fraction)
-        classes, data = inputs.split(items, labels, fraction=fraction, random_state=seed)
+        classes, numbers = np.unique(labels, return_inverse=True)
+        rows = inputs.stratified_split(numbers, fraction=fraction, random_state=seed)
+        data = inputs.TrainingData(torch.from_numpy(items), numbers, *rows)
         settings, sizes = self.get_params(), (len(classes), len(data.training), data.item_shape)
         config = resolve(settings, *sizes)
         n_trials = 0 if self.tune is False else checked_trials(self.tune, len(data.validation))
@@ -229,8 +230,7 @@ class Hasher(EstimatorMixin):
             raise ValueError("this hasher was adapted or refined already: refine the first one")
         if not np.array_equal(names, self.classes_):
             raise ValueError(f"y has {len(names)} classes, must be those of classes_, all of them")
-        seed, labels = checked_seed(self.random_state), labels.astype(np.int64)
-        n_codes = checked_n_codes(n_codes, config, labels)
+        seed, n_codes = checked_seed(self.random_state), checked_count("n_codes", n_codes)
         model, config = refine_model(self._model, config, items, labels, n_codes, seed=seed)
         hasher = type(self)(**{**self.get_params(), "depth": config.shape.depth})
         return hasher._set_fitted(config, model, self.classes_, {})
@@ -289,7 +289,7 @@ class Hasher(EstimatorMixin):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> Self:
-        """Read a stored model; a ``backbone`` of your own must be given again, without weights."""
+        """Read a stored model; a ``backbone`` of your own is not stored, and must be given."""
         stored, tensors = model_io.read_tensors(Path(path))
         try:
             config = ResolvedConfig.from_json(stored["resolved"], backbone)
@@ -312,6 +312,45 @@ class Hasher(EstimatorMixin):
         from hashcade.learn.onnx import export_onnx
 
         export_onnx(Path(path), self._fitted()._model, self.config_)
+
+    # -- what scikit-learn's tools expect --------------------------------------------------------
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All settings by name."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change settings by name. What was learned stays until the next ``fit``."""
+        allowed = self.get_params()
+        for name in params:
+            if name not in allowed:
+                raise ValueError(f"{name!r} is not a setting, must be one of {sorted(allowed)}")
+        vars(self).update(params)
+        return self
+
+    def fit_transform(self, X: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Learn from labelled items, and return their buckets."""
+        return self.fit(X, y).transform(X)
+
+    def __repr__(self) -> str:
+        params, defaults = self.get_params(), type(self)().get_params()
+        changed = [
+            f"{k}={v!r}" for k, v in params.items() if v is not defaults[k] and v != defaults[k]
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "shape_")
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
+
+        return Tags(
+            estimator_type=None,
+            target_tags=TargetTags(required=True),
+            transformer_tags=TransformerTags(preserves_dtype=[]),
+            input_tags=InputTags(two_d_array=True),
+        )
 
     # -- state ---------------------------------------------------------------------------------
 

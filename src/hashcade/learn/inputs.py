@@ -17,9 +17,6 @@ from hashcade.learn.networks import BACKBONES, IMAGE_NETWORKS
 
 Ints = npt.NDArray[np.int64]
 
-# A smaller class cannot give a query and its answer and still have a pair to learn from.
-_SMALLEST_CLASS = 4
-
 
 def takes_images(backbone: str | nn.Module | None, items: object) -> bool:
     """Whether items are images: by the name of the network, else by their shape."""
@@ -77,15 +74,13 @@ def checked_views(items: object) -> npt.NDArray[np.float32]:
     return checked_embeddings(values.reshape(len(values), -1)).reshape(values.shape)
 
 
-def checked_images(
-    items: object, item_shape: tuple[int, ...] | None = None
-) -> npt.NDArray[np.uint8]:
-    """Return images as uint8[n, height, width, 3]."""
+def checked_images(items: object, fitted: tuple[int, ...] | None = None) -> npt.NDArray[np.uint8]:
+    """Return images as uint8[n, height, width, 3], of the shape that was fitted if there is one."""
     values = as_array("X", items)
-    expected = "height, width, 3" if item_shape is None else ", ".join(map(str, item_shape))
+    expected = "height, width, 3" if fitted is None else ", ".join(map(str, fitted))
     if values.ndim != 4 or values.shape[3] != 3 or 0 in values.shape:
         raise ValueError(f"X has shape {values.shape}, images must be (n, {expected})")
-    if item_shape is not None and values.shape[1:] != item_shape:
+    if fitted is not None and values.shape[1:] != fitted:
         raise ValueError(f"X has shape {values.shape}, the hasher was fitted with (n, {expected})")
     if values.dtype != np.uint8:
         raise ValueError(f"X has dtype {values.dtype}, images must be uint8, from 0 to 255")
@@ -123,9 +118,6 @@ def checked_device(device: str) -> torch.device:
         raise ValueError(f"device={device!r} cannot be used: {reason}") from None
 
 
-# -- the training set ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class TrainingData:
     """Items to learn from, and the validation set. Labels are numbers 0, 1, 2, ..."""
@@ -160,23 +152,13 @@ class TrainingData:
         return tuple(self.items.shape[1 if self.items.ndim == 4 else -1 :])
 
 
-def split(
-    items: npt.NDArray[Any], labels: npt.NDArray[Any], *, fraction: float, random_state: int
-) -> tuple[npt.NDArray[Any], TrainingData]:
-    """The classes, sorted, and the items divided into training and validation set."""
-    if fraction >= 1.0:
-        raise ValueError(f"validation_fraction={fraction!r} must be >= 0 and < 1")
-    classes, numbers = np.unique(labels, return_inverse=True)
-    numbers = numbers.astype(np.int64)
-    rows = stratified_split(numbers, fraction=fraction, random_state=random_state)
-    return classes, TrainingData(torch.from_numpy(items), numbers, *rows)
-
-
 def stratified_split(labels: Ints, *, fraction: float, random_state: int) -> tuple[Ints, Ints]:
     """Rows of training and validation set, ascending: the same fraction of every class.
 
     A class gives at least two items, a query and its answer; a class with fewer than four none.
     """
+    if fraction >= 1.0:
+        raise ValueError(f"validation_fraction={fraction!r} must be >= 0 and < 1")
     in_validation = np.zeros(len(labels), np.bool_)
     if fraction > 0:
         rng = np.random.default_rng([random_state, 0x5EED])
@@ -184,7 +166,7 @@ def stratified_split(labels: Ints, *, fraction: float, random_state: int) -> tup
         order = order[np.argsort(labels[order], kind="stable")]  # by class, shuffled within
         _, starts, sizes = np.unique(labels[order], return_index=True, return_counts=True)
         for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-            if size >= _SMALLEST_CLASS:
+            if size >= 4:  # else no pair to learn from would be left
                 n_taken = min(max(2, round(fraction * size)), size - 2)
                 in_validation[order[start : start + n_taken]] = True
     return np.flatnonzero(~in_validation), np.flatnonzero(in_validation)

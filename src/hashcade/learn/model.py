@@ -61,7 +61,9 @@ class HashModel(nn.Module):
 
     def forward(self, items: Tensor) -> tuple[Tensor, Tensor]:
         """Vectors, float[n, size], and slot scores, float[n, depth, width]."""
-        if self.embedding is None or not self.bases_are_equal():
+        other = self.hash_base.state_dict()  # equal if it was frozen, or has no weights
+        equal = all(torch.equal(other[name], w) for name, w in self.base.state_dict().items())
+        if self.embedding is None or not equal:
             return self.vectors(items), self.scores(items)
         features = self.features(items)  # one pass serves both
         return self._vectors(features), self.slot_scores(self.head(features))
@@ -115,11 +117,6 @@ class HashModel(nn.Module):
         """The weights that make the vectors, by name; other models can take them over."""
         parts = ("prepare.", "base.", "embedding.")
         return {name: value for name, value in self.state_dict().items() if name.startswith(parts)}
-
-    def bases_are_equal(self) -> bool:
-        """Whether the hash base has the weights of the base: it was frozen, or has none."""
-        other = self.hash_base.state_dict()
-        return all(torch.equal(other[name], w) for name, w in self.base.state_dict().items())
 
 
 class PrepareEmbeddings(nn.Module):

@@ -28,7 +28,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from hashcade._validate import checked_count
 from hashcade.codes import CodeShape, solve_level
 from hashcade.learn.clustering import kmeans
 from hashcade.learn.codebook import CodebookLoss, Ints, solve_codebook
@@ -71,18 +70,6 @@ def adapt_model(
     return adapted, replace(config, n_codes=len(codebook), codes_of="clusters")
 
 
-def checked_n_codes(n_codes: object, config: ResolvedConfig, classes: Ints) -> int:
-    """Return a number of codes that the classes of some items, int64[n], can be split into."""
-    count, sizes = checked_count("n_codes", n_codes), np.bincount(classes)
-    most = int(np.minimum(sizes, _usable_slots(config)).sum())
-    if not len(sizes) <= count <= most:
-        raise ValueError(
-            f"n_codes={count} must be >= {len(sizes)}, the number of classes, and <= {most}: "
-            f"no class has more parts than items, or than slots of a level"
-        )
-    return count
-
-
 def refine_model(
     model: HashModel, config: ResolvedConfig, items: Tensor, classes: Ints, n_codes: int, *,
     seed: int,
@@ -92,7 +79,14 @@ def refine_model(
     The model has a code book of one bucket per class; of ``classes``, its rows, each must occur.
     Large classes get more parts.
     """
-    stage, width, n_slots = config.stages[-1], config.shape.width, _usable_slots(config)
+    stage, width, sizes = config.stages[-1], config.shape.width, np.bincount(classes)
+    n_slots = width - int(config.unit_length)  # to normalize a level takes a slot, see below
+    most = int(np.minimum(sizes, n_slots).sum())
+    if not len(sizes) <= n_codes <= most:
+        raise ValueError(
+            f"n_codes={n_codes} must be >= {len(sizes)}, the number of classes, and <= {most}: "
+            f"no class has more parts than items, or than slots of a level"
+        )
     vectors = torch.from_numpy(for_all(model, model.vectors, items))
     parts = _split_classes(vectors, classes, n_codes, seed=seed, most=n_slots)
     class_of_part = np.zeros(parts.max() + 1, np.int64)
@@ -143,11 +137,6 @@ def _unit_spread(values: Tensor) -> Tensor:
     centred = values - values.mean(dim=0)
     length = centred.square().sum(dim=1).mean().sqrt()
     return centred / length if length > 0 else centred
-
-
-def _usable_slots(config: ResolvedConfig) -> int:
-    """Where a level is normalized, one slot is reserved to keep the others small."""
-    return config.shape.width - int(config.unit_length)
 
 
 def _split_classes(vectors: Tensor, classes: Ints, n_codes: int, *, seed: int, most: int) -> Ints:

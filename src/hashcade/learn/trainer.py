@@ -111,7 +111,8 @@ class Trainer:
         while state.step < config.steps:
             # ---- a batch of n classes × m items
             step = state.step
-            seed = _step_seed(self._seed, config.name, step)
+            words = np.random.SeedSequence([self._seed, int.from_bytes(config.name.encode()), step])
+            seed = int(words.generate_state(1, np.uint64)[0] >> 2)
             torch.manual_seed(seed)
             if step // sampler.batches_per_epoch != epoch:
                 epoch = step // sampler.batches_per_epoch
@@ -238,11 +239,6 @@ def _merit(metrics: Metrics) -> tuple[float, float]:
     return metrics.get("precision_at_1", 0.0), metrics.get("bucket_nmi", 0.0)
 
 
-def _step_seed(seed: int, stage: str, step: int) -> int:
-    words = np.random.SeedSequence([seed, int.from_bytes(stage.encode()), step])
-    return int(words.generate_state(1, np.uint64)[0] >> 2)
-
-
 def _digest(tensors: Weights) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(tensors.items()):
@@ -252,10 +248,10 @@ def _digest(tensors: Weights) -> str:
 
 
 def _describe(record: Mapping[str, Any]) -> str:
-    parts = [f"{record['stage']} {record['step']:,}", f"loss {record['loss']:.3f}"]
+    text = f"{record['stage']} {record['step']:,}  loss {record['loss']:.3f}"
     if "precision_at_1" in record:
-        parts.append(f"Pr@1 {record['precision_at_1']:.1f}")
+        text += f"  Pr@1 {record['precision_at_1']:.1f}"
     if "speedup_factor" in record:
-        parts.append(f"SUF {record['speedup_factor']:.1f}  NMI {record['bucket_nmi']:.1f}")
-    parts.append(f"{record['items_per_second']:,.0f} items/s")
-    return "  ".join([*parts, f"solver {100 * record['solver_share']:.0f} %"])
+        text += f"  SUF {record['speedup_factor']:.1f}  NMI {record['bucket_nmi']:.1f}"
+    speed, share = record["items_per_second"], record["solver_share"]
+    return f"{text}  {speed:,.0f} items/s  solver {100 * share:.0f} %"
