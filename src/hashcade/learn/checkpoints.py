@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,14 +43,9 @@ class StageState:
 
 
 class Run:
-    """A run of some stages in a directory, which is created if missing; None: nothing is stored.
+    """A run in a directory that has no other one, by its fingerprint; None: nothing is stored."""
 
-    The fingerprint holds settings and data of the run; a directory with another one is refused.
-    """
-
-    def __init__(
-        self, path: Path | None, stages: list[str], fingerprint: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, path: Path | None, stages: list[str], fingerprint: dict[str, Any]) -> None:
         self.path, self._stages = path, stages
         self._fingerprint = json.loads(json.dumps(fingerprint))
         if path is not None:
@@ -104,16 +100,15 @@ class Run:
     def _cut_log(self, state: StageState) -> None:
         """Drop what was logged after the checkpoint: it will be logged again."""
         assert self.path is not None
-        log = self.path / "log.jsonl"
-        lines = []
-        for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
-            try:
+        log, lines = self.path / "log.jsonl", []
+        if not log.exists():
+            return
+        for line in log.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):  # the line that was being written
                 record = json.loads(line)
-            except ValueError:  # the line that was being written
-                continue
-            at = (self._stages.index(record["stage"]), record["step"])
-            if at <= (self._stages.index(state.stage), state.step):
-                lines.append(line + "\n")
+                at = (self._stages.index(record["stage"]), record["step"])
+                if at <= (self._stages.index(state.stage), state.step):
+                    lines.append(line + "\n")
         replace_file(log, "".join(lines))
 
 
@@ -128,16 +123,12 @@ def pack(model: HashModel, optimizer: torch.optim.Optimizer, best: Weights) -> W
 
 def unpack(model: HashModel, optimizer: torch.optim.Optimizer, tensors: Weights) -> Weights:
     """Load what :func:`pack` made into model and optimizer; returns the best weights."""
-    parts: dict[str, Weights] = {"model": {}, "best": {}}
-    state: dict[int, Weights] = {}
-    for name, value in tensors.items():
-        part, _, rest = name.partition("/")
-        if part == "optimizer":
-            index, _, key = rest.partition("/")
-            state.setdefault(int(index), {})[key] = value
-        else:
-            parts[part][rest] = value
-    model.load_state_dict(parts["model"])
+
+    def part(prefix: str) -> Weights:
+        return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+    model.load_state_dict(part("model/"))
     groups = optimizer.state_dict()["param_groups"]
+    state = {i: part(f"optimizer/{i}/") for group in groups for i in group["params"]}
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-    return parts["best"]
+    return part("best/")

@@ -240,11 +240,8 @@ def resolve(
 
 
 def default_width(n_classes: int, depth: int) -> int:
-    """Slots per level: a power of two, about a quarter of the classes, enough buckets.
-
-    The paper has 32 (npairs) and 128 for 100 classes, 64 for 119, 512 and 256 for 1000.
-    """
-    width = 4
+    """Slots per level: a power of two, about a quarter of the classes, enough buckets."""
+    width = 4  # the paper has 32 (npairs) and 128 for 100 classes, 64 for 119, 512 and 256 for 1000
     while 4 * width < n_classes or width**depth < n_classes:
         width *= 2
     return width

@@ -53,10 +53,9 @@ def _npairs(
 
 
 def triplet_loss(embeddings: Tensor, labels: Tensor, *, margin: float = 0.3) -> Tensor:
-    """Triplet loss of the base network: squared euclidean distance of unit vectors.
+    """Triplet loss of the base network: squared euclidean distance of embeddings, float[n, size].
 
-    Embeddings, float[n, size], are normalized first; any composition of labels will do. The mean
-    is over all ordered pairs (anchor, positive); zero without such a pair or with one class.
+    They are normalized first. The mean is over all ordered pairs (anchor, positive), if any.
     """
     unit = F.normalize(embeddings, dim=1)
     squared = (2.0 - 2.0 * unit @ unit.T).clamp(min=0.0)  # (n, n); rounding may go below zero
@@ -77,8 +76,7 @@ def hash_triplet_loss(
 def masked_l1_distances(scores: Tensor, codes: Tensor) -> Tensor:
     """L1 distances of all pairs over the union of their active slots, float[n, n].
 
-    With s active slots per row this takes s matrices of (n, n) instead of a tensor of
-    (n, n, width): slots active for i are summed from i's side, those active for j alone from j's.
+    Slots active for i are summed from i's side, those active for j alone from j's.
     """
     counts = sorted(set(codes.sum(dim=1).tolist()))
     if len(counts) > 1:
@@ -95,11 +93,7 @@ def masked_l1_distances(scores: Tensor, codes: Tensor) -> Tensor:
 
 
 def semi_hard_loss(distances: Tensor, labels: Tensor, *, margin: float) -> Tensor:
-    """Triplet loss over distances, float[n, n] with a row per anchor.
-
-    The negative of an (anchor, positive) is the nearest one that is farther away than the
-    positive; if there is none, the farthest of all.
-    """
+    """Triplet loss over distances, float[n, n] with a row per anchor."""
     same = labels[:, None] == labels[None, :]  # (n, n)
     positives = same.clone().fill_diagonal_(False)
     if bool(same.all()) or not bool(positives.any()):  # nothing to tell apart
@@ -111,10 +105,9 @@ def semi_hard_loss(distances: Tensor, labels: Tensor, *, margin: float) -> Tenso
 
 @torch.no_grad()
 def mine_semi_hard(distances: Tensor, same: Tensor) -> Tensor:
-    """For each (anchor, positive) the column of its negative, int64[n, n].
+    """For each (anchor, positive) the column of its negative, int64[n, n]; every row must have one.
 
-    Sorting the negatives of a row answers all positives of that row by bisection; the textbook
-    way compares all triples. Every row must have a negative.
+    That is the nearest one that is farther away than the positive, else the farthest of all.
     """
     ordered, columns = distances.masked_fill(same, torch.inf).sort(dim=1)
     n_negatives = (~same).sum(dim=1, keepdim=True)  # (n, 1)

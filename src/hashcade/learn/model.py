@@ -86,10 +86,7 @@ class HashModel(nn.Module):
         return self.slot_scores(self.head[-1](self.hidden(items, dropout=dropout)))
 
     def hidden(self, items: Tensor, *, dropout: float = 0.0) -> Tensor:
-        """Input of the last layer of the hash network, float[n, units].
-
-        In training a share of the prepared values may be left out at random.
-        """
+        """Input of the last layer of the hash network, float[n, units]."""
         inputs = F.dropout(self.prepare(items), dropout)
         return self.head[:-1](self.hash_base(inputs))  # type: ignore[no-any-return]
 
@@ -106,8 +103,7 @@ class HashModel(nn.Module):
 
     def set_codebook(self, codebook: Ints) -> None:
         """Replace the code book by one of any number of rows: int64[n_codes, sparsity]."""
-        device = self.codebook.device
-        self.register_buffer("codebook", torch.from_numpy(codebook).clone().to(device))
+        self.register_buffer("codebook", torch.from_numpy(codebook).to(self.codebook.device))
 
     def start_hash_base(self) -> None:
         """Let the hash base start from the base as it is now."""
@@ -120,10 +116,7 @@ class HashModel(nn.Module):
 
 
 class PrepareEmbeddings(nn.Module):
-    """Centre embeddings and bring them to a common scale, so that defaults suit all of them.
-
-    One scale for all directions: they keep their relative weight.
-    """
+    """Centre embeddings and bring them to a common scale, the same for all directions."""
 
     mean: Tensor
     scale: Tensor
@@ -188,9 +181,6 @@ def new_linear(inputs: int, outputs: int) -> nn.Linear:
     nn.init.normal_(layer.weight, std=0.01)
     nn.init.zeros_(layer.bias)
     return layer
-
-
-# -- many items ----------------------------------------------------------------------------------
 
 
 def in_chunks(

@@ -60,10 +60,7 @@ def model_fingerprint(path: str | os.PathLike[str]) -> str:
 def write_tensors(
     path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], *, kind: str = MODEL
 ) -> None:
-    """Write the directory ``path``, which appears whole or not at all.
-
-    A directory of the same kind is replaced, anything else not.
-    """
+    """Write a directory, whole or not at all; one of the same kind is replaced, no other."""
     import safetensors.torch
 
     _refuse_other_kind(path, kind)
@@ -83,7 +80,7 @@ def write_tensors(
 
 
 def read_tensors(path: Path, *, kind: str = MODEL) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read what :func:`write_tensors` wrote, or raise a :class:`StorageError` that says why not."""
+    """Read what :func:`write_tensors` wrote."""
     import safetensors.torch
 
     config, tensor_path = read_config(path, kind=kind), path / "model.safetensors"

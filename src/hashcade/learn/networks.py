@@ -26,10 +26,7 @@ class _LayeredNetwork(nn.Module):
 
 
 class NIN(_LayeredNetwork):
-    """Network in network, as the paper trained it on Cifar-100: 192 features.
-
-    About 0.22 G multiplications per image.
-    """
+    """Network in network, as in the paper: 192 features at 0.22 G multiplications per image."""
 
     weight_decay = 4e-5
 
@@ -47,10 +44,9 @@ class NIN(_LayeredNetwork):
 
 
 class StrideNet(_LayeredNetwork):
-    """A small network for CPUs: 256 features at about 0.03 G multiplications per image.
+    """A small network for CPUs: 256 features at 0.03 G multiplications per image.
 
-    The first layer halves the resolution while there are few channels, and most of the work is
-    done at 8×8 and 4×4, where a channel is cheap (the idea of airbench).
+    Most of the work is done at 8×8 and 4×4, where a channel is cheap (the idea of airbench).
     """
 
     weight_decay = 5e-4

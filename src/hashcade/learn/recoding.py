@@ -1,19 +1,14 @@
 """Other codes for a trained model: for another database, or for parts of classes.
 
-*Adapt*, without labels. Clusters take the place of classes: k-means on the input of the last
-layer and, for embeddings, on the embeddings themselves, because the last layer has discarded
-whatever does not tell the classes of the training apart. Codes are the cascade over the clusters'
-mean scores, and the last layer is trained anew on the cross-entropy of the sums over the code book.
+*Adapt*: clusters take the place of classes, by k-means on the input of the last layer and, for
+embeddings, on the embeddings themselves, because the last layer has discarded whatever does not
+tell the classes of the training apart. The last layer is trained anew for the clusters' codes.
 
-*Refine*. A code book has one code per class, so a search cannot look at less than about one class.
-Each class is split by k-means on the vectors for re-ranking, and a new level tells its parts apart:
-
-1. Slots. The mean of a part, relative to the mean of its class, is a direction in which members
-   of the class differ; parts of different classes with similar directions fit the same slot. The
-   assignment is an exact level of the code problem, with the parts of a class as siblings.
-2. A layer for it is trained on the parts of each item's own class alone, all else is unchanged.
-3. Its scores are made small. So the sum of the levels picks the class as before, and the new
-   level decides among its parts only; further probes come to the other parts first.
+*Refine*: each class is split by k-means on the vectors for re-ranking, and a new level tells its
+parts apart. The mean of a part, relative to that of its class, is a direction in which members of
+the class differ; parts of different classes with similar directions fit the same slot. The layer
+is trained on the parts of each item's own class alone. Its scores are made small, so the sum of
+the levels picks the class as before, and further probes come to other parts of the class first.
 """
 
 from __future__ import annotations
@@ -77,7 +72,6 @@ def refine_model(
     """A copy of the model with a level more, and a code for each part of a class.
 
     The model has a code book of one bucket per class; of ``classes``, its rows, each must occur.
-    Large classes get more parts.
     """
     stage, width, sizes = config.stages[-1], config.shape.width, np.bincount(classes)
     n_slots = width - int(config.unit_length)  # to normalize a level takes a slot, see below

@@ -36,10 +36,7 @@ class Stage:
         self.solver_seconds = 0.0  # time spent in the solver
 
     def start(self) -> Metrics:
-        """Prepare the model for the first step; not called on resume.
-
-        Returns the metrics of these weights if they may be the best of the stage.
-        """
+        """Prepare the model for the first step; metrics if these weights may be the best ones."""
         return {}
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
@@ -106,10 +103,7 @@ class HashStage(Stage):
         return self.loss_of_codes(outputs, class_codes)
 
     def loss_of_codes(self, scores: Tensor, class_codes: npt.NDArray[np.bool_]) -> Tensor:
-        """The sum of the losses of the levels (equation 7), given the codes of the classes.
-
-        ``class_codes`` are bool[depth, n_classes, width], in the order of the batch.
-        """
+        """The sum of the levels' losses (equation 7) for codes bool[depth, n_classes, width]."""
         config, triplet = self.config, self.config.loss == "triplet"
         total = scores.new_zeros(())
         for level, level_codes in enumerate(class_codes):

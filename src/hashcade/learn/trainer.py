@@ -54,10 +54,7 @@ class Trainer:
                 self._fingerprint["base"] = _digest(base)
 
     def train(self, config: ResolvedConfig, run_dir: Path | None) -> tuple[HashModel, Metrics]:
-        """A model with the best weights of every stage, and the metrics of the last one.
-
-        With a checkpoint in ``run_dir`` training resumes there.
-        """
+        """A model with the best weights of every stage, and the metrics of the last one."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
             model = HashModel(config)
@@ -214,10 +211,7 @@ def learning_rate_factor(schedule: str | int, step: int, steps: int) -> float:
 
 @contextmanager
 def interrupt_later() -> Iterator[threading.Event]:
-    """Let the first Ctrl-C only set the event; the second one interrupts at once.
-
-    So a run stops after a step, when its state is whole. Only the main thread gets signals.
-    """
+    """Let the first Ctrl-C only set the event, to stop after a step; the second interrupts."""
     requested = threading.Event()
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -225,7 +219,7 @@ def interrupt_later() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         requested.set()
 
-    is_main = threading.current_thread() is threading.main_thread()
+    is_main = threading.current_thread() is threading.main_thread()  # others get no signals
     previous = signal.signal(signal.SIGINT, handle) if is_main else None
     try:
         yield requested

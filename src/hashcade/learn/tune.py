@@ -20,6 +20,7 @@ from hashcade.learn.config import ResolvedConfig, default_width, resolve
 from hashcade.learn.stages import Metrics
 from hashcade.learn.trainer import Trainer
 
+Settings = Mapping[str, Any]
 Changes = dict[str, Any]
 
 _MOST_TRIALS = 9
@@ -41,13 +42,11 @@ def checked_trials(tune: object, n_validation: int) -> int:
 
 
 def tune(
-    trainer: Trainer, settings: Mapping[str, Any], sizes: tuple[int, int, tuple[int, ...]],
-    n_trials: int,
-) -> tuple[ResolvedConfig, list[dict[str, Any]]]:  # fmt: skip
+    trainer: Trainer, settings: Settings, sizes: tuple[int, int, tuple[int, ...]], n_trials: int
+) -> tuple[ResolvedConfig, list[dict[str, Any]]]:
     """The config of the settings that did best in short trials, and the table of trials.
 
-    The base network is the same in all of them, and trained once, in full. ``sizes`` are the other
-    arguments of :func:`resolve`.
+    The base network is the same in all of them, and trained once; ``sizes`` are for ``resolve``.
     """
     config = resolve(settings, *sizes)
     run_dir = None if trainer.run_dir is None else trainer.run_dir / "tune"
@@ -77,15 +76,10 @@ def shortened(config: ResolvedConfig) -> ResolvedConfig:
 
 
 def search_settings(
-    settings: Mapping[str, Any], config: ResolvedConfig, n_classes: int,
+    settings: Settings, config: ResolvedConfig, n_classes: int,
     trial: Callable[[Changes], Metrics], *, n_trials: int, progress: Progress,
 ) -> tuple[Changes, list[dict[str, Any]]]:  # fmt: skip
-    """Look for changes of the settings that do better than the defaults.
-
-    ``trial`` trains for a short time with changes, and returns the metrics of the validation set.
-    Returned are the best changes, empty if the defaults won, and a row per trial: its changes,
-    its metrics, and whether it was ``chosen``.
-    """
+    """The changes of settings with the best metrics of a trial, and a row for each trial."""
     table: list[dict[str, Any]] = []
 
     def run(changes: Changes) -> dict[str, Any]:
@@ -110,9 +104,7 @@ def search_settings(
     return best["changes"], table
 
 
-def _groups(
-    settings: Mapping[str, Any], config: ResolvedConfig, n_classes: int
-) -> Iterator[list[Changes]]:
+def _groups(settings: Settings, config: ResolvedConfig, n_classes: int) -> Iterator[list[Changes]]:
     """What to try, group by group; settings that were given are left alone."""
     shape, stage = config.shape, config.stages[-1]
     if settings["width"] is None:
