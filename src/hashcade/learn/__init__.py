@@ -15,10 +15,10 @@ from hashcade._lazy import lazy_names
 if TYPE_CHECKING:
     from hashcade.learn.clustering import kmeans
     from hashcade.learn.config import ResolvedConfig, StageConfig
+    from hashcade.learn.files import model_fingerprint, read_config
     from hashcade.learn.hasher import Hasher, base_features
     from hashcade.learn.inputs import checked_classes, checked_embeddings
     from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
-    from hashcade.learn.model_io import model_fingerprint, read_config
     from hashcade.learn.networks import MLP, NIN, StrideNet
     from hashcade.learn.sampler import ClassSampler
     from hashcade.learn.trainer import learning_rate_factor
@@ -30,7 +30,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         "hasher": ["Hasher", "base_features"],
         "inputs": ["checked_classes", "checked_embeddings"],
         "losses": ["hash_npairs_loss", "hash_triplet_loss", "npairs_loss", "triplet_loss"],
-        "model_io": ["model_fingerprint", "read_config"],
+        "files": ["model_fingerprint", "read_config"],
         "networks": ["MLP", "NIN", "StrideNet"],
         "sampler": ["ClassSampler"],
         "trainer": ["learning_rate_factor"],

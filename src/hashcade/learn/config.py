@@ -159,8 +159,7 @@ def resolve(
     depth = checked_count("depth", settings["depth"])
     width = count("width", default_width(n_classes, depth))
     shape = CodeShape(width=width, depth=depth, sparsity=settings["sparsity"])
-    # In a flat table classes may share slots (Jeong & Song have 64 for 100 classes); in a tree
-    # they never need to, so a small one is a mistake.
+    # In a flat table classes may share slots (Jeong & Song), in a tree they never need to.
     if n_classes > shape.n_buckets and depth > 1:
         formula = f"n_buckets = width**depth = {shape.width}**{shape.depth} = {shape.n_buckets}"
         error = ValueError(f"y has {n_classes} classes, must be <= {formula}")

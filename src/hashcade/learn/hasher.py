@@ -19,7 +19,7 @@ from hashcade.codes import CodeShape
 from hashcade.errors import NotFittedError
 from hashcade.evaluate import precision_at
 from hashcade.index import Encoded, HashIndex
-from hashcade.learn import inputs, model_io
+from hashcade.learn import files, inputs
 from hashcade.learn.config import ResolvedConfig, resolve
 from hashcade.learn.model import HashModel, ProgressCallback, encode, for_all, in_chunks, to_numpy
 from hashcade.learn.recoding import adapt_model, refine_model
@@ -50,12 +50,10 @@ class Hasher:
         ``"codebook"``: an item goes to the class code with the largest sum of slot scores over
         the levels, and training continues for ``joint_steps`` with this objective. ``"path"``: to
         its best slot at each level, as in the paper.
-    embedding_size
-        Size of the vectors for re-ranking. None: without a backbone the given embeddings, else
-        64 (npairs) or 256 (triplet). With a number, embeddings get a learned projection.
-    hidden_size
-        Units of the hidden layer: of the hash head, or with ``"mlp"`` of the network, on which
-        the head is linear. None: 512; with other backbones none.
+    embedding_size, hidden_size
+        Size of the vectors for re-ranking; None: without a backbone the given embeddings, else
+        64 (npairs) or 256 (triplet). And units of the hidden layer of the hash head, or with
+        ``"mlp"`` of the network, on which the head is linear; None: 512, other backbones none.
     steps, base_steps, joint_steps
         Batches of the hash, base and joint stage. None: from the size of the data; the joint
         stage has as many as the hash stage, with 0 it only solves the code book.
@@ -72,17 +70,16 @@ class Hasher:
     classes_per_batch, items_per_class
         Composition of a batch. ``items_per_class`` must be even for npairs; None: as many as make
         a batch of 128, but no more than a class has on average.
-    augment
-        Random changes of images in training: ``"crop-mirror"``, ``"crop"`` (for letters, digits
-        and whatever is not its mirror image) or ``"none"``.
-    dropout
-        Share of the values of an embedding that is hidden from the hash network at each step.
+    augment, dropout
+        Random changes in training: of images ``"crop-mirror"``, ``"crop"`` (for what is not its
+        mirror image, such as letters) or ``"none"``; and the share of an embedding's values that
+        is hidden from the hash network at each step.
     validation_fraction
         Share of each class in the validation set, which picks the weights, by precision at 1.
     tune
         Whether to try other values for ``width`` and ``depth``, the penalties and the
-        regularization first, where they were left open, for a quarter of the steps each, and to
-        take the best on the validation set. A number: at most so many trials.
+        regularization first, where they were left open, for a quarter of the steps each. A
+        number: at most so many trials.
     device, run_dir
         ``"auto"``, ``"cpu"``, ``"cuda"``, ...; and a directory for checkpoints and a log, where an
         interrupted run with the same settings and data is resumed.
@@ -285,12 +282,12 @@ class Hasher:
             "validation": self.validation_,
             "tuned": getattr(self, "tuned_", None),
         }
-        model_io.write_tensors(Path(path), config, self._model.state_dict())
+        files.write_tensors(Path(path), config, self._model.state_dict())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> Self:
         """Read a stored model; a ``backbone`` of your own is not stored, and must be given."""
-        stored, tensors = model_io.read_tensors(Path(path))
+        stored, tensors = files.read_tensors(Path(path))
         try:
             config = ResolvedConfig.from_json(stored["resolved"], backbone)
             model = HashModel(config)
@@ -300,7 +297,7 @@ class Hasher:
             return hasher._set_fitted(config, model, classes, metrics, stored["tuned"])
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise model_io.damaged(Path(path), f"its parts do not fit: {reason}") from None
+            raise files.damaged(Path(path), f"its parts do not fit: {reason}") from None
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the hasher as an ONNX file, to be run without Python or torch (extra ``onnx``).

@@ -23,9 +23,8 @@ def takes_images(backbone: str | nn.Module | None, items: object) -> bool:
     if isinstance(backbone, nn.Module):
         return as_array("X", items).ndim == 4
     if backbone is not None and backbone not in BACKBONES:
-        raise ValueError(
-            f"backbone={backbone!r} must be a torch.nn.Module or one of {list(BACKBONES)}"
-        )
+        known = f"a torch.nn.Module or one of {list(BACKBONES)}"
+        raise ValueError(f"backbone={backbone!r} must be {known}")
     return backbone in IMAGE_NETWORKS
 
 
@@ -41,11 +40,12 @@ def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np
         raise ValueError(f"{what}X has dtype {values.dtype}, must be real numbers")
     shape = f"X has shape {values.shape}"
     if values.ndim == 4 and size is None:
-        error = ValueError(
-            f"{shape}, which looks like images: without a backbone X must be embeddings of shape "
-            "(n, size)"
+        message = (
+            "which looks like images: without a backbone X must be embeddings of shape (n, size)"
         )
-        raise add_hint(error, "set backbone='stride' or 'nin' for images")
+        raise add_hint(
+            ValueError(f"{shape}, {message}"), "set backbone='stride' or 'nin' for images"
+        )
     if values.ndim != 2:
         one = ". Reshape your data: X.reshape(1, -1) if it is one item" if values.ndim == 1 else ""
         raise ValueError(f"{shape}, must be (n, size){one}")
@@ -53,10 +53,9 @@ def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np
         if count == 0:
             minimum = f"0 {what}(s) (shape={values.shape}) while a minimum of 1 is required"
             raise ValueError(f"X has {minimum}: must be (n, size)")
-    if size is not None and values.shape[1] != size:
-        raise ValueError(
-            f"X has {values.shape[1]} features, but Hasher is expecting {size} features as input"
-        )
+    n = values.shape[1]
+    if size is not None and n != size:
+        raise ValueError(f"X has {n} features, but Hasher is expecting {size} features as input")
     with np.errstate(over="ignore"):  # beyond float32: named as infinite below
         single = np.require(values, np.float32, ["C", "W"])  # torch warns of a read-only array
     bad = np.asarray(~np.isfinite(single).all(axis=1))

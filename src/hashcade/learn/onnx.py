@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from hashcade._extras import require_extra
 from hashcade._io import replace_file
+from hashcade.codes import CodeShape
 from hashcade.errors import ConfigError
+from hashcade.learn.codebook import Ints
 from hashcade.learn.config import ResolvedConfig
 from hashcade.learn.model import HashModel
 from hashcade.learn.networks import MLP, NIN, StrideNet
@@ -92,13 +94,13 @@ def _outputs(graph: _Graph, model: HashModel, config: ResolvedConfig) -> tuple[s
         if config.unit_length:
             vectors = _unit_length(graph, vectors, axis=1)
     if config.uses_codebook:
-        return _buckets_of_book(graph, model.codebook.numpy(), config, scores), scores, vectors
-    return _buckets_of_path(graph, config, scores), scores, vectors
+        book = np.unique(model.codebook.numpy(), axis=0)
+        return _buckets_of_book(graph, book, config.shape, scores), scores, vectors
+    return _buckets_of_path(graph, config.shape, scores), scores, vectors
 
 
-def _buckets_of_book(graph: _Graph, codebook: Any, config: ResolvedConfig, scores: str) -> str:
+def _buckets_of_book(graph: _Graph, book: Ints, shape: CodeShape, scores: str) -> str:
     """The buckets of the best code, by the rule of ``assign_to_book``."""
-    shape, book = config.shape, np.unique(codebook, axis=0)
     levels = np.arange(shape.depth) * shape.width
     places = (shape.paths(book.ravel()) + levels).T  # (depth, n_codes · sparsity)
     flat = graph.add("Reshape", scores, np.array([-1, shape.depth * shape.width]))
@@ -117,10 +119,9 @@ def _buckets_of_book(graph: _Graph, codebook: Any, config: ResolvedConfig, score
     return graph.add("GatherElements", buckets, order, axis=1)
 
 
-def _buckets_of_path(graph: _Graph, config: ResolvedConfig, scores: str) -> str:
+def _buckets_of_path(graph: _Graph, shape: CodeShape, scores: str) -> str:
     """Slots to ids. Of equal slots ONNX takes the first, as the library does."""
-    shape, width = config.shape, graph.constant(np.int64(config.shape.width))
-    parent = graph.constant(np.int64(0))
+    width, parent = graph.constant(np.int64(shape.width)), graph.constant(np.int64(0))
     for level in range(shape.depth):
         level_scores = graph.add("Gather", scores, np.int64(level), axis=1)  # (n, width)
         count = np.array([shape.sparsity if level == shape.depth - 1 else 1])
@@ -146,24 +147,22 @@ def _layers(graph: _Graph, module: nn.Module, values: str) -> str:
         for layer in inner:
             values = _layers(graph, layer, values)
         return values
-    write = _WRITERS.get(type(inner))
-    if write is None:
+    if type(inner) not in _WRITERS:
         raise _refusal(inner, "")
-    return write(graph, inner, values)
+    return _WRITERS[type(inner)](graph, inner, values)
 
 
 def _refusal(layer: nn.Module, why: str) -> ConfigError:
-    return ConfigError(
-        f"{type(layer).__name__}{why} cannot be written as ONNX",
-        hint="export a network of your own with torch.onnx",
-    )
+    message = f"{type(layer).__name__}{why} cannot be written as ONNX"
+    return ConfigError(message, hint="export a network of your own with torch.onnx")
 
 
 def _expect(layer: nn.Module, **expected: tuple[object, ...]) -> None:
     """Refuse a layer with a setting that would be lost."""
     for name, values in expected.items():
-        if getattr(layer, name) not in values:
-            raise _refusal(layer, f" with {name}={getattr(layer, name)!r}")
+        value = getattr(layer, name)
+        if value not in values:
+            raise _refusal(layer, f" with {name}={value!r}")
 
 
 def _weights(layer: Any) -> list[Tensor]:

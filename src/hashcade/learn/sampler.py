@@ -27,8 +27,6 @@ class ClassSampler:
     Examples
     --------
     >>> sampler = ClassSampler([7, 7, 7, 7, 9, 9], classes_per_batch=2, items_per_class=2)
-    >>> sampler.batches_per_epoch, sampler.repeats_per_epoch
-    (2, 2)
     >>> print(sampler.describe())
     2 batches per epoch of 2 classes × 2 items; 2 of 8 draws (25.0 %) repeat an item \
 (classes have 2 to 4 items)
@@ -72,10 +70,8 @@ class ClassSampler:
             left[batch] = np.maximum(left[batch] - 1, 0)
         assert not left.any(), "an epoch left items out"
         rng.shuffle(schedule)  # large classes were dealt early: mix again
-        return self._deal(schedule, rng)
 
-    def _deal(self, schedule: Ints, rng: np.random.Generator) -> Ints:
-        """Put items in the places of their classes (batches, classes_per_batch)."""
+        # Items in the places of their classes (batches, classes_per_batch).
         m = self.items_per_class
         order = np.argsort(schedule, axis=None, kind="stable")  # places, class by class
         hands_of = np.bincount(schedule.ravel(), minlength=len(self._sizes))

@@ -26,14 +26,16 @@ from torch import Tensor, nn
 from hashcade._progress import Progress
 from hashcade._validate import checked_choice
 from hashcade.errors import ConfigError
-from hashcade.learn.checkpoints import Run, StageState, Weights, pack, unpack
 from hashcade.learn.config import SCHEDULES, ResolvedConfig
+from hashcade.learn.files import Run, StageState, pack, unpack
 from hashcade.learn.inputs import TrainingData
 from hashcade.learn.model import HashModel
 from hashcade.learn.sampler import ClassSampler
 from hashcade.learn.stages import STAGES, Metrics, Stage
 
 _SAVE_SECONDS = 60.0  # between checkpoints, if no validation comes first
+Weights = dict[str, Tensor]
+
 _DECAY = 0.3  # of the paper's schedule
 
 
