@@ -22,7 +22,6 @@ from hashcade.learn.networks import IMAGE_NETWORKS, MLP
 SCHEDULES = ("one-cycle", "paper", "constant")
 
 _VALIDATIONS = 10  # per stage
-_STEPS_SETTING = {"base": "base_steps", "hash": "steps", "joint": "joint_steps"}
 # λ of npairs by sparsity: more active slots share the softmax; 0.001 from 4 on.
 _HASH_REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}
 _MODULE = "module "  # marks a backbone that is the user's own in a file
@@ -192,13 +191,12 @@ def resolve(
         raise ValueError(f"remap={settings['remap']!r} must be True or False")
 
     def stage(name: str) -> StageConfig:
-        steps = settings[_STEPS_SETTING[name]]
-        if steps is None and name == "joint":
-            steps = settings["steps"]
-        if steps is None:
-            steps = default_steps(n_items, per_batch * per_class, images, schedule)
-        if not (name == "joint" and steps == 0):  # 0: the code book, without further training
-            steps = checked_count(_STEPS_SETTING[name], steps)
+        setting = "steps" if name == "hash" else f"{name}_steps"
+        default = default_steps(n_items, per_batch * per_class, images, schedule)
+        if name == "joint":  # with 0 steps the code book alone
+            default = count("steps", default)
+        only_book = name == "joint" and settings[setting] == 0
+        steps = 0 if only_book else count(setting, default)
         regularization = number("regularization", _HASH_REGULARIZATION.get(shape.sparsity, 0.001))
         config = StageConfig(
             name=name,

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 VERSION = 3
 MODEL, CHECKPOINT = "hashcade model", "hashcade checkpoint"  # what a directory holds
 
-# -- models --------------------------------------------------------------------------------------
-
 
 def read_config(path: str | os.PathLike[str], *, kind: str = MODEL) -> dict[str, Any]:
     """Read ``config.json`` of a stored model; the weights are not looked at.
@@ -79,7 +77,14 @@ def write_tensors(
     """Write a directory, whole or not at all; one of the same kind is replaced, no other."""
     import safetensors.torch
 
-    _refuse_other_kind(path, kind)
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        try:
+            actual = json.loads((path / "config.json").read_bytes()).get("kind")
+        except (OSError, ValueError, AttributeError):
+            actual = None
+        if actual != kind:
+            hint = "choose another path, or remove it"
+            raise StorageError(f"{path} exists and is not a {kind}", hint=hint)
     # A copy each: safetensors refuses tensors that share memory.
     copies = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
     blob = safetensors.torch.save(copies)
@@ -119,18 +124,6 @@ def _read(path: Path, kind: str) -> bytes:
         hint = "make a model with: hashcade train DATA -o MODEL" if kind == MODEL else None
         raise StorageError(f"{path.parent} is not a {kind}: {path.name} is missing", hint=hint)
     return read_file(path)
-
-
-def _refuse_other_kind(path: Path, kind: str) -> None:
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return
-    try:
-        actual = json.loads((path / "config.json").read_bytes()).get("kind")
-    except (OSError, ValueError, AttributeError):
-        actual = None
-    if actual != kind:
-        hint = "choose another path, or remove it"
-        raise StorageError(f"{path} exists and is not a {kind}", hint=hint)
 
 
 def _plain(value: object) -> object:

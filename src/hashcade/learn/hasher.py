@@ -58,8 +58,8 @@ class Hasher:
         Batches of the hash, base and joint stage. None: from the size of the data; the joint
         stage has as many as the hash stage, with 0 it only solves the code book.
     schedule
-        ``"one-cycle"`` for short runs, ``"paper"`` (falls to 0.3 of what it was, three times), a
-        number (does so after every so many steps), or ``"constant"``.
+        ``"one-cycle"`` for short runs, ``"paper"``, a number (the rate falls to 0.3 of what it was
+        after every so many steps), or ``"constant"``.
     learning_rate, base_learning_rate
         Peak rate of the new layers (None: 3e-3, for images 1e-3), and the factor on it for the
         network below them in the hash stage; 0 freezes the network.
@@ -68,23 +68,18 @@ class Hasher:
     remap
         Whether classes with equal codes at a level count as one class there, as in the paper.
     classes_per_batch, items_per_class
-        Composition of a batch. ``items_per_class`` must be even for npairs; None: as many as make
-        a batch of 128, but no more than a class has on average.
+        A batch. ``items_per_class`` must be even for npairs; None: for a batch of 128.
     augment, dropout
         Random changes in training: of images ``"crop-mirror"``, ``"crop"`` (for what is not its
         mirror image, such as letters) or ``"none"``; and the share of an embedding's values that
         is hidden from the hash network at each step.
-    validation_fraction
-        Share of each class in the validation set, which picks the weights, by precision at 1.
-    tune
-        Whether to try other values for ``width`` and ``depth``, the penalties and the
-        regularization first, where they were left open, for a quarter of the steps each. A
-        number: at most so many trials.
-    device, run_dir
-        ``"auto"``, ``"cpu"``, ``"cuda"``, ...; and a directory for checkpoints and a log, where an
-        interrupted run with the same settings and data is resumed.
-    verbose, random_state
-        Progress on stderr (None: if it is a terminal), and the seed of everything.
+    validation_fraction, tune
+        Share of each class in the validation set, which picks the weights, by precision at 1; and
+        whether to try other values for ``width`` and ``depth``, the penalties and the
+        regularization on it first, where they were left open. A number: at most so many trials.
+    device, run_dir, verbose, random_state
+        ``"auto"``, ``"cpu"``, ``"cuda"``, ...; a directory for checkpoints and a log, where an
+        interrupted run is resumed; progress on stderr (None: on a terminal); the seed.
 
     Attributes
     ----------
@@ -167,7 +162,8 @@ class Hasher:
         classes, numbers = np.unique(labels, return_inverse=True)
         rows = inputs.stratified_split(numbers, fraction=fraction, random_state=seed)
         data = inputs.TrainingData(torch.from_numpy(items), numbers, *rows)
-        settings, sizes = self.get_params(), (len(classes), len(data.training), data.item_shape)
+        item_shape = items.shape[1:] if images else items.shape[-1:]
+        settings, sizes = self.get_params(), (len(classes), len(data.training), item_shape)
         config = resolve(settings, *sizes)
         n_trials = 0 if self.tune is False else checked_trials(self.tune, len(data.validation))
         if base is not None:
@@ -319,9 +315,8 @@ class Hasher:
     def set_params(self, **params: Any) -> Self:
         """Change settings by name. What was learned stays until the next ``fit``."""
         allowed = self.get_params()
-        for name in params:
-            if name not in allowed:
-                raise ValueError(f"{name!r} is not a setting, must be one of {sorted(allowed)}")
+        for name in params.keys() - allowed.keys():
+            raise ValueError(f"{name!r} is not a setting, must be one of {sorted(allowed)}")
         vars(self).update(params)
         return self
 
@@ -340,14 +335,9 @@ class Hasher:
         return hasattr(self, "shape_")
 
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
+        from sklearn.utils import Tags, TargetTags, TransformerTags
 
-        return Tags(
-            estimator_type=None,
-            target_tags=TargetTags(required=True),
-            transformer_tags=TransformerTags(preserves_dtype=[]),
-            input_tags=InputTags(two_d_array=True),
-        )
+        return Tags(None, TargetTags(required=True), TransformerTags(preserves_dtype=[]))
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -358,7 +348,7 @@ class Hasher:
 
     @property
     def n_features_in_(self) -> int:
-        """Numbers per item, once fitted: of an embedding, or of an image."""
+        """Numbers per item, once fitted."""
         return int(np.prod(self.config_.item_shape))  # AttributeError before fit, as it should be
 
     def _set_fitted(

@@ -145,11 +145,6 @@ class TrainingData:
         varied = augment_images(images, rng, pad=pad, mirror=augment == "crop-mirror")
         return torch.from_numpy(varied)
 
-    @property
-    def item_shape(self) -> tuple[int, ...]:
-        """``(size,)`` for embeddings, ``(height, width, 3)`` for images."""
-        return tuple(self.items.shape[1 if self.items.ndim == 4 else -1 :])
-
 
 def stratified_split(labels: Ints, *, fraction: float, random_state: int) -> tuple[Ints, Ints]:
     """Rows of training and validation set, ascending: the same fraction of every class.

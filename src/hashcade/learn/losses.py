@@ -1,8 +1,6 @@
-"""Triplet and npairs loss: on embeddings, and on one level of hash scores.
+"""Triplet and npairs loss: on embeddings, and on the active slots of one level of hash scores.
 
-The two versions of a loss differ in how a pair of items is compared: the hash version sees the
-slots that are active in either code. The mining of semi-hard negatives is that of
-``tf.contrib.losses.metric_learning``, which the paper used.
+Semi-hard negatives are those of ``tf.contrib.losses.metric_learning``, which the paper used.
 """
 
 from __future__ import annotations
@@ -31,11 +29,9 @@ def hash_npairs_loss(
     """Npairs loss of one level: dot products over the slots that are active in either code.
 
     Row i of ``anchors`` and ``positives``, the level's scores float[n, width], belongs to a class
-    with ``codes[i]``, bool[n, width]. Labels are remapped: equal code, equal label. The
-    regularization of :func:`npairs_loss` sees all slots.
+    with ``codes[i]``, bool[n, width]. Labels are remapped: equal code, equal label.
     """
-    # The union of two codes a and b is a + (1 − a)·b, slot by slot, so the masked product splits
-    # into two matrix products, and no tensor of (n, n, width) is built.
+    # The union of two codes a and b is a + (1 − a)·b: the masked product is two matrix products.
     active = anchors * codes  # the slots of the anchor's code
     rest = anchors - active  # all others: they count where the positive is active
     similarities = active @ positives.T + rest @ (positives * codes).T

@@ -167,12 +167,11 @@ def feature_size(backbone: nn.Module, example: Tensor) -> int:
         raise ValueError(f"backbone does not take items of shape {shape}: {reason}") from None
     finally:
         backbone.train(was_training)
-    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 1:
-        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise ValueError(
-            f"backbone turns items of shape {shape} into {got}, must be a tensor of shape (1, size)"
-        )
-    return features.shape[1]
+    got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+    if len(got) != 2 or got[0] != 1:
+        message = f"backbone turns items of shape {shape} into {got}"
+        raise ValueError(f"{message}, must be a tensor of shape (1, size)")
+    return int(got[1])
 
 
 def new_linear(inputs: int, outputs: int) -> nn.Linear:

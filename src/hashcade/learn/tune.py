@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
+from operator import itemgetter
 from typing import Any
 
 from hashcade._progress import Progress
@@ -24,6 +25,7 @@ Settings = Mapping[str, Any]
 Changes = dict[str, Any]
 
 _MOST_TRIALS = 9
+_merit = itemgetter("precision_at_1", "speedup_factor")
 _LEAST_SPEEDUP = 0.9  # of that of the defaults
 _FACTORS = {
     "collision_penalty": (10.0, 0.1),
@@ -118,10 +120,6 @@ def _groups(settings: Settings, config: ResolvedConfig, n_classes: int) -> Itera
     for name, factors in _FACTORS.items():
         if settings[name] is None and not (name == "regularization" and stage.loss == "triplet"):
             yield [{name: factor * getattr(stage, name)} for factor in factors]
-
-
-def _merit(row: Mapping[str, Any]) -> tuple[float, float]:
-    return row["precision_at_1"], row["speedup_factor"]
 
 
 def _describe(row: Mapping[str, Any]) -> str:
