@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -29,11 +31,8 @@ def kmeans(
     seed = checked_seed(random_state)
     generator = torch.Generator().manual_seed(seed)
     places = _main_directions(torch.from_numpy(vectors), seed)
-    best, least = torch.zeros(len(places), dtype=torch.int64), float("inf")
-    for _ in range(n_init):
-        assigned, total = _lloyd(places, _spread_out(places, n_clusters, generator), max_iter)
-        if total < least:
-            best, least = assigned, total
+    starts = (_spread_out(places, n_clusters, generator) for _ in range(n_init))
+    best, _ = min((_lloyd(places, start, max_iter) for start in starts), key=itemgetter(1))
     labels = np.unique(best.numpy(), return_inverse=True)[1].astype(np.int64)
     sums = np.zeros((labels.max() + 1, vectors.shape[1]))
     np.add.at(sums, labels, vectors)

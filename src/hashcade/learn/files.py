@@ -90,7 +90,11 @@ def write_tensors(
     blob = safetensors.torch.save(copies)
     head: dict[str, Any] = {"kind": kind, "format_version": VERSION}
     head |= {"model_bytes": len(blob), "model_sha256": hashlib.sha256(blob).hexdigest()}
-    text = json.dumps({**head, **config}, indent=1, ensure_ascii=False, default=_plain) + "\n"
+
+    def plain(value: object) -> object:  # what settings may be too: numbers of numpy, a device
+        return value.item() if isinstance(value, np.generic) else str(value)
+
+    text = json.dumps({**head, **config}, indent=1, ensure_ascii=False, default=plain) + "\n"
     with new_directory(path) as directory:
         write_file(directory / "model.safetensors", [blob])
         write_file(directory / "config.json", [text.encode()])
@@ -124,11 +128,6 @@ def _read(path: Path, kind: str) -> bytes:
         hint = "make a model with: hashcade train DATA -o MODEL" if kind == MODEL else None
         raise StorageError(f"{path.parent} is not a {kind}: {path.name} is missing", hint=hint)
     return read_file(path)
-
-
-def _plain(value: object) -> object:
-    """What settings may be besides plain values: numbers of numpy, and a device."""
-    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 # -- runs ----------------------------------------------------------------------------------------
@@ -191,11 +190,10 @@ class Run:
 
     def _checkpoints(self) -> list[Path]:
         """Checkpoints from the oldest to the newest. Only whole ones have such a name."""
-        paths: list[Path] = []
-        if self.path is not None:
-            for stage in self._stages:
-                paths += sorted(self.path.glob(f"checkpoint-{stage}-*"))
-        return paths
+        run = self.path
+        if run is None:
+            return []
+        return [p for stage in self._stages for p in sorted(run.glob(f"checkpoint-{stage}-*"))]
 
     def _cut_log(self, state: StageState) -> None:
         """Drop what was logged after the checkpoint: it will be logged again."""
@@ -213,7 +211,7 @@ class Run:
 
 
 def pack(model: HashModel, optimizer: Optimizer, best: dict[str, Tensor]) -> dict[str, Tensor]:
-    """dict[str, Tensor], best weights and the optimizer's state, under one set of names."""
+    """Weights, best weights and the optimizer's state, under one set of names."""
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"best/{name}": value for name, value in best.items()}
     for index, state in optimizer.state_dict()["state"].items():

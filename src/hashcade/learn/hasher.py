@@ -25,7 +25,7 @@ from hashcade.learn.model import HashModel, ProgressCallback, encode, for_all, i
 from hashcade.learn.recoding import adapt_model, refine_model
 from hashcade.learn.stages import Metrics
 from hashcade.learn.trainer import Trainer
-from hashcade.learn.tune import checked_trials, tune
+from hashcade.learn.tune import tune
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -165,7 +165,6 @@ class Hasher:
         item_shape = items.shape[1:] if images else items.shape[-1:]
         settings, sizes = self.get_params(), (len(classes), len(data.training), item_shape)
         config = resolve(settings, *sizes)
-        n_trials = 0 if self.tune is False else checked_trials(self.tune, len(data.validation))
         if base is not None:
             config.check_base(base._fitted().config_)
 
@@ -181,8 +180,8 @@ class Hasher:
             data, device=device, seed=seed, run_dir=run_dir, progress=progress, base=weights
         )
         trials = None
-        if n_trials > 0:
-            config, trials = tune(trainer, settings, sizes, n_trials)
+        if self.tune is not False:
+            config, trials = tune(trainer, settings, sizes)
         model, metrics = trainer.train(config, run_dir)
         return self._set_fitted(config, model.cpu(), classes, metrics, trials)
 
@@ -338,8 +337,6 @@ class Hasher:
         from sklearn.utils import Tags, TargetTags, TransformerTags
 
         return Tags(None, TargetTags(required=True), TransformerTags(preserves_dtype=[]))
-
-    # -- state ---------------------------------------------------------------------------------
 
     @property
     def item_shape(self) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,12 +55,10 @@ def adapt_model(
     # ---- a last layer for them
     adapted, clusters = copy.deepcopy(model), torch.from_numpy(labels)
     adapted.set_codebook(codebook)
-    codebook_loss = CodebookLoss(
-        codebook, config.shape, sharpness=stage.sharpness, device=hidden.device
-    )
+    cost = CodebookLoss(codebook, config.shape, sharpness=stage.sharpness, device=hidden.device)
 
     def loss(outputs: Tensor, rows: Tensor) -> Tensor:
-        return codebook_loss(adapted.slot_scores(outputs), clusters[rows])
+        return cost(adapted.slot_scores(outputs), clusters[rows])
 
     adapted.head[-1] = _train_linear(hidden, config.shape.depth * config.shape.width, loss, seed)
     return adapted, replace(config, n_codes=len(codebook), codes_of="clusters")
@@ -77,10 +76,9 @@ def refine_model(
     n_slots = width - int(config.unit_length)  # to normalize a level takes a slot, see below
     most = int(np.minimum(sizes, n_slots).sum())
     if not len(sizes) <= n_codes <= most:
-        raise ValueError(
-            f"n_codes={n_codes} must be >= {len(sizes)}, the number of classes, and <= {most}: "
-            f"no class has more parts than items, or than slots of a level"
-        )
+        limits = f">= {len(sizes)}, the number of classes, and <= {most}"
+        reason = "no class has more parts than items, or than slots of a level"
+        raise ValueError(f"n_codes={n_codes} must be {limits}: {reason}")
     vectors = torch.from_numpy(for_all(model, model.vectors, items))
     parts = _split_classes(vectors, classes, n_codes, seed=seed, most=n_slots)
     class_of_part = np.zeros(parts.max() + 1, np.int64)
@@ -108,8 +106,7 @@ def refine_model(
 
     layer = _train_linear(hidden, width, loss, seed)
     refined = copy.deepcopy(model)
-    last = refined.head[-1]
-    assert isinstance(last, nn.Linear)
+    last: Any = refined.head[-1]
     longer = nn.Linear(last.in_features, last.out_features + width)
     with torch.no_grad():
         length = float(layer(hidden).norm(dim=1).mean())

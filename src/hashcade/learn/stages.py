@@ -114,10 +114,8 @@ class HashStage(Stage):
             if triplet:
                 loss = hash_triplet_loss(scores[:, level], codes, labels, margin=config.margin)
             else:
-                anchors, positives = scores[0::2, level], scores[1::2, level]
-                loss = hash_npairs_loss(
-                    anchors, positives, codes, labels, regularization=config.regularization
-                )
+                pairs = scores[0::2, level], scores[1::2, level]
+                loss = hash_npairs_loss(*pairs, codes, labels, regularization=config.regularization)
             total = total + loss
         return total
 

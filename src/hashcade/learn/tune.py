@@ -1,9 +1,8 @@
 """Settings that were left open, tried for a short time on the validation set.
 
-One group of settings after another: the shape of the table, the collision penalty, the
-regularization, the sibling penalty. Each group starts from the best so far, so that improvements
-add up. Of all trials that keep nine tenths of the speed-up of the defaults, the one with the
-highest precision wins: a search that looks at more is not a better one.
+Each group of settings starts from the best so far, so that improvements add up. Of all trials that
+keep nine tenths of the speed-up of the defaults, the one with the highest precision wins: a search
+that looks at more is not a better one.
 """
 
 from __future__ import annotations
@@ -34,22 +33,18 @@ _FACTORS = {
 }
 
 
-def checked_trials(tune: object, n_validation: int) -> int:
-    """How many trials to make."""
-    n_trials = _MOST_TRIALS if tune is True else checked_count("tune", tune)
-    if n_validation == 0:
-        error = ValueError(f"tune={tune!r} needs a validation set, which is empty")
-        raise add_hint(error, "set validation_fraction above 0, and give 4 items of a class")
-    return n_trials
-
-
 def tune(
-    trainer: Trainer, settings: Settings, sizes: tuple[int, int, tuple[int, ...]], n_trials: int
+    trainer: Trainer, settings: Settings, sizes: tuple[int, int, tuple[int, ...]]
 ) -> tuple[ResolvedConfig, list[dict[str, Any]]]:
     """The config of the settings that did best in short trials, and the table of trials.
 
     The base network is the same in all of them, and trained once; ``sizes`` are for ``resolve``.
     """
+    given = settings["tune"]
+    n_trials = _MOST_TRIALS if given is True else checked_count("tune", given)
+    if len(trainer.data.validation) == 0:
+        error = ValueError(f"tune={given!r} needs a validation set, which is empty")
+        raise add_hint(error, "set validation_fraction above 0, and give 4 items of a class")
     config = resolve(settings, *sizes)
     run_dir = None if trainer.run_dir is None else trainer.run_dir / "tune"
     if config.stages[0].name == "base" and trainer.base is None:
