@@ -23,10 +23,7 @@ _CHUNK = 1024
 def solve_codebook(
     scores: Floats, labels: Ints, n_classes: int, shape: CodeShape, **penalties: float
 ) -> Ints:
-    """Buckets of every class, ascending, int64[n_classes, sparsity]: a cascade over class means.
-
-    ``scores`` are float[n, depth, width]; of the labels 0 to ``n_classes - 1`` each must occur.
-    """
+    """Buckets of every class, ascending, int64[n_classes, sparsity]: a cascade over class means."""
     sums = np.zeros((n_classes, shape.depth * shape.width))
     np.add.at(sums, labels, scores.reshape(len(scores), -1))
     means = sums / np.bincount(labels, minlength=n_classes)[:, None]
@@ -57,10 +54,7 @@ def assign_to_book(scores: Floats, codebook: Ints, shape: CodeShape) -> Ints:
 
 
 class CodebookLoss:
-    """Cross-entropy of the sums of slot scores, times ``sharpness``, over the codes of the book.
-
-    Classes with the same code count as one. Scores of unit length need a sharpness above 1.
-    """
+    """Cross-entropy of the sums of slot scores, times ``sharpness``, over the different codes."""
 
     def __init__(
         self, codebook: Ints, shape: CodeShape, *, sharpness: float, device: torch.device

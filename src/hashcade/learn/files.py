@@ -1,14 +1,9 @@
 """Files: stored models, the checkpoints and the log of a run. Never a pickle.
 
-::
-
-    model/                               config.json + model.safetensors
-    run_dir/
-        checkpoint-hash-00000350/        the same two files; only the newest checkpoint is kept
-        log.jsonl                        one record per validation
-
-A directory is renamed into place when it is whole, so a run may be killed at any moment. Importing
-this module needs neither torch nor safetensors.
+A model and a checkpoint are directories of ``config.json`` and ``model.safetensors``, renamed into
+place when they are whole, so a run may be killed at any moment. A ``run_dir`` holds the newest
+checkpoint, such as ``checkpoint-hash-00000350``, and ``log.jsonl``, one record per validation.
+Importing this module needs neither torch nor safetensors.
 """
 
 from __future__ import annotations

@@ -95,9 +95,8 @@ class Hasher:
     Examples
     --------
     >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> y = np.repeat(["ant", "bee", "cat"], 40)
-    >>> X = np.repeat(np.eye(3), 40, axis=0) + 0.1 * rng.normal(size=(120, 3))
+    >>> noise = np.random.default_rng(0).normal(size=(120, 3))
+    >>> X, y = np.repeat(np.eye(3), 40, axis=0) + 0.1 * noise, np.repeat(["ant", "bee", "cat"], 40)
     >>> hasher = Hasher(width=4, steps=50).fit(X, y)
     >>> len(set(hasher.transform(X[::40]).ravel().tolist()))  # a bucket for each
     3
@@ -188,11 +187,10 @@ class Hasher:
     def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
         """A copy for a database of classes that training never saw; no labels are needed.
 
-        Clusters of the items take the place of classes: they get codes, and the last layer of
-        the hash network is trained anew for them, in seconds. Vectors for re-ranking stay the
-        same, so an index needs new bucket ids alone. Rows of ``codebook_`` stand for clusters.
-        ``X`` is the database or a part of it; ``n_codes`` is about the speed-up of a search
-        (None: the number of classes).
+        Clusters of ``X``, the database or a part of it, take the place of classes, and the last
+        layer is trained anew for them, in seconds. Vectors for re-ranking stay the same, so an
+        index needs new bucket ids alone. Rows of ``codebook_`` stand for clusters; ``n_codes`` is
+        about the speed-up of a search (None: the number of classes).
         """
         items, seed = self._items(X), checked_seed(self.random_state)
         n_codes = checked_count("n_codes", len(self.classes_) if n_codes is None else n_codes)
@@ -206,12 +204,11 @@ class Hasher:
     def refine(self, X: npt.ArrayLike, y: npt.ArrayLike, *, n_codes: int) -> Self:
         """A copy with smaller buckets, so that a search looks at less than a class.
 
-        Classes are split into parts, and one more level tells the parts of a class apart; it is
-        trained in seconds. The bucket of an item hardly changes in the levels above, and its
-        vector not at all. Rows of ``codebook_`` stand for parts. ``X`` and ``y`` are labelled
-        items of all classes of the training, and no other; ``n_codes`` is about the speed-up of a
-        search: at least one for each class, and at most ``width`` (with triplet one less) or as
-        many as the class has items.
+        Classes are split into parts, and one more level, trained in seconds, tells the parts of a
+        class apart; vectors stay the same. Rows of ``codebook_`` stand for parts. ``X`` and ``y``
+        are labelled items of all classes of the training, and no other; ``n_codes`` is about the
+        speed-up of a search: for each class at least one, and at most ``width`` (with triplet one
+        less) or as many as it has items.
         """
         config = self._fitted().config_
         if not config.uses_codebook or config.shape.sparsity > 1:

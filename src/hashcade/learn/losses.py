@@ -70,10 +70,7 @@ def hash_triplet_loss(
 
 
 def masked_l1_distances(scores: Tensor, codes: Tensor) -> Tensor:
-    """L1 distances of all pairs over the union of their active slots, float[n, n].
-
-    Slots active for i are summed from i's side, those active for j alone from j's.
-    """
+    """L1 distances of all pairs over the union of their active slots, float[n, n]."""
     counts = sorted(set(codes.sum(dim=1).tolist()))
     if len(counts) > 1:
         raise ValueError(f"codes have {counts} active slots, must be one number")

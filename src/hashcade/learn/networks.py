@@ -44,17 +44,14 @@ class NIN(_LayeredNetwork):
 
 
 class StrideNet(_LayeredNetwork):
-    """A small network for CPUs: 256 features at 0.03 G multiplications per image.
-
-    Most of the work is done at 8×8 and 4×4, where a channel is cheap (the idea of airbench).
-    """
+    """A small network for CPUs: 256 features at 0.03 G multiplications per image."""
 
     weight_decay = 5e-4
 
     def __init__(self) -> None:
         super().__init__(
             *_conv_norm(3, 32, 4, stride=2, padding=1),  # 32×32 → 16×16
-            *_conv_norm(32, 64, 3),
+            *_conv_norm(32, 64, 3),  # most work is done below, where a channel is cheap
             nn.MaxPool2d(2), *_conv_norm(64, 128, 3), *_conv_norm(128, 128, 3),  # 8×8
             nn.MaxPool2d(2), *_conv_norm(128, 256, 3), *_conv_norm(256, 256, 3),  # 4×4
             nn.AdaptiveMaxPool2d(1), nn.Flatten(),

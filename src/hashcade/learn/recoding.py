@@ -70,7 +70,7 @@ def refine_model(
 ) -> tuple[HashModel, ResolvedConfig]:  # fmt: skip
     """A copy of the model with a level more, and a code for each part of a class.
 
-    The model has a code book of one bucket per class; of ``classes``, its rows, each must occur.
+    ``classes`` are rows of its code book of one bucket per class; each must occur.
     """
     stage, width, sizes = config.stages[-1], config.shape.width, np.bincount(classes)
     n_slots = width - int(config.unit_length)  # to normalize a level takes a slot, see below

@@ -1,9 +1,4 @@
-"""Batches of n classes × m items, in which no class and no item is left out.
-
-The losses need several items of a class in one batch, which drawing items at random does not
-give. Here the items of each class are dealt out in hands of m, and a batch takes one hand each
-from n different classes. Where that does not come out even, items are repeated.
-"""
+"""Batches of n classes × m items, in which no class and no item is left out."""
 
 from __future__ import annotations
 
@@ -18,11 +13,11 @@ Ints = npt.NDArray[np.int64]
 class ClassSampler:
     """Deals items into batches of ``classes_per_batch`` classes with ``items_per_class`` each.
 
-    In an epoch every item is used at least once. The items of a class in a batch are different
-    ones, if it has as many. Items are repeated to fill the last hand of a class, and to fill
-    batches when only large classes have items left: small classes are then dealt anew, so rare
-    classes come up more often than their size. ``labels`` are any numbers. An epoch depends on
-    ``random_state`` and on its number alone, so a run can resume anywhere.
+    Items of a class are dealt out in hands of ``items_per_class``, different ones if it has as
+    many, and every item is used in an epoch. Items are repeated to fill the last hand of a class,
+    and to fill batches when only large classes have items left: small classes are then dealt
+    anew, so rare classes come up more often than their size. ``labels`` are any numbers. An epoch
+    depends on ``random_state`` and on its number alone, so a run can resume anywhere.
 
     Examples
     --------

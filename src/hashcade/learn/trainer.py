@@ -34,8 +34,6 @@ from hashcade.learn.sampler import ClassSampler
 from hashcade.learn.stages import STAGES, Metrics, Stage
 
 _SAVE_SECONDS = 60.0  # between checkpoints, if no validation comes first
-Weights = dict[str, Tensor]
-
 _DECAY = 0.3  # of the paper's schedule
 
 
@@ -44,7 +42,7 @@ class Trainer:
 
     def __init__(
         self, data: TrainingData, *, device: torch.device, seed: int, run_dir: Path | None,
-        progress: Progress, base: Weights | None = None,
+        progress: Progress, base: dict[str, Tensor] | None = None,
     ) -> None:  # fmt: skip
         self.data, self.run_dir, self.progress, self.base = data, run_dir, progress, base
         self._device, self._seed = device, seed
@@ -84,7 +82,7 @@ class Trainer:
 
     def _train_stage(
         self, stage: Stage, run: Run, interrupt: threading.Event,
-        checkpoint: tuple[StageState, Weights] | None,
+        checkpoint: tuple[StageState, dict[str, Tensor]] | None,
     ) -> Metrics:  # fmt: skip
         # ---- set up: batches, optimizer, state
         config, model, data, device_type = stage.config, stage.model, self.data, self._device.type
@@ -194,9 +192,8 @@ def make_optimizer(stage: Stage) -> torch.optim.Adam:
 def learning_rate_factor(schedule: str | int, step: int, steps: int) -> float:
     """Factor on the peak learning rate at a step, from 0 to ``steps - 1``.
 
-    ``one-cycle`` rises for the first tenth and falls to zero along half a cosine. ``paper`` falls
-    to 0.3 of what it was, three times (after every 20k of 70k steps); a number does so after
-    every so many steps. ``constant`` stays.
+    ``one-cycle`` rises for a tenth and falls to zero along half a cosine. ``paper`` falls to 0.3
+    of what it was after every 20k of 70k steps, a number after every so many. ``constant`` stays.
     """
     if isinstance(schedule, int):
         return float(_DECAY ** (step // schedule))
@@ -235,7 +232,7 @@ def _merit(metrics: Metrics) -> tuple[float, float]:
     return metrics.get("precision_at_1", 0.0), metrics.get("bucket_nmi", 0.0)
 
 
-def _digest(tensors: Weights) -> str:
+def _digest(tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(tensors.items()):
         digest.update(repr((name, value.shape, value.dtype)).encode())
