@@ -118,11 +118,9 @@ class ResolvedConfig:
         name = stored["backbone"]
         if isinstance(name, str) and name.startswith(_MODULE):
             if backbone is None:
-                raise ConfigError(
-                    "the model was trained with a backbone of your own "
-                    f"({name.removeprefix(_MODULE)}), which is not stored",
-                    hint="pass one: Hasher.load(path, backbone=...)",
-                )
+                own = f"a backbone of your own ({name.removeprefix(_MODULE)}), which is not stored"
+                hint = "pass one: Hasher.load(path, backbone=...)"
+                raise ConfigError(f"the model was trained with {own}", hint=hint)
             name = backbone
         elif backbone is not None:
             raise ConfigError(f"the model was trained with backbone={name!r}, takes no other")
@@ -190,11 +188,13 @@ def resolve(
     if not isinstance(settings["remap"], bool):
         raise ValueError(f"remap={settings['remap']!r} must be True or False")
 
+    # Ten epochs for embeddings, thirty for images, at least 1000 steps; 70,000 in the paper.
+    epochs, batch_size = 30 if images else 10, per_batch * per_class
+    usual = 70_000 if schedule == "paper" else max(1000, -(-epochs * n_items // batch_size))
+
     def stage(name: str) -> StageConfig:
         setting = "steps" if name == "hash" else f"{name}_steps"
-        default = default_steps(n_items, per_batch * per_class, images, schedule)
-        if name == "joint":  # with 0 steps the code book alone
-            default = count("steps", default)
+        default = count("steps", usual) if name == "joint" else usual
         only_book = name == "joint" and settings[setting] == 0
         steps = 0 if only_book else count(setting, default)
         regularization = number("regularization", _HASH_REGULARIZATION.get(shape.sparsity, 0.001))
@@ -247,11 +247,3 @@ def default_width(n_classes: int, depth: int) -> int:
 def default_items_per_class(classes_per_batch: int, class_size: int) -> int:
     """Even, at least 2: the paper's batch is 64 × 2; with fewer classes it need not be smaller."""
     return max(2, min(128 // classes_per_batch, class_size) // 2 * 2)
-
-
-def default_steps(n_items: int, batch_size: int, images: bool, schedule: str | int) -> int:
-    """Ten epochs for embeddings, thirty for images, at least 1000 steps; 70,000 in the paper."""
-    if schedule == "paper":
-        return 70_000
-    epochs = 30 if images else 10
-    return max(1000, -(-epochs * n_items // batch_size))

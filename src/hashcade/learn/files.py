@@ -50,9 +50,7 @@ def read_config(path: str | os.PathLike[str], *, kind: str = MODEL) -> dict[str,
     version = config.get("format_version")
     if version != VERSION:
         message = f"{path} has format version {version}, this package reads version {VERSION}"
-        raise IncompatibleFormatError(
-            message, hint="make it again with this version of the package"
-        )
+        raise IncompatibleFormatError(message, hint="make it again with this version of hashcade")
     return config  # type: ignore[no-any-return]
 
 

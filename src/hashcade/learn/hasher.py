@@ -21,7 +21,7 @@ from hashcade.evaluate import precision_at
 from hashcade.index import Encoded, HashIndex
 from hashcade.learn import files, inputs
 from hashcade.learn.config import ResolvedConfig, resolve
-from hashcade.learn.model import HashModel, ProgressCallback, encode, for_all, in_chunks, to_numpy
+from hashcade.learn.model import HashModel, OnProgress, encode, for_all, in_chunks, to_numpy
 from hashcade.learn.recoding import adapt_model, refine_model
 from hashcade.learn.stages import Metrics
 from hashcade.learn.trainer import Trainer
@@ -85,10 +85,9 @@ class Hasher:
     ----------
     shape_, classes_, config_
         The shape of the table, the sorted labels, and all settings with nothing left open.
-    validation_ : dict
-        ``precision_at_1`` and ``bucket_nmi`` in percent, ``speedup_factor``; or empty.
-    tuned_ : list of dict
-        With ``tune`` a row for each trial: ``changes`` of settings, metrics, and ``chosen``.
+    validation_, tuned_
+        ``precision_at_1`` and ``bucket_nmi`` in percent, and ``speedup_factor``, if there is a
+        validation set; with ``tune`` a row of ``changes``, metrics and ``chosen`` for each trial.
     codebook_ : int64[n_codes, sparsity]
         With a code book the buckets of each class, in the order of ``classes_``.
 
@@ -226,11 +225,8 @@ class Hasher:
 
     # -- use -----------------------------------------------------------------------------------
 
-    def encode(self, X: npt.ArrayLike, *, progress: ProgressCallback | None = None) -> Encoded:
-        """Vectors, bucket ids and slot scores of items, in one pass of the network.
-
-        ``progress`` is called now and then, with the number of items done and in all.
-        """
+    def encode(self, X: npt.ArrayLike, *, progress: OnProgress = None) -> Encoded:
+        """Vectors, bucket ids and slot scores, in one pass; ``progress`` gets (done, total)."""
         items = self._items(X)
         return encode(self._model, items, not self.config_.uses_codebook, progress)
 
@@ -361,9 +357,8 @@ class Hasher:
 
     def _fitted(self) -> Self:
         if not hasattr(self, "_model"):
-            raise NotFittedError(
-                "this Hasher is not fitted yet", hint="call fit or Hasher.load first"
-            )
+            hint = "call fit or Hasher.load first"
+            raise NotFittedError("this Hasher is not fitted yet", hint=hint)
         return self
 
     def _items(self, X: npt.ArrayLike) -> Tensor:

@@ -40,12 +40,9 @@ def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np
         raise ValueError(f"{what}X has dtype {values.dtype}, must be real numbers")
     shape = f"X has shape {values.shape}"
     if values.ndim == 4 and size is None:
-        message = (
-            "which looks like images: without a backbone X must be embeddings of shape (n, size)"
-        )
-        raise add_hint(
-            ValueError(f"{shape}, {message}"), "set backbone='stride' or 'nin' for images"
-        )
+        must = "without a backbone X must be embeddings of shape (n, size)"
+        error = ValueError(f"{shape}, which looks like images: {must}")
+        raise add_hint(error, "set backbone='stride' or 'nin' for images")
     if values.ndim != 2:
         one = ". Reshape your data: X.reshape(1, -1) if it is one item" if values.ndim == 1 else ""
         raise ValueError(f"{shape}, must be (n, size){one}")

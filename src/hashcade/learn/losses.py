@@ -98,10 +98,7 @@ def semi_hard_loss(distances: Tensor, labels: Tensor, *, margin: float) -> Tenso
 
 @torch.no_grad()
 def mine_semi_hard(distances: Tensor, same: Tensor) -> Tensor:
-    """For each (anchor, positive) the column of its negative, int64[n, n]; every row must have one.
-
-    That is the nearest one that is farther away than the positive, else the farthest of all.
-    """
+    """The nearest negative that is farther than a positive, else the farthest: columns, [n, n]."""
     ordered, columns = distances.masked_fill(same, torch.inf).sort(dim=1)
     n_negatives = (~same).sum(dim=1, keepdim=True)  # (n, 1)
     # How many negatives are at most as far as the positive: the next one is strictly farther.

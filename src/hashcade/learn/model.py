@@ -6,8 +6,7 @@
                      └─ hash base ─ head ──────→ scores   (n, depth, width)
 
 The hash base starts as a copy of the trained base and is fine-tuned on its own, so the vectors
-stay what they were. For embeddings both bases are the identity, and without a learned projection
-the vectors are the given embeddings.
+stay what they were. For embeddings both bases may be the identity, and the vectors the items.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from hashcade.learn.config import ResolvedConfig
 from hashcade.learn.networks import make_backbone
 
 T = TypeVar("T")
-ProgressCallback = Callable[[int, int], object]  # takes the number of items done, and in all
+OnProgress = Callable[[int, int], object] | None  # takes the number of items done, and in all
 
 _CHUNK = 1024  # items of one pass
 
@@ -183,9 +182,8 @@ def new_linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 def in_chunks(
-    model: HashModel, function: Callable[[Tensor], T], items: Tensor,
-    progress: ProgressCallback | None = None,
-) -> Iterator[T]:  # fmt: skip
+    model: HashModel, function: Callable[[Tensor], T], items: Tensor, progress: OnProgress = None
+) -> Iterator[T]:
     """The model, or a function of it such as ``model.scores``, for many items, chunk by chunk."""
     device = next(model.parameters()).device
     for at in range(0, max(1, len(items)), _CHUNK):
@@ -201,9 +199,7 @@ def for_all(model: HashModel, function: Callable[[Tensor], Tensor], items: Tenso
     return np.concatenate([to_numpy(part) for part in in_chunks(model, function, items)])
 
 
-def encode(
-    model: HashModel, items: Tensor, by_path: bool, progress: ProgressCallback | None = None
-) -> Encoded:
+def encode(model: HashModel, items: Tensor, by_path: bool, progress: OnProgress = None) -> Encoded:
     """Vectors, buckets and scores of many items, each item in one pass of the network."""
     chunks = [tuple(map(to_numpy, both)) for both in in_chunks(model, model, items, progress)]
     vectors, scores = (np.concatenate(parts) for parts in zip(*chunks, strict=True))

@@ -1,7 +1,7 @@
 """A trained hasher as one ONNX file, for use without Python or torch.
 
-The graph is written layer by layer. torch's own exporter could do it too, but takes many seconds,
-needs a second package, and changes with every version; a dozen kinds of layers suffice.
+Written layer by layer: torch's own exporter takes many seconds, needs a second package, and changes
+with every version; a dozen kinds of layers suffice.
 """
 
 from __future__ import annotations
@@ -160,8 +160,7 @@ def _refusal(layer: nn.Module, why: str) -> ConfigError:
 def _expect(layer: nn.Module, **expected: tuple[object, ...]) -> None:
     """Refuse a layer with a setting that would be lost."""
     for name, values in expected.items():
-        value = getattr(layer, name)
-        if value not in values:
+        if (value := getattr(layer, name)) not in values:
             raise _refusal(layer, f" with {name}={value!r}")
 
 

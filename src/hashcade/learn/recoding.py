@@ -68,10 +68,7 @@ def refine_model(
     model: HashModel, config: ResolvedConfig, items: Tensor, classes: Ints, n_codes: int, *,
     seed: int,
 ) -> tuple[HashModel, ResolvedConfig]:  # fmt: skip
-    """A copy of the model with a level more, and a code for each part of a class.
-
-    ``classes`` are rows of its code book of one bucket per class; each must occur.
-    """
+    """A copy with a level more, and a code for each part of a class, of which each occurs."""
     stage, width, sizes = config.stages[-1], config.shape.width, np.bincount(classes)
     n_slots = width - int(config.unit_length)  # to normalize a level takes a slot, see below
     most = int(np.minimum(sizes, n_slots).sum())

@@ -153,8 +153,8 @@ STAGES: dict[str, type[Stage]] = {"base": Stage, "hash": HashStage, "joint": Joi
 def search_metrics(encoded: Encoded, labels: Ints, shape: CodeShape) -> Metrics:
     """Precision at 1, speed-up and purity of buckets for items searched among themselves.
 
-    A query that is alone in its buckets continues to its next bucket: along its path, or with a
-    code book to the one with the next best sum of scores. What it looks at counts.
+    A query that is alone in its buckets continues along its path, or with a code book to the
+    bucket with the next best sum of scores. What it looks at counts.
     """
     index = HashIndex.build(encoded.bucket_ids, encoded.vectors, shape=shape)
     fill = "path" if encoded.by_path else "none"

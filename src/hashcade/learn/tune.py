@@ -36,10 +36,7 @@ _FACTORS = {
 def tune(
     trainer: Trainer, settings: Settings, sizes: tuple[int, int, tuple[int, ...]]
 ) -> tuple[ResolvedConfig, list[dict[str, Any]]]:
-    """The config of the settings that did best in short trials, and the table of trials.
-
-    The base network is the same in all of them, and trained once; ``sizes`` are for ``resolve``.
-    """
+    """The config that did best in short trials, and their table; they share a base network."""
     given = settings["tune"]
     n_trials = _MOST_TRIALS if given is True else checked_count("tune", given)
     if len(trainer.data.validation) == 0:
