@@ -17,11 +17,7 @@ from hashcade import (
     NotFittedError,
     StorageError,
 )
-from hashcade.learn.config import (
-    default_items_per_class,
-    default_learning_rate,
-    default_width,
-)
+from hashcade.learn.config import default_items_per_class, default_width, resolve
 from hashcade.learn.inputs import TrainingData, stratified_split
 from tests.learn import factories
 from tests.learn.factories import QUICK
@@ -415,7 +411,11 @@ def test_batches_of_few_classes_are_filled_with_their_items(classes, class_size,
 
 
 def test_networks_on_images_start_at_a_lower_rate():
-    assert default_learning_rate(images=True) == 1e-3 < default_learning_rate(images=False)
+    def rate(**settings):
+        config = resolve(Hasher(**settings).get_params(), 5, 100, (8, 8, 3) if settings else (8,))
+        return config.stages[0].learning_rate
+
+    assert rate(backbone="nin") == 1e-3 < rate()
 
 
 def test_numbers_of_numpy_are_settings_like_others(tmp_path):

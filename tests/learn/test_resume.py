@@ -14,7 +14,7 @@ from torch import nn
 
 from hashcade import ConfigError, Hasher
 from hashcade._progress import Progress
-from hashcade.learn.checkpoints import Run, StageState
+from hashcade.learn.files import Run, StageState
 
 
 def images():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -17,16 +19,10 @@ def kmeans(
     points: npt.ArrayLike | Tensor, n_clusters: int, *,
     random_state: int = 0, n_init: int = 3, max_iter: int = 25,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:  # fmt: skip
-    """Cluster points around their means.
+    """Cluster points around their means, the best of ``n_init`` starts by k-means++.
 
-    Of ``n_init`` starts by k-means++ the one with the least sum of squared distances.
-
-    Returns
-    -------
-    centroids : float32[k, size]
-        The means of the clusters; fewer than ``n_clusters`` if fewer points are different.
-    labels : int64[n]
-        The cluster of each point; each of 0 to k - 1 occurs.
+    Returns the means, float32[k, size], fewer than ``n_clusters`` if fewer points are different,
+    and the cluster of each point, int64[n]; each of 0 to k - 1 occurs.
     """
     vectors = checked_vectors("points", points)
     n_clusters = checked_count("n_clusters", n_clusters)
@@ -35,11 +31,8 @@ def kmeans(
     seed = checked_seed(random_state)
     generator = torch.Generator().manual_seed(seed)
     places = _main_directions(torch.from_numpy(vectors), seed)
-    best, least = torch.zeros(len(places), dtype=torch.int64), float("inf")
-    for _ in range(n_init):
-        assigned, total = _lloyd(places, _spread_out(places, n_clusters, generator), max_iter)
-        if total < least:
-            best, least = assigned, total
+    starts = (_spread_out(places, n_clusters, generator) for _ in range(n_init))
+    best, _ = min((_lloyd(places, start, max_iter) for start in starts), key=itemgetter(1))
     labels = np.unique(best.numpy(), return_inverse=True)[1].astype(np.int64)
     sums = np.zeros((labels.max() + 1, vectors.shape[1]))
     np.add.at(sums, labels, vectors)
@@ -58,10 +51,7 @@ def _main_directions(points: Tensor, seed: int) -> Tensor:
 
 
 def _spread_out(points: Tensor, n_clusters: int, generator: torch.Generator) -> Tensor:
-    """Points drawn with chances that grow with the squared distance to those drawn so far.
-
-    This is k-means++ (Arthur and Vassilvitskii 2007).
-    """
+    """k-means++: points drawn by the squared distance to those drawn so far."""
     drawn = [int(torch.randint(len(points), (1,), generator=generator))]
     gaps = torch.full((len(points),), torch.inf)
     for _ in range(n_clusters - 1):

@@ -21,24 +21,14 @@ _CHUNK = 1024
 
 
 def solve_codebook(
-    scores: Floats, labels: Ints, n_classes: int, shape: CodeShape, *,
-    sibling_penalty: float, collision_penalty: float,
-) -> Ints:  # fmt: skip
-    """Buckets of every class, int64[n_classes, sparsity]: one cascade over the class means.
-
-    ``scores`` are float[n, depth, width]; of the labels 0 to ``n_classes - 1`` each must occur.
-    The buckets of a class are in ascending order.
-    """
+    scores: Floats, labels: Ints, n_classes: int, shape: CodeShape, **penalties: float
+) -> Ints:
+    """Buckets of every class, ascending, int64[n_classes, sparsity]: a cascade over class means."""
     sums = np.zeros((n_classes, shape.depth * shape.width))
     np.add.at(sums, labels, scores.reshape(len(scores), -1))
     means = sums / np.bincount(labels, minlength=n_classes)[:, None]
-    codes = solve_cascade(
-        means.reshape(n_classes, shape.depth, shape.width).transpose(1, 0, 2),
-        shape,
-        sibling_penalty=sibling_penalty,
-        collision_penalty=collision_penalty,
-    )
-    return shape.codes_to_bucket_ids(codes)
+    means = means.reshape(n_classes, shape.depth, shape.width).transpose(1, 0, 2)
+    return shape.codes_to_bucket_ids(solve_cascade(means, shape, **penalties))
 
 
 def assign_to_book(scores: Floats, codebook: Ints, shape: CodeShape) -> Ints:
@@ -64,11 +54,7 @@ def assign_to_book(scores: Floats, codebook: Ints, shape: CodeShape) -> Ints:
 
 
 class CodebookLoss:
-    """Cross-entropy of the sums of slot scores over the codes of the book.
-
-    Classes with the same code count as one. ``sharpness`` is a factor on the sums before the
-    softmax; scores of unit length need one above 1.
-    """
+    """Cross-entropy of the sums of slot scores, times ``sharpness``, over the different codes."""
 
     def __init__(
         self, codebook: Ints, shape: CodeShape, *, sharpness: float, device: torch.device

@@ -7,8 +7,9 @@ regularization of npairs then keeps scores around 1, and triplet normalizes them
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from torch import nn
@@ -18,14 +19,11 @@ from hashcade.codes import CodeShape
 from hashcade.errors import ConfigError, add_hint
 from hashcade.learn.networks import IMAGE_NETWORKS, MLP
 
-LOSSES = ("npairs", "triplet")
-ASSIGNMENTS = ("path", "codebook")
-AUGMENTATIONS = ("crop-mirror", "crop", "none")
 SCHEDULES = ("one-cycle", "paper", "constant")
 
 _VALIDATIONS = 10  # per stage
-_STEPS_SETTING = {"base": "base_steps", "hash": "steps", "joint": "joint_steps"}
-_HASH_REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}  # λ by sparsity; 0.001 from 4 on
+# λ of npairs by sparsity: more active slots share the softmax; 0.001 from 4 on.
+_HASH_REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}
 _MODULE = "module "  # marks a backbone that is the user's own in a file
 
 
@@ -52,6 +50,11 @@ class StageConfig:
     remap: bool
     sharpness: float  # factor on the sums of scores in the softmax of the joint stage
     dropout: float
+
+    @property
+    def penalties(self) -> dict[str, float]:
+        """The ones of the code problem, as the solver takes them."""
+        return {n: getattr(self, n) for n in ("sibling_penalty", "collision_penalty")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,22 +98,18 @@ class ResolvedConfig:
 
     def check_base(self, base: ResolvedConfig) -> None:
         """Raise ``ValueError`` unless a model can take over the base network of another one."""
-        names = ["item_shape", "backbone", "embedding_size", "unit_length"]
-        if self.backbone == "mlp":  # the hidden layer is that of the base
-            names.append("hidden_size")
         mine, other = self.to_json(), base.to_json()
-        for name in names:
+        names = ["item_shape", "backbone", "embedding_size", "unit_length"]
+        for name in [*names, "hidden_size"] if self.backbone == "mlp" else names:
             if mine[name] != other[name]:
                 raise ValueError(f"base has {name}={other[name]!r}, this hasher has {mine[name]!r}")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for files."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        if isinstance(self.backbone, nn.Module):  # code is not stored
-            fields["backbone"] = f"{_MODULE}{type(self.backbone).__qualname__}"
-        fields["shape"] = asdict(self.shape)
-        fields["item_shape"] = list(self.item_shape)
-        fields["stages"] = [asdict(stage) for stage in self.stages]
+        backbone = self.backbone
+        if isinstance(backbone, nn.Module):  # code is not stored
+            backbone = f"{_MODULE}{type(backbone).__qualname__}"
+        fields: dict[str, Any] = json.loads(json.dumps(asdict(replace(self, backbone=backbone))))
         return fields
 
     @classmethod
@@ -119,21 +118,15 @@ class ResolvedConfig:
         name = stored["backbone"]
         if isinstance(name, str) and name.startswith(_MODULE):
             if backbone is None:
-                raise ConfigError(
-                    "the model was trained with a backbone of your own "
-                    f"({name.removeprefix(_MODULE)}), which is not stored",
-                    hint="pass one: Hasher.load(path, backbone=...)",
-                )
+                own = f"a backbone of your own ({name.removeprefix(_MODULE)}), which is not stored"
+                hint = "pass one: Hasher.load(path, backbone=...)"
+                raise ConfigError(f"the model was trained with {own}", hint=hint)
             name = backbone
         elif backbone is not None:
             raise ConfigError(f"the model was trained with backbone={name!r}, takes no other")
-        fields = {
-            **stored,
-            "shape": CodeShape(**stored["shape"]),
-            "item_shape": tuple(stored["item_shape"]),
-            "backbone": name,
-            "stages": tuple(StageConfig(**stage) for stage in stored["stages"]),
-        }
+        fields = dict(stored, backbone=name, item_shape=tuple(stored["item_shape"]))
+        fields["shape"] = CodeShape(**stored["shape"])
+        fields["stages"] = tuple(StageConfig(**stage) for stage in stored["stages"])
         return cls(**fields)
 
 
@@ -141,22 +134,29 @@ def resolve(
     settings: Mapping[str, Any], n_classes: int, n_items: int, item_shape: tuple[int, ...]
 ) -> ResolvedConfig:
     """Check settings against each other and the training set, and fill in what was left open."""
-    loss = checked_choice("loss", settings["loss"], LOSSES)
-    assignment = checked_choice("assignment", settings["assignment"], ASSIGNMENTS)
-    augment = checked_choice("augment", settings["augment"], AUGMENTATIONS)
+
+    def number(name: str, default: float) -> float:
+        return default if settings[name] is None else checked_number(name, settings[name])
+
+    def count(name: str, default: Any, at_least: int = 1) -> Any:
+        value = settings[name]
+        return default if value is None else checked_count(name, value, at_least=at_least)
+
+    loss = checked_choice("loss", settings["loss"], ("npairs", "triplet"))
+    assignment = checked_choice("assignment", settings["assignment"], ("path", "codebook"))
+    augment = checked_choice("augment", settings["augment"], ("crop-mirror", "crop", "none"))
     schedule, backbone = settings["schedule"], settings["backbone"]
     if isinstance(schedule, str):
         checked_choice("schedule", schedule, SCHEDULES)
     else:
         schedule = checked_count("schedule", schedule)
-    images = len(item_shape) == 3
+    images, triplet, codebook = len(item_shape) == 3, loss == "triplet", assignment == "codebook"
 
     # ---- the table
     depth = checked_count("depth", settings["depth"])
-    width = default_width(n_classes, depth) if settings["width"] is None else settings["width"]
+    width = count("width", default_width(n_classes, depth))
     shape = CodeShape(width=width, depth=depth, sparsity=settings["sparsity"])
-    # In a flat table classes may share slots (Jeong & Song have 64 for 100 classes); in a tree
-    # they never need to, so a small one is a mistake.
+    # In a flat table classes may share slots (Jeong & Song), in a tree they never need to.
     if n_classes > shape.n_buckets and depth > 1:
         formula = f"n_buckets = width**depth = {shape.width}**{shape.depth} = {shape.n_buckets}"
         error = ValueError(f"y has {n_classes} classes, must be <= {formula}")
@@ -164,30 +164,20 @@ def resolve(
 
     # ---- batches
     per_batch = min(checked_count("classes_per_batch", settings["classes_per_batch"]), n_classes)
-    per_class = settings["items_per_class"]
-    if per_class is None:
-        per_class = default_items_per_class(per_batch, n_items // n_classes)
-    per_class = checked_count("items_per_class", per_class)
-    if per_class < 2 or (loss == "npairs" and per_class % 2):
-        even = " and even" if loss == "npairs" else ""
+    per_class = count("items_per_class", default_items_per_class(per_batch, n_items // n_classes))
+    if per_class < 2 or (per_class % 2 and not triplet):
+        even = "" if triplet else " and even"
         raise ValueError(f"items_per_class={per_class} must be >= 2{even} for loss={loss!r}")
 
     # ---- layers
-    embedding_size = settings["embedding_size"]
-    if embedding_size is None and backbone is not None:
-        embedding_size = 256 if loss == "triplet" else 64
-    if embedding_size is not None:
-        embedding_size = checked_count("embedding_size", embedding_size)
-    hidden_size = settings["hidden_size"]
-    if hidden_size is None:
-        hidden_size = 512 if backbone in (None, "mlp") else 0
-    else:
-        hidden_size = checked_count("hidden_size", hidden_size, at_least=int(backbone == "mlp"))
+    learned_size = 256 if triplet else 64
+    embedding_size = count("embedding_size", None if backbone is None else learned_size)
+    units = 512 if backbone in (None, "mlp") else 0
+    hidden_size = count("hidden_size", units, at_least=int(backbone == "mlp"))
     network = IMAGE_NETWORKS.get(backbone, MLP) if isinstance(backbone, str) else backbone
 
     # ---- training
-    rate = settings["learning_rate"]
-    rate = default_learning_rate(images) if rate is None else checked_number("learning_rate", rate)
+    rate = number("learning_rate", 1e-3 if images else 3e-3)  # NIN diverges above 1e-3
     if rate == 0.0:
         raise ValueError(f"learning_rate={settings['learning_rate']!r} must be > 0")
     dropout = checked_number("dropout", settings["dropout"])
@@ -198,87 +188,62 @@ def resolve(
     if not isinstance(settings["remap"], bool):
         raise ValueError(f"remap={settings['remap']!r} must be True or False")
 
-    def number(name: str, default: float) -> float:
-        return default if settings[name] is None else checked_number(name, settings[name])
+    # Ten epochs for embeddings, thirty for images, at least 1000 steps; 70,000 in the paper.
+    epochs, batch_size = 30 if images else 10, per_batch * per_class
+    usual = 70_000 if schedule == "paper" else max(1000, -(-epochs * n_items // batch_size))
 
     def stage(name: str) -> StageConfig:
-        setting, is_base = _STEPS_SETTING[name], name == "base"
-        steps = settings[setting]
-        if steps is None and name == "joint":
-            steps = settings["steps"]
-        if steps is None:
-            steps = default_steps(n_items, per_batch * per_class, images, schedule)
-        if not (name == "joint" and steps == 0):  # 0: the code book, without further training
-            steps = checked_count(setting, steps)
-        regularization = default_regularization(name, shape.sparsity)
-        return StageConfig(
+        setting = "steps" if name == "hash" else f"{name}_steps"
+        default = count("steps", usual) if name == "joint" else usual
+        only_book = name == "joint" and settings[setting] == 0
+        steps = 0 if only_book else count(setting, default)
+        regularization = number("regularization", _HASH_REGULARIZATION.get(shape.sparsity, 0.001))
+        config = StageConfig(
             name=name,
             loss=loss,
             steps=steps,
             validate_every=max(1, -(-steps // _VALIDATIONS)),
             learning_rate=rate,
             schedule=schedule,
-            base_learning_rate=1.0 if is_base else number("base_learning_rate", 0.1),
+            base_learning_rate=number("base_learning_rate", 0.1),
             weight_decay=5e-4,
             base_weight_decay=float(getattr(network, "weight_decay", 0.0)),
             margin=number("margin", 0.3),
-            regularization=regularization if is_base else number("regularization", regularization),
+            regularization=regularization,
             sibling_penalty=number("sibling_penalty", 50.0),  # siblings part if there is room
-            collision_penalty=number("collision_penalty", 0.5 if loss == "triplet" else 0.05),
+            collision_penalty=number("collision_penalty", 0.5 if triplet else 0.05),
             classes_per_batch=per_batch,
             items_per_class=per_class,
             augment=augment if images else "none",
             remap=settings["remap"],
-            sharpness=16.0 if loss == "triplet" else 1.0,  # unit-length scores have small sums
-            dropout=0.0 if is_base else dropout,
+            sharpness=16.0 if triplet else 1.0,  # unit-length scores have small sums
+            dropout=dropout,
         )
+        if name == "base":
+            return replace(config, base_learning_rate=1.0, regularization=0.003, dropout=0.0)
+        return config
 
-    names = ["hash"] if embedding_size is None else ["base", "hash"]
-    names += ["joint"] if assignment == "codebook" else []
+    names = ["base"] * (embedding_size is not None) + ["hash"] + ["joint"] * codebook
     return ResolvedConfig(
         shape=shape,
         item_shape=tuple(item_shape),
         backbone=backbone,
         embedding_size=embedding_size,
         hidden_size=hidden_size,
-        unit_length=loss == "triplet",
-        stages=tuple(stage(name) for name in names),
-        n_codes=n_classes if assignment == "codebook" else 0,
+        unit_length=triplet,
+        stages=tuple(map(stage, names)),
+        n_codes=n_classes if codebook else 0,
     )
 
 
-# -- defaults ------------------------------------------------------------------------------------
-
-
 def default_width(n_classes: int, depth: int) -> int:
-    """Slots per level: a power of two, about a quarter of the classes, enough buckets.
-
-    The paper has 32 (npairs) and 128 for 100 classes, 64 for 119, 512 and 256 for 1000.
-    """
-    width = 4
+    """Slots per level: a power of two, about a quarter of the classes, enough buckets."""
+    width = 4  # the paper has 32 (npairs) and 128 for 100 classes, 64 for 119, 512 and 256 for 1000
     while 4 * width < n_classes or width**depth < n_classes:
         width *= 2
     return width
 
 
-def default_regularization(stage: str, sparsity: int) -> float:
-    """λ of npairs: smaller with more active slots, because their scores share the softmax."""
-    return 0.003 if stage == "base" else _HASH_REGULARIZATION.get(sparsity, 0.001)
-
-
 def default_items_per_class(classes_per_batch: int, class_size: int) -> int:
     """Even, at least 2: the paper's batch is 64 × 2; with fewer classes it need not be smaller."""
     return max(2, min(128 // classes_per_batch, class_size) // 2 * 2)
-
-
-def default_learning_rate(images: bool) -> float:
-    """NIN diverges above 1e-3; a head on embeddings takes more."""
-    return 1e-3 if images else 3e-3
-
-
-def default_steps(n_items: int, batch_size: int, images: bool, schedule: str | int) -> int:
-    """Ten epochs for embeddings, thirty for images, at least 1000 steps; 70,000 in the paper."""
-    if schedule == "paper":
-        return 70_000
-    epochs = 30 if images else 10
-    return max(1000, -(-epochs * n_items // batch_size))

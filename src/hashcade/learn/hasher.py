@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,17 +19,17 @@ from hashcade.codes import CodeShape
 from hashcade.errors import NotFittedError
 from hashcade.evaluate import precision_at
 from hashcade.index import Encoded, HashIndex
-from hashcade.learn import inputs, model_io
-from hashcade.learn.adapt import adapt_model
+from hashcade.learn import files, inputs
 from hashcade.learn.config import ResolvedConfig, resolve
-from hashcade.learn.estimator import EstimatorMixin
-from hashcade.learn.model import HashModel, encode, for_all, in_chunks
-from hashcade.learn.refine import checked_n_codes, refine_model
+from hashcade.learn.model import HashModel, OnProgress, encode, for_all, in_chunks, to_numpy
+from hashcade.learn.recoding import adapt_model, refine_model
+from hashcade.learn.stages import Metrics
 from hashcade.learn.trainer import Trainer
-from hashcade.learn.tune import checked_trials, tune
+from hashcade.learn.tune import tune
 
 
-class Hasher(EstimatorMixin):
+@dataclass(kw_only=True, repr=False, eq=False)
+class Hasher:
     """Learns which bucket an item belongs to.
 
     Given embeddings, it learns a hash head on top of them, in seconds to minutes on a CPU. Given
@@ -37,13 +37,11 @@ class Hasher(EstimatorMixin):
 
     Parameters
     ----------
-    width, depth
-        Slots per level (None: from the number of classes), and levels of the table, which has
-        ``width ** depth`` buckets.
-    sparsity
-        Active slots at the last level: an item lies in this many buckets.
-    loss
-        ``"npairs"`` or ``"triplet"``.
+    width, depth, sparsity
+        Slots per level (None: from the number of classes), and levels: ``width ** depth`` buckets.
+        An item lies in ``sparsity`` of them, which differ in the last level.
+    loss, margin
+        ``"npairs"`` or ``"triplet"``, and the margin of the latter.
     backbone
         None for embeddings as they are; ``"mlp"`` trains a network of one hidden layer on them.
         For images ``"stride"`` (made for CPUs) or ``"nin"`` (the paper's). Or a
@@ -52,180 +50,119 @@ class Hasher(EstimatorMixin):
         ``"codebook"``: an item goes to the class code with the largest sum of slot scores over
         the levels, and training continues for ``joint_steps`` with this objective. ``"path"``: to
         its best slot at each level, as in the paper.
-    embedding_size
-        Size of the vectors for re-ranking. None: without a backbone the given embeddings, else
-        64 (npairs) or 256 (triplet). With a number, embeddings get a learned projection.
-    hidden_size
-        Units of the hidden layer: of the hash head, or with ``"mlp"`` of the network, on which
-        the head is linear. None: 512; with other backbones none.
+    embedding_size, hidden_size
+        Size of the vectors for re-ranking; None: without a backbone the given embeddings, else
+        64 (npairs) or 256 (triplet). And units of the hidden layer of the hash head, or with
+        ``"mlp"`` of the network, on which the head is linear; None: 512, other backbones none.
     steps, base_steps, joint_steps
         Batches of the hash, base and joint stage. None: from the size of the data; the joint
         stage has as many as the hash stage, with 0 it only solves the code book.
     schedule
-        ``"one-cycle"`` for short runs, ``"paper"`` (falls to 0.3 of what it was, three times), a
-        number (does so after every so many steps), or ``"constant"``.
+        ``"one-cycle"`` for short runs, ``"paper"``, a number (the rate falls to 0.3 of what it was
+        after every so many steps), or ``"constant"``.
     learning_rate, base_learning_rate
-        Peak learning rate of the new layers (None: 3e-3, for networks that take images 1e-3), and
-        the factor on it for the network below them in the hash stage; 0 freezes the network.
+        Peak rate of the new layers (None: 3e-3, for images 1e-3), and the factor on it for the
+        network below them in the hash stage; 0 freezes the network.
     sibling_penalty, collision_penalty, regularization
         Of the code problem, and of the npairs loss in the hash stage. None: by loss and sparsity.
-    margin
-        Of the triplet loss.
     remap
         Whether classes with equal codes at a level count as one class there, as in the paper.
     classes_per_batch, items_per_class
-        Composition of a batch. ``items_per_class`` must be even for npairs; None: as many as make
-        a batch of 128, but no more than a class has on average.
-    augment
-        Random changes of images in training: ``"crop-mirror"``, ``"crop"`` (for letters, digits
-        and whatever is not its mirror image) or ``"none"``.
-    dropout
-        Share of the values of an embedding that is hidden from the hash network at each step.
-    validation_fraction
-        Share of each class in the validation set, which picks the weights, by precision at 1.
-    tune
-        Whether to try other values for ``width``, ``depth``, the penalties and the regularization
-        first, where they were left open (``depth`` if ``width`` was), each for a quarter of the
-        steps, and to take the best on the validation set. A number: at most so many trials.
-    device
-        ``"auto"``, ``"cpu"``, ``"cuda"``, ...
-    run_dir
-        Directory for checkpoints and a log. An interrupted run with the same settings and data is
-        resumed there.
-    verbose, random_state
-        Progress on stderr (None: if it is a terminal), and the seed of everything.
+        A batch. ``items_per_class`` must be even for npairs; None: for a batch of 128.
+    augment, dropout
+        Random changes in training: of images ``"crop-mirror"``, ``"crop"`` (for what is not its
+        mirror image, such as letters) or ``"none"``; and the share of an embedding's values that
+        is hidden from the hash network at each step.
+    validation_fraction, tune
+        Share of each class in the validation set, which picks the weights, by precision at 1; and
+        whether to try other values for ``width`` and ``depth``, the penalties and the
+        regularization on it first, where they were left open. A number: at most so many trials.
+    device, run_dir, verbose, random_state
+        ``"auto"``, ``"cpu"``, ``"cuda"``, ...; a directory for checkpoints and a log, where an
+        interrupted run is resumed; progress on stderr (None: on a terminal); the seed.
 
     Attributes
     ----------
-    shape_, classes_ : CodeShape, array
-        The shape of the table, and the labels of the training set, sorted.
-    config_ : ResolvedConfig
-        All settings with nothing left open, and what items look like.
-    validation_ : dict
-        Metrics of the validation set: ``precision_at_1`` and ``bucket_nmi`` in percent,
-        ``speedup_factor``. Empty without a validation set.
-    tuned_ : list of dict
-        With ``tune`` a row for each trial: ``changes`` of settings, metrics, and ``chosen``.
+    shape_, classes_, config_
+        The shape of the table, the sorted labels, and all settings with nothing left open.
+    validation_, tuned_
+        ``precision_at_1`` and ``bucket_nmi`` in percent, and ``speedup_factor``, if there is a
+        validation set; with ``tune`` a row of ``changes``, metrics and ``chosen`` for each trial.
     codebook_ : int64[n_codes, sparsity]
-        With ``assignment="codebook"`` the buckets of each class, in the order of ``classes_``.
+        With a code book the buckets of each class, in the order of ``classes_``.
 
     Examples
     --------
     >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> y = np.repeat(["ant", "bee", "cat"], 40)
-    >>> X = np.repeat(np.eye(3), 40, axis=0) + 0.1 * rng.normal(size=(120, 3))
+    >>> noise = np.random.default_rng(0).normal(size=(120, 3))
+    >>> X, y = np.repeat(np.eye(3), 40, axis=0) + 0.1 * noise, np.repeat(["ant", "bee", "cat"], 40)
     >>> hasher = Hasher(width=4, steps=50).fit(X, y)
     >>> len(set(hasher.transform(X[::40]).ravel().tolist()))  # a bucket for each
     3
     """
 
-    shape_: CodeShape
-    classes_: npt.NDArray[Any]
-    config_: ResolvedConfig
-    validation_: dict[str, float]
-    tuned_: list[dict[str, Any]]
-    codebook_: npt.NDArray[np.int64]
-    _model: HashModel
+    # As scikit-learn has it: settings are stored as they are, and checked by fit.
+    width: int | None = None
+    depth: int = 2
+    sparsity: int = 1
+    loss: str = "npairs"
+    backbone: str | nn.Module | None = None
+    assignment: str = "codebook"
+    embedding_size: int | None = None
+    hidden_size: int | None = None
+    steps: int | None = None
+    base_steps: int | None = None
+    joint_steps: int | None = None
+    schedule: str | int = "one-cycle"
+    learning_rate: float | None = None
+    base_learning_rate: float = 0.1
+    sibling_penalty: float | None = None
+    collision_penalty: float | None = None
+    regularization: float | None = None
+    margin: float = 0.3
+    remap: bool = True
+    classes_per_batch: int = 64
+    items_per_class: int | None = None
+    augment: str = "crop-mirror"
+    dropout: float = 0.0
+    validation_fraction: float = 0.1
+    tune: bool | int = False
+    device: str = "auto"
+    run_dir: str | os.PathLike[str] | None = None
+    verbose: bool | None = None
+    random_state: int = 0
 
-    def __init__(
-        self,
-        *,
-        width: int | None = None,
-        depth: int = 2,
-        sparsity: int = 1,
-        loss: str = "npairs",
-        backbone: str | nn.Module | None = None,
-        assignment: str = "codebook",
-        embedding_size: int | None = None,
-        hidden_size: int | None = None,
-        steps: int | None = None,
-        base_steps: int | None = None,
-        joint_steps: int | None = None,
-        schedule: str | int = "one-cycle",
-        learning_rate: float | None = None,
-        base_learning_rate: float = 0.1,
-        sibling_penalty: float | None = None,
-        collision_penalty: float | None = None,
-        regularization: float | None = None,
-        margin: float = 0.3,
-        remap: bool = True,
-        classes_per_batch: int = 64,
-        items_per_class: int | None = None,
-        augment: str = "crop-mirror",
-        dropout: float = 0.0,
-        validation_fraction: float = 0.1,
-        tune: bool | int = False,
-        device: str = "auto",
-        run_dir: str | os.PathLike[str] | None = None,
-        verbose: bool | None = None,
-        random_state: int = 0,
-    ) -> None:
-        # As scikit-learn has it: settings are stored as they are, and checked by fit.
-        self.width = width
-        self.depth = depth
-        self.sparsity = sparsity
-        self.loss = loss
-        self.backbone = backbone
-        self.assignment = assignment
-        self.embedding_size = embedding_size
-        self.hidden_size = hidden_size
-        self.steps = steps
-        self.base_steps = base_steps
-        self.joint_steps = joint_steps
-        self.schedule = schedule
-        self.learning_rate = learning_rate
-        self.base_learning_rate = base_learning_rate
-        self.sibling_penalty = sibling_penalty
-        self.collision_penalty = collision_penalty
-        self.regularization = regularization
-        self.margin = margin
-        self.remap = remap
-        self.classes_per_batch = classes_per_batch
-        self.items_per_class = items_per_class
-        self.augment = augment
-        self.dropout = dropout
-        self.validation_fraction = validation_fraction
-        self.tune = tune
-        self.device = device
-        self.run_dir = run_dir
-        self.verbose = verbose
-        self.random_state = random_state
+    config_: ResolvedConfig = field(init=False)
+    shape_: CodeShape = field(init=False)
+    classes_: npt.NDArray[Any] = field(init=False)
+    validation_: Metrics = field(init=False)
+    tuned_: list[dict[str, Any]] = field(init=False)
+    codebook_: npt.NDArray[np.int64] = field(init=False)
+    _model: HashModel = field(init=False)
 
     # -- learning ------------------------------------------------------------------------------
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, *, base: Hasher | None = None) -> Self:
-        """Learn from labelled items.
+        """Learn from labelled items; if anything is wrong with them, nothing is changed.
 
-        Parameters
-        ----------
-        X : float[n, size], float[n, views, size] or uint8[n, height, width, 3]
-            Embeddings, or images if there is a backbone for them. Of several views of an item
-            training takes one at random, everything else the first.
-        y : int or str[n]
-            Classes.
-        base
-            A fitted hasher whose base network is taken over, and not trained again: tables then
-            share their vectors. It must have the same ``backbone``, ``embedding_size`` and kind
-            of loss, and items of the same shape.
-
-        Raises
-        ------
-        ValueError
-            For input that cannot be used; nothing is changed then.
-        KeyboardInterrupt
-            After Ctrl-C, when the checkpoint is written (if there is a ``run_dir``).
+        ``X`` are embeddings float[n, size], or float[n, views, size], of which training takes a
+        view at random and everything else the first; with a backbone for them, images
+        uint8[n, height, width, 3]. ``y`` are classes, int or str[n]. ``base`` is a fitted hasher
+        whose base network is taken over, and not trained again: tables then share their vectors.
+        It must have the same ``backbone``, ``embedding_size`` and loss, and items of that shape.
         """
         # ---- everything is checked first
         images = inputs.takes_images(self.backbone, X)
         items = inputs.checked_images(X) if images else inputs.checked_views(X)
-        names = inputs.checked_classes(y, len(items))
+        labels = inputs.checked_classes(y, len(items))
         seed, device = checked_seed(self.random_state), inputs.checked_device(self.device)
         fraction = checked_number("validation_fraction", self.validation_fraction)
-        classes, data = inputs.split(items, names, fraction=fraction, random_state=seed)
-        settings, sizes = self.get_params(), (len(classes), len(data.training), data.item_shape)
+        classes, numbers = np.unique(labels, return_inverse=True)
+        rows = inputs.stratified_split(numbers, fraction=fraction, random_state=seed)
+        data = inputs.TrainingData(torch.from_numpy(items), numbers, *rows)
+        item_shape = items.shape[1:] if images else items.shape[-1:]
+        settings, sizes = self.get_params(), (len(classes), len(data.training), item_shape)
         config = resolve(settings, *sizes)
-        n_trials = checked_trials(self.tune, len(data.validation)) if self.tune is not False else 0
         if base is not None:
             config.check_base(base._fitted().config_)
 
@@ -235,38 +172,30 @@ class Hasher(EstimatorMixin):
             progress.say("no class has 4 items or more: no validation set, the last weights count")
         run_dir = None if self.run_dir is None else Path(self.run_dir)
         weights = None if base is None else base._model.base_weights()
-        data = data if images else data.to(device)
+        if not images:
+            data = replace(data, items=data.items.to(device))
         trainer = Trainer(
             data, device=device, seed=seed, run_dir=run_dir, progress=progress, base=weights
         )
-        table = None
-        if n_trials > 0:
-            config, table = tune(trainer, settings, sizes, n_trials)
+        trials = None
+        if self.tune is not False:
+            config, trials = tune(trainer, settings, sizes)
         model, metrics = trainer.train(config, run_dir)
-
-        # ---- done: only now the estimator changes
-        return self._set_fitted(config, model.cpu(), classes, metrics, table)
+        return self._set_fitted(config, model.cpu(), classes, metrics, trials)
 
     def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
         """A copy for a database of classes that training never saw; no labels are needed.
 
-        Clusters of the items take the place of classes: they get codes, and the last layer of
-        the hash network is trained anew for them, in seconds. Vectors for re-ranking stay the
-        same, so an index needs new bucket ids alone. Rows of ``codebook_`` stand for clusters.
-
-        Parameters
-        ----------
-        X
-            The database as :meth:`transform` takes it, or a part of it.
-        n_codes
-            Number of codes, about the speed-up of a search. None: the number of classes.
+        Clusters of ``X``, the database or a part of it, take the place of classes, and the last
+        layer is trained anew for them, in seconds. Vectors for re-ranking stay the same, so an
+        index needs new bucket ids alone. Rows of ``codebook_`` stand for clusters; ``n_codes`` is
+        about the speed-up of a search (None: the number of classes).
         """
-        items = self._items(X)
+        items, seed = self._items(X), checked_seed(self.random_state)
         n_codes = checked_count("n_codes", len(self.classes_) if n_codes is None else n_codes)
         for name, limit in (("items in X", len(items)), ("n_buckets", self.shape_.n_buckets)):
             if n_codes > limit:
                 raise ValueError(f"n_codes={n_codes} must be <= {name} = {limit}")
-        seed = checked_seed(self.random_state)
         model, config = adapt_model(self._model, self.config_, items, n_codes, seed=seed)
         hasher = type(self)(**{**self.get_params(), "assignment": "codebook"})
         return hasher._set_fitted(config, model, self.classes_, {})
@@ -274,17 +203,11 @@ class Hasher(EstimatorMixin):
     def refine(self, X: npt.ArrayLike, y: npt.ArrayLike, *, n_codes: int) -> Self:
         """A copy with smaller buckets, so that a search looks at less than a class.
 
-        Classes are split into parts, and one more level tells the parts of a class apart; it is
-        trained in seconds. The bucket of an item hardly changes in the levels above, and its
-        vector not at all. Rows of ``codebook_`` stand for parts.
-
-        Parameters
-        ----------
-        X, y
-            Labelled items of all classes of the training, and no other.
-        n_codes
-            Number of codes, about the speed-up of a search: at least one for each class, and at
-            most ``width`` (with triplet one less) or as many as the class has items.
+        Classes are split into parts, and one more level, trained in seconds, tells the parts of a
+        class apart; vectors stay the same. Rows of ``codebook_`` stand for parts. ``X`` and ``y``
+        are labelled items of all classes of the training, and no other; ``n_codes`` is about the
+        speed-up of a search: for each class at least one, and at most ``width`` (with triplet one
+        less) or as many as it has items.
         """
         config = self._fitted().config_
         if not config.uses_codebook or config.shape.sparsity > 1:
@@ -295,30 +218,23 @@ class Hasher(EstimatorMixin):
             raise ValueError("this hasher was adapted or refined already: refine the first one")
         if not np.array_equal(names, self.classes_):
             raise ValueError(f"y has {len(names)} classes, must be those of classes_, all of them")
-        seed, labels = checked_seed(self.random_state), labels.astype(np.int64)
-        n_codes = checked_n_codes(n_codes, config, labels)
+        seed, n_codes = checked_seed(self.random_state), checked_count("n_codes", n_codes)
         model, config = refine_model(self._model, config, items, labels, n_codes, seed=seed)
         hasher = type(self)(**{**self.get_params(), "depth": config.shape.depth})
         return hasher._set_fitted(config, model, self.classes_, {})
 
     # -- use -----------------------------------------------------------------------------------
 
-    def encode(
-        self, X: npt.ArrayLike, *, progress: Callable[[int, int], object] | None = None
-    ) -> Encoded:
-        """Vectors, bucket ids and slot scores of items, in one pass of the network.
-
-        ``progress`` is called now and then, with the number of items done and in all.
-        """
+    def encode(self, X: npt.ArrayLike, *, progress: OnProgress = None) -> Encoded:
+        """Vectors, bucket ids and slot scores, in one pass; ``progress`` gets (done, total)."""
         items = self._items(X)
-        by_path = not self.config_.uses_codebook
-        return encode(self._model, items, by_path=by_path, progress=progress)
+        return encode(self._model, items, not self.config_.uses_codebook, progress)
 
     def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Bucket ids, int64[n, sparsity], best first."""
-        chunks = in_chunks(self._fitted()._model, self._model.scores, self._items(X))
-        by_path = not self.config_.uses_codebook
-        return np.concatenate([self._model.bucket_ids(part, by_path=by_path) for part in chunks])
+        model, by_path = self._fitted()._model, not self.config_.uses_codebook
+        chunks = in_chunks(model, model.scores, self._items(X))
+        return np.concatenate([model.bucket_ids(to_numpy(part), by_path) for part in chunks])
 
     def embed(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Vectors for re-ranking, float32[n, size]: for embeddings the given ones by default."""
@@ -331,8 +247,7 @@ class Hasher(EstimatorMixin):
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
         """Share of items whose nearest other item in their buckets is of their class, 0 to 1.
 
-        An item that is alone counts as wrong, so a table scores low both if it mixes classes and
-        if it scatters them. ``GridSearchCV`` compares settings by this.
+        An item that is alone counts as wrong, so both mixed and scattered classes score low.
         """
         encoded = self.encode(X)
         labels = inputs.checked_classes(y, len(encoded), n_classes=1)
@@ -346,10 +261,7 @@ class Hasher(EstimatorMixin):
     # -- files ---------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a directory: ``config.json`` and ``model.safetensors``.
-
-        The directory appears whole or not at all; an older model is replaced.
-        """
+        """Write the model to a directory, which appears whole or not at all, or replaces one."""
         config = {
             "hashcade_version": __version__,
             "settings": {**self.get_params(), "backbone": None, "run_dir": None},
@@ -358,18 +270,12 @@ class Hasher(EstimatorMixin):
             "validation": self.validation_,
             "tuned": getattr(self, "tuned_", None),
         }
-        # A copy each: safetensors refuses tensors that share memory.
-        tensors = {name: value.clone() for name, value in self._model.state_dict().items()}
-        model_io.write_model(Path(path), config, tensors)
+        files.write_tensors(Path(path), config, self._model.state_dict())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> Self:
-        """Read a model that :meth:`save` wrote.
-
-        If it was trained with a ``backbone`` of your own, such a module must be given: code is
-        not stored. Its weights are replaced by the stored ones.
-        """
-        stored, tensors = model_io.read_model(Path(path))
+        """Read a stored model; a ``backbone`` of your own is not stored, and must be given."""
+        stored, tensors = files.read_tensors(Path(path))
         try:
             config = ResolvedConfig.from_json(stored["resolved"], backbone)
             model = HashModel(config)
@@ -379,23 +285,51 @@ class Hasher(EstimatorMixin):
             return hasher._set_fitted(config, model, classes, metrics, stored["tuned"])
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise model_io.damaged(Path(path), f"its parts do not fit: {reason}") from None
+            raise files.damaged(Path(path), f"its parts do not fit: {reason}") from None
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write the hasher as an ONNX file, to be run without Python or torch.
+        """Write the hasher as an ONNX file, to be run without Python or torch (extra ``onnx``).
 
-        Input ``items``: float32[n, size] embeddings or uint8[n, height, width, 3] images, any n.
-        Outputs ``bucket_ids`` int64[n, sparsity], ``scores`` float32[n, depth, width] and
-        ``vectors`` float32[n, size]. Another runtime rounds in another way, so an item whose two
-        best slots or codes are equal to within rounding may get the other one.
-
-        Needs the extra ``onnx``.
+        Input ``items`` as for :meth:`transform`, float32 or uint8. Outputs ``bucket_ids``,
+        ``scores`` and ``vectors`` as :meth:`encode` gives them, but another runtime rounds in
+        another way, so an item between two slots or codes may get the other one.
         """
         from hashcade.learn.onnx import export_onnx
 
         export_onnx(Path(path), self._fitted()._model, self.config_)
 
-    # -- state ---------------------------------------------------------------------------------
+    # -- what scikit-learn's tools expect --------------------------------------------------------
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All settings by name."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change settings by name. What was learned stays until the next ``fit``."""
+        allowed = self.get_params()
+        for name in params.keys() - allowed.keys():
+            raise ValueError(f"{name!r} is not a setting, must be one of {sorted(allowed)}")
+        vars(self).update(params)
+        return self
+
+    def fit_transform(self, X: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Learn from labelled items, and return their buckets."""
+        return self.fit(X, y).transform(X)
+
+    def __repr__(self) -> str:
+        params, defaults = self.get_params(), type(self)().get_params()
+        changed = [
+            f"{k}={v!r}" for k, v in params.items() if v is not defaults[k] and v != defaults[k]
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "shape_")
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import Tags, TargetTags, TransformerTags
+
+        return Tags(None, TargetTags(required=True), TransformerTags(preserves_dtype=[]))
 
     @property
     def item_shape(self) -> tuple[int, ...]:
@@ -404,18 +338,13 @@ class Hasher(EstimatorMixin):
 
     @property
     def n_features_in_(self) -> int:
-        """Numbers per item, once fitted: of an embedding, or of an image."""
+        """Numbers per item, once fitted."""
         return int(np.prod(self.config_.item_shape))  # AttributeError before fit, as it should be
 
     def _set_fitted(
-        self,
-        config: ResolvedConfig,
-        model: HashModel,
-        classes: npt.NDArray[Any],
-        metrics: dict[str, float],
-        tuned: list[dict[str, Any]] | None = None,
-    ) -> Self:
-        """Take over what was learned or read."""
+        self, config: ResolvedConfig, model: HashModel, classes: npt.NDArray[Any],
+        metrics: Metrics, tuned: list[dict[str, Any]] | None = None,
+    ) -> Self:  # fmt: skip
         self.config_, self._model = config, model.eval()
         self.shape_, self.classes_, self.validation_ = config.shape, classes, metrics
         for name in ("codebook_", "tuned_"):  # of an earlier fit
@@ -435,12 +364,9 @@ class Hasher(EstimatorMixin):
     def _items(self, X: npt.ArrayLike) -> Tensor:
         """Items of the shape that was learned from."""
         shape = self.item_shape
-        items = (
-            inputs.checked_images(X, shape)
-            if len(shape) == 3
-            else inputs.checked_embeddings(X, shape[0])
-        )
-        return torch.from_numpy(items)
+        if len(shape) == 3:
+            return torch.from_numpy(inputs.checked_images(X, shape))
+        return torch.from_numpy(inputs.checked_embeddings(X, shape[0]))
 
 
 def base_features(hasher: Hasher, X: npt.ArrayLike) -> npt.NDArray[np.float32]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,55 +17,42 @@ from hashcade.learn.networks import BACKBONES, IMAGE_NETWORKS
 
 Ints = npt.NDArray[np.int64]
 
-# A smaller class cannot give a query and its answer and still have a pair to learn from.
-_SMALLEST_CLASS = 4
-
-
-# -- checks --------------------------------------------------------------------------------------
-
 
 def takes_images(backbone: str | nn.Module | None, items: object) -> bool:
     """Whether items are images: by the name of the network, else by their shape."""
     if isinstance(backbone, nn.Module):
         return as_array("X", items).ndim == 4
     if backbone is not None and backbone not in BACKBONES:
-        raise ValueError(
-            f"backbone={backbone!r} must be a torch.nn.Module or one of {list(BACKBONES)}"
-        )
+        known = f"a torch.nn.Module or one of {list(BACKBONES)}"
+        raise ValueError(f"backbone={backbone!r} must be {known}")
     return backbone in IMAGE_NETWORKS
 
 
 def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np.float32]:
     """Return embeddings as float32[n, size], all of them finite."""
-    _refuse_sparse(items)
+    if hasattr(items, "nnz") and hasattr(items, "toarray"):
+        error = ValueError(f"X is a {type(items).__name__}: sparse data is not supported")
+        raise add_hint(error, "use X.toarray()")
     values = as_array("X", items)
+    # The words of some messages are those of scikit-learn, which its tools look for.
     if values.dtype.kind not in "fiub":
         what = "Complex data not supported: " if values.dtype.kind == "c" else ""
         raise ValueError(f"{what}X has dtype {values.dtype}, must be real numbers")
+    shape = f"X has shape {values.shape}"
     if values.ndim == 4 and size is None:
-        error = ValueError(
-            f"X has shape {values.shape}, which looks like images: without a backbone X must be "
-            "embeddings of shape (n, size)"
-        )
+        must = "without a backbone X must be embeddings of shape (n, size)"
+        error = ValueError(f"{shape}, which looks like images: {must}")
         raise add_hint(error, "set backbone='stride' or 'nin' for images")
-    # The words of some messages are those of scikit-learn, which its tools look for.
-    if values.ndim == 1:
-        raise ValueError(
-            f"X has shape {values.shape}, must be (n, size). Reshape your data: X.reshape(1, -1) "
-            "if it is one item"
-        )
     if values.ndim != 2:
-        raise ValueError(f"X has shape {values.shape}, must be (n, size) with n >= 1, size >= 1")
+        one = ". Reshape your data: X.reshape(1, -1) if it is one item" if values.ndim == 1 else ""
+        raise ValueError(f"{shape}, must be (n, size){one}")
     for count, what in zip(values.shape, ("sample", "feature"), strict=True):
         if count == 0:
-            raise ValueError(
-                f"X has 0 {what}(s) (shape={values.shape}) while a minimum of 1 is required: "
-                "must be (n, size)"
-            )
-    if size is not None and values.shape[1] != size:
-        raise ValueError(
-            f"X has {values.shape[1]} features, but Hasher is expecting {size} features as input"
-        )
+            minimum = f"0 {what}(s) (shape={values.shape}) while a minimum of 1 is required"
+            raise ValueError(f"X has {minimum}: must be (n, size)")
+    n = values.shape[1]
+    if size is not None and n != size:
+        raise ValueError(f"X has {n} features, but Hasher is expecting {size} features as input")
     with np.errstate(over="ignore"):  # beyond float32: named as infinite below
         single = np.require(values, np.float32, ["C", "W"])  # torch warns of a read-only array
     bad = np.asarray(~np.isfinite(single).all(axis=1))
@@ -78,23 +64,19 @@ def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np
 
 def checked_views(items: object) -> npt.NDArray[np.float32]:
     """Return embeddings to learn from: float32[n, size], or float32[n, views, size]."""
-    _refuse_sparse(items)
-    values = as_array("X", items)
-    if values.ndim != 3 or 0 in values.shape:
+    values = items if hasattr(items, "toarray") else as_array("X", items)
+    if not isinstance(values, np.ndarray) or values.ndim != 3 or 0 in values.shape:
         return checked_embeddings(values)
-    single = checked_embeddings(values.reshape(len(values), -1))
-    return single.reshape(values.shape)
+    return checked_embeddings(values.reshape(len(values), -1)).reshape(values.shape)
 
 
-def checked_images(
-    items: object, item_shape: tuple[int, ...] | None = None
-) -> npt.NDArray[np.uint8]:
-    """Return images as uint8[n, height, width, 3]."""
+def checked_images(items: object, fitted: tuple[int, ...] | None = None) -> npt.NDArray[np.uint8]:
+    """Return images as uint8[n, height, width, 3], of the shape that was fitted if there is one."""
     values = as_array("X", items)
-    expected = "height, width, 3" if item_shape is None else ", ".join(map(str, item_shape))
+    expected = "height, width, 3" if fitted is None else ", ".join(map(str, fitted))
     if values.ndim != 4 or values.shape[3] != 3 or 0 in values.shape:
         raise ValueError(f"X has shape {values.shape}, images must be (n, {expected})")
-    if item_shape is not None and values.shape[1:] != item_shape:
+    if fitted is not None and values.shape[1:] != fitted:
         raise ValueError(f"X has shape {values.shape}, the hasher was fitted with (n, {expected})")
     if values.dtype != np.uint8:
         raise ValueError(f"X has dtype {values.dtype}, images must be uint8, from 0 to 255")
@@ -106,12 +88,10 @@ def checked_classes(labels: object, n_items: int, n_classes: int = 2) -> npt.NDA
     if labels is None:
         raise ValueError("Hasher requires y to be passed, but the target y is None")
     values = as_array("y", labels)
-    if values.ndim == 2 and values.shape[1] > 1 and len(values) == n_items:
-        raise ValueError(
-            f"y has shape {values.shape}: several labels per item are not supported, must be (n,)"
-        )
     if values.ndim != 1:
-        raise ValueError(f"y has shape {values.shape}, must be ({n_items},)")
+        several = values.ndim == 2 and values.shape[1] > 1 and len(values) == n_items
+        reason = ": several labels per item are not supported" if several else ""
+        raise ValueError(f"y has shape {values.shape}{reason}, must be ({n_items},)")
     if len(values) != n_items:
         raise ValueError(f"y has {len(values)} labels, X has {n_items} items")
     values = plain_labels(values)
@@ -132,15 +112,6 @@ def checked_device(device: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device={device!r} cannot be used: {reason}") from None
-
-
-def _refuse_sparse(items: object) -> None:
-    if hasattr(items, "nnz") and hasattr(items, "toarray"):
-        error = ValueError(f"X is a {type(items).__name__}: sparse data is not supported")
-        raise add_hint(error, "use X.toarray()")
-
-
-# -- the training set ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -168,46 +139,17 @@ class TrainingData:
             return self.items[places]
         images = self.items[places].numpy()  # images stay in main memory
         rng, pad = np.random.default_rng(seed), images.shape[1] // 8  # 4 for images of 32×32
-        return torch.from_numpy(
-            augment_images(images, rng, pad=pad, mirror=augment == "crop-mirror")
-        )
-
-    def to(self, device: torch.device) -> TrainingData:
-        """The same with the items on another device."""
-        return replace(self, items=self.items.to(device))
-
-    @property
-    def item_shape(self) -> tuple[int, ...]:
-        """``(size,)`` for embeddings, ``(height, width, 3)`` for images."""
-        return tuple(self.items.shape[1 if self.items.ndim == 4 else -1 :])
-
-    def digest(self) -> str:
-        """Tells data sets apart."""
-        items = self.items.cpu().numpy()
-        digest = hashlib.sha256(repr((items.shape, str(items.dtype))).encode())
-        digest.update(self.labels.tobytes())
-        digest.update(np.ascontiguousarray(items).data)
-        return digest.hexdigest()
-
-
-def split(
-    items: npt.NDArray[Any], labels: npt.NDArray[Any], *, fraction: float, random_state: int
-) -> tuple[npt.NDArray[Any], TrainingData]:
-    """The classes, sorted, and the items divided into training and validation set."""
-    if fraction >= 1.0:
-        raise ValueError(f"validation_fraction={fraction!r} must be >= 0 and < 1")
-    classes, numbers = np.unique(labels, return_inverse=True)
-    numbers = numbers.astype(np.int64)
-    rows = stratified_split(numbers, fraction=fraction, random_state=random_state)
-    return classes, TrainingData(torch.from_numpy(items), numbers, *rows)
+        varied = augment_images(images, rng, pad=pad, mirror=augment == "crop-mirror")
+        return torch.from_numpy(varied)
 
 
 def stratified_split(labels: Ints, *, fraction: float, random_state: int) -> tuple[Ints, Ints]:
-    """Divide items into training and validation set, by the same fraction of every class.
+    """Rows of training and validation set, ascending: the same fraction of every class.
 
-    A class gives at least two items, a query and its answer; a class with fewer than four items
-    gives none. Both results are row numbers in ascending order.
+    A class gives at least two items, a query and its answer; a class with fewer than four none.
     """
+    if fraction >= 1.0:
+        raise ValueError(f"validation_fraction={fraction!r} must be >= 0 and < 1")
     in_validation = np.zeros(len(labels), np.bool_)
     if fraction > 0:
         rng = np.random.default_rng([random_state, 0x5EED])
@@ -215,7 +157,7 @@ def stratified_split(labels: Ints, *, fraction: float, random_state: int) -> tup
         order = order[np.argsort(labels[order], kind="stable")]  # by class, shuffled within
         _, starts, sizes = np.unique(labels[order], return_index=True, return_counts=True)
         for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-            if size >= _SMALLEST_CLASS:
+            if size >= 4:  # else no pair to learn from would be left
                 n_taken = min(max(2, round(fraction * size)), size - 2)
                 in_validation[order[start : start + n_taken]] = True
     return np.flatnonzero(~in_validation), np.flatnonzero(in_validation)

@@ -1,8 +1,6 @@
-"""Triplet and npairs loss: on embeddings, and on one level of hash scores.
+"""Triplet and npairs loss: on embeddings, and on the active slots of one level of hash scores.
 
-The two versions of a loss differ in how a pair of items is compared: the hash version sees the
-slots that are active in either code. The mining of semi-hard negatives is that of
-``tf.contrib.losses.metric_learning``, which the paper used.
+Semi-hard negatives are those of ``tf.contrib.losses.metric_learning``, which the paper used.
 """
 
 from __future__ import annotations
@@ -10,8 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
-
-# -- npairs --------------------------------------------------------------------------------------
 
 
 def npairs_loss(
@@ -23,8 +19,7 @@ def npairs_loss(
     Equal labels share the target probability. ``regularization`` is λ of the term
     0.25·λ·(mean ‖anchor‖² + mean ‖positive‖²), which keeps the softmax in bounds.
     """
-    loss = _softmax_loss(anchors @ positives.T, labels)
-    return loss + _length_penalty(anchors, positives, regularization)
+    return _npairs(anchors @ positives.T, anchors, positives, labels, regularization)
 
 
 def hash_npairs_loss(
@@ -34,44 +29,29 @@ def hash_npairs_loss(
     """Npairs loss of one level: dot products over the slots that are active in either code.
 
     Row i of ``anchors`` and ``positives``, the level's scores float[n, width], belongs to a class
-    with ``codes[i]``, bool[n, width]. Labels are remapped: equal code, equal label. The
-    regularization of :func:`npairs_loss` sees all slots.
+    with ``codes[i]``, bool[n, width]. Labels are remapped: equal code, equal label.
     """
-    loss = _softmax_loss(masked_dot_products(anchors, positives, codes), labels)
-    return loss + _length_penalty(anchors, positives, regularization)
+    # The union of two codes a and b is a + (1 − a)·b: the masked product is two matrix products.
+    active = anchors * codes  # the slots of the anchor's code
+    rest = anchors - active  # all others: they count where the positive is active
+    similarities = active @ positives.T + rest @ (positives * codes).T
+    return _npairs(similarities, anchors, positives, labels, regularization)
 
 
-def masked_dot_products(anchors: Tensor, positives: Tensor, codes: Tensor) -> Tensor:
-    """Dot products of all pairs over the union of their active slots, float[n, n].
-
-    The union of two codes a and b is a + (1 − a)·b, slot by slot, so the masked product splits
-    into two matrix products, and no tensor of (n, n, width) is built.
-    """
-    anchor_active = anchors * codes  # the slots of the anchor's code
-    anchor_rest = anchors - anchor_active  # all others: they count where the positive is active
-    return anchor_active @ positives.T + anchor_rest @ (positives * codes).T
-
-
-def _softmax_loss(similarities: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of each row against its label's columns in equal parts."""
+def _npairs(
+    similarities: Tensor, anchors: Tensor, positives: Tensor, labels: Tensor, regularization: float
+) -> Tensor:
     targets = (labels[:, None] == labels[None, :]).to(similarities.dtype)
     targets = targets / targets.sum(dim=1, keepdim=True)
-    return -(targets * similarities.log_softmax(dim=1)).sum(dim=1).mean()
-
-
-def _length_penalty(anchors: Tensor, positives: Tensor, regularization: float) -> Tensor:
+    loss = -(targets * similarities.log_softmax(dim=1)).sum(dim=1).mean()
     squares = anchors.square().sum(dim=1).mean() + positives.square().sum(dim=1).mean()
-    return 0.25 * regularization * squares
-
-
-# -- triplet -------------------------------------------------------------------------------------
+    return loss + 0.25 * regularization * squares
 
 
 def triplet_loss(embeddings: Tensor, labels: Tensor, *, margin: float = 0.3) -> Tensor:
-    """Triplet loss of the base network: squared euclidean distance of unit vectors.
+    """Triplet loss of the base network: squared euclidean distance of embeddings, float[n, size].
 
-    Embeddings, float[n, size], are normalized first; any composition of labels will do. The mean
-    is over all ordered pairs (anchor, positive); zero without such a pair or with one class.
+    They are normalized first. The mean is over all ordered pairs (anchor, positive), if any.
     """
     unit = F.normalize(embeddings, dim=1)
     squared = (2.0 - 2.0 * unit @ unit.T).clamp(min=0.0)  # (n, n); rounding may go below zero
@@ -83,26 +63,18 @@ def hash_triplet_loss(
 ) -> Tensor:
     """Triplet loss of one level: L1 distance over the slots that are active in either code.
 
-    Scores, float[n, width], have rows of unit length: the caller normalizes them, because class
-    means are taken from the normalized ones too. ``codes``, bool[n, width], are those of the
-    items' classes, as many slots in each row. Labels are remapped: equal code, equal label.
+    Scores, float[n, width], have rows of unit length already. ``codes``, bool[n, width], are those
+    of the items' classes, as many slots in each row. Labels are remapped: equal code, equal label.
     """
     return semi_hard_loss(masked_l1_distances(scores, codes), labels, margin=margin)
 
 
 def masked_l1_distances(scores: Tensor, codes: Tensor) -> Tensor:
-    """L1 distances of all pairs over the union of their active slots, float[n, n].
-
-    With s active slots per row this takes s matrices of (n, n) instead of a tensor of
-    (n, n, width): slots active for i are summed from i's side, those active for j alone from j's.
-    """
-    n_active = codes.sum(dim=1)
-    per_row = int(n_active[0]) if len(n_active) else 0
-    if not bool((n_active == per_row).all()):
-        raise ValueError(
-            f"codes have {sorted(set(n_active.tolist()))} active slots, must be one number"
-        )
-    active = codes.nonzero()[:, 1].reshape(len(codes), per_row)  # (n, s)
+    """L1 distances of all pairs over the union of their active slots, float[n, n]."""
+    counts = sorted(set(codes.sum(dim=1).tolist()))
+    if len(counts) > 1:
+        raise ValueError(f"codes have {counts} active slots, must be one number")
+    active = codes.nonzero()[:, 1].reshape(len(codes), sum(counts))  # (n, s)
     distances = scores.new_zeros(len(scores), len(scores))
     for slots in active.T:  # the s-th active slot of every row, (n,)
         row_scores = scores.gather(1, slots[:, None])  # (n, 1): the row's score in its slot
@@ -114,11 +86,7 @@ def masked_l1_distances(scores: Tensor, codes: Tensor) -> Tensor:
 
 
 def semi_hard_loss(distances: Tensor, labels: Tensor, *, margin: float) -> Tensor:
-    """Triplet loss over distances, float[n, n] with a row per anchor.
-
-    The negative of an (anchor, positive) is the nearest one that is farther away than the
-    positive; if there is none, the farthest of all.
-    """
+    """Triplet loss over distances, float[n, n] with a row per anchor."""
     same = labels[:, None] == labels[None, :]  # (n, n)
     positives = same.clone().fill_diagonal_(False)
     if bool(same.all()) or not bool(positives.any()):  # nothing to tell apart
@@ -130,11 +98,7 @@ def semi_hard_loss(distances: Tensor, labels: Tensor, *, margin: float) -> Tenso
 
 @torch.no_grad()
 def mine_semi_hard(distances: Tensor, same: Tensor) -> Tensor:
-    """For each (anchor, positive) the column of its negative, int64[n, n].
-
-    Sorting the negatives of a row answers all positives of that row by bisection; the textbook
-    way compares all triples. Every row must have a negative.
-    """
+    """The nearest negative that is farther than a positive, else the farthest: columns, [n, n]."""
     ordered, columns = distances.masked_fill(same, torch.inf).sort(dim=1)
     n_negatives = (~same).sum(dim=1, keepdim=True)  # (n, 1)
     # How many negatives are at most as far as the positive: the next one is strictly farther.

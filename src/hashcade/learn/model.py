@@ -6,14 +6,14 @@
                      └─ hash base ─ head ──────→ scores   (n, depth, width)
 
 The hash base starts as a copy of the trained base and is fine-tuned on its own, so the vectors
-stay what they were. For embeddings both bases are the identity, and without a learned projection
-the vectors are the given embeddings.
+stay what they were. For embeddings both bases may be the identity, and the vectors the items.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,12 @@ from torch.nn import functional as F  # noqa: N812
 
 from hashcade.data import per_pixel_mean
 from hashcade.index import Encoded
-from hashcade.learn.codebook import assign_to_book
+from hashcade.learn.codebook import Floats, Ints, assign_to_book
 from hashcade.learn.config import ResolvedConfig
 from hashcade.learn.networks import make_backbone
+
+T = TypeVar("T")
+OnProgress = Callable[[int, int], object] | None  # takes the number of items done, and in all
 
 _CHUNK = 1024  # items of one pass
 
@@ -48,14 +51,18 @@ class HashModel(nn.Module):
         if config.embedding_size is not None:
             self.embedding = new_linear(size, config.embedding_size)
         self.hash_base = copy.deepcopy(self.base)
-        hidden_size = 0 if config.backbone == "mlp" else config.hidden_size  # it is in the network
-        self.head = _hash_head(size, hidden_size, self.shape.depth * self.shape.width)
+        layers: list[nn.Module] = []
+        if config.hidden_size > 0 and config.backbone != "mlp":  # there it is in the network
+            layers, size = [nn.Linear(size, config.hidden_size), nn.ReLU()], config.hidden_size
+        self.head = nn.Sequential(*layers, new_linear(size, self.shape.depth * self.shape.width))
         book = torch.zeros(config.n_codes, self.shape.sparsity, dtype=torch.int64)
         self.register_buffer("codebook", book, persistent=config.uses_codebook)
 
     def forward(self, items: Tensor) -> tuple[Tensor, Tensor]:
         """Vectors, float[n, size], and slot scores, float[n, depth, width]."""
-        if self.embedding is None or not self.bases_are_equal():
+        other = self.hash_base.state_dict()  # equal if it was frozen, or has no weights
+        equal = all(torch.equal(other[name], w) for name, w in self.base.state_dict().items())
+        if self.embedding is None or not equal:
             return self.vectors(items), self.scores(items)
         features = self.features(items)  # one pass serves both
         return self._vectors(features), self.slot_scores(self.head(features))
@@ -64,41 +71,38 @@ class HashModel(nn.Module):
         """Vectors for re-ranking, float[n, size]."""
         return items if self.embedding is None else self._vectors(self.features(items))
 
+    def _vectors(self, features: Tensor) -> Tensor:
+        assert self.embedding is not None
+        vectors: Tensor = self.embedding(features)
+        return F.normalize(vectors, dim=1) if self.unit_length else vectors
+
     def features(self, items: Tensor) -> Tensor:
         """Input of the embedding layer, float[n, units]."""
-        features: Tensor = self.base(self.prepare(items))
-        return features
+        return self.base(self.prepare(items))  # type: ignore[no-any-return]
 
     def scores(self, items: Tensor, *, dropout: float = 0.0) -> Tensor:
         """Slot scores, float[n, depth, width]."""
         return self.slot_scores(self.head[-1](self.hidden(items, dropout=dropout)))
 
     def hidden(self, items: Tensor, *, dropout: float = 0.0) -> Tensor:
-        """Input of the last layer of the hash network, float[n, units].
-
-        In training a share of the prepared values may be left out at random.
-        """
+        """Input of the last layer of the hash network, float[n, units]."""
         inputs = F.dropout(self.prepare(items), dropout)
-        hidden: Tensor = self.head[:-1](self.hash_base(inputs))
-        return hidden
+        return self.head[:-1](self.hash_base(inputs))  # type: ignore[no-any-return]
 
     def slot_scores(self, outputs: Tensor) -> Tensor:
         """Outputs of the last layer, float[n, depth * width], as float[n, depth, width]."""
         scores = outputs.reshape(len(outputs), self.shape.depth, self.shape.width)
         return F.normalize(scores, dim=2) if self.unit_length else scores
 
-    def bucket_ids(
-        self, scores: npt.NDArray[np.float32], *, by_path: bool
-    ) -> npt.NDArray[np.int64]:
+    def bucket_ids(self, scores: Floats, by_path: bool) -> Ints:
         """Buckets of items, int64[n, sparsity]: at the end of their path, or by the code book."""
         if by_path:
             return self.shape.scores_to_bucket_ids(scores)
         return assign_to_book(scores, self.codebook.cpu().numpy(), self.shape)
 
-    def set_codebook(self, codebook: npt.NDArray[np.int64]) -> None:
+    def set_codebook(self, codebook: Ints) -> None:
         """Replace the code book by one of any number of rows: int64[n_codes, sparsity]."""
-        device = self.codebook.device
-        self.register_buffer("codebook", torch.from_numpy(codebook).clone().to(device))
+        self.register_buffer("codebook", torch.from_numpy(codebook).to(self.codebook.device))
 
     def start_hash_base(self) -> None:
         """Let the hash base start from the base as it is now."""
@@ -109,22 +113,9 @@ class HashModel(nn.Module):
         parts = ("prepare.", "base.", "embedding.")
         return {name: value for name, value in self.state_dict().items() if name.startswith(parts)}
 
-    def bases_are_equal(self) -> bool:
-        """Whether the hash base has the weights of the base: it was frozen, or has none."""
-        other = self.hash_base.state_dict()
-        return all(torch.equal(other[name], w) for name, w in self.base.state_dict().items())
-
-    def _vectors(self, features: Tensor) -> Tensor:
-        assert self.embedding is not None
-        vectors: Tensor = self.embedding(features)
-        return F.normalize(vectors, dim=1) if self.unit_length else vectors
-
 
 class PrepareEmbeddings(nn.Module):
-    """Centre embeddings and bring them to a common scale, so that defaults suit all of them.
-
-    One scale for all directions: they keep their relative weight.
-    """
+    """Centre embeddings and bring them to a common scale, the same for all directions."""
 
     mean: Tensor
     scale: Tensor
@@ -167,24 +158,19 @@ class PrepareImages(nn.Module):
 @torch.no_grad()
 def feature_size(backbone: nn.Module, example: Tensor) -> int:
     """Number of features that a backbone makes of an example, float[1, ...]."""
-    was_training = backbone.training
-    backbone.eval()
+    shape, was_training = tuple(example.shape), backbone.training
     try:
-        features = backbone(example)
+        features = backbone.eval()(example)
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"backbone does not take items of shape {tuple(example.shape)}: {reason}"
-        ) from None
+        raise ValueError(f"backbone does not take items of shape {shape}: {reason}") from None
     finally:
         backbone.train(was_training)
-    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(example):
-        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise ValueError(
-            f"backbone turns items of shape {tuple(example.shape)} into {got}, "
-            f"must be a tensor of shape ({len(example)}, size)"
-        )
-    return int(features.shape[1])
+    got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+    if len(got) != 2 or got[0] != 1:
+        message = f"backbone turns items of shape {shape} into {got}"
+        raise ValueError(f"{message}, must be a tensor of shape (1, size)")
+    return int(got[1])
 
 
 def new_linear(inputs: int, outputs: int) -> nn.Linear:
@@ -195,46 +181,31 @@ def new_linear(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-def _hash_head(inputs: int, hidden_size: int, outputs: int) -> nn.Sequential:
-    """The new layers of a hash network: linear, or with one hidden layer."""
-    if hidden_size == 0:
-        return nn.Sequential(new_linear(inputs, outputs))
-    hidden = nn.Linear(inputs, hidden_size)
-    return nn.Sequential(hidden, nn.ReLU(), new_linear(hidden_size, outputs))
-
-
-# -- many items ----------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def encode(
-    model: HashModel, items: Tensor, *, by_path: bool,
-    progress: Callable[[int, int], object] | None = None,
-) -> Encoded:  # fmt: skip
-    """Vectors, buckets and scores of many items, each item in one pass of the network."""
-    device = next(model.parameters()).device
-    chunks = []
-    for at in range(0, max(1, len(items)), _CHUNK):
-        both = model(items[at : at + _CHUNK].to(device))
-        chunks.append([part.float().cpu().numpy() for part in both])
-        if progress is not None:
-            progress(min(at + _CHUNK, len(items)), len(items))
-    vectors, scores = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
-    return Encoded(vectors, model.bucket_ids(scores, by_path=by_path), scores, by_path)
-
-
 def in_chunks(
-    model: HashModel, function: Callable[[Tensor], Tensor], items: Tensor
-) -> Iterator[npt.NDArray[np.float32]]:
-    """One function of the model, such as ``model.scores``, for many items, chunk by chunk."""
+    model: HashModel, function: Callable[[Tensor], T], items: Tensor, progress: OnProgress = None
+) -> Iterator[T]:
+    """The model, or a function of it such as ``model.scores``, for many items, chunk by chunk."""
     device = next(model.parameters()).device
     for at in range(0, max(1, len(items)), _CHUNK):
         with torch.no_grad():
-            yield function(items[at : at + _CHUNK].to(device)).float().cpu().numpy()
+            result = function(items[at : at + _CHUNK].to(device))
+        yield result
+        if progress is not None:
+            progress(min(at + _CHUNK, len(items)), len(items))
 
 
-def for_all(
-    model: HashModel, function: Callable[[Tensor], Tensor], items: Tensor
-) -> npt.NDArray[np.float32]:
-    """The chunks of :func:`in_chunks` as one array."""
-    return np.concatenate(list(in_chunks(model, function, items)))
+def for_all(model: HashModel, function: Callable[[Tensor], Tensor], items: Tensor) -> Floats:
+    """The results of :func:`in_chunks` as one array."""
+    return np.concatenate([to_numpy(part) for part in in_chunks(model, function, items)])
+
+
+def encode(model: HashModel, items: Tensor, by_path: bool, progress: OnProgress = None) -> Encoded:
+    """Vectors, buckets and scores of many items, each item in one pass of the network."""
+    chunks = [tuple(map(to_numpy, both)) for both in in_chunks(model, model, items, progress)]
+    vectors, scores = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
+    return Encoded(vectors, model.bucket_ids(scores, by_path), scores, by_path)
+
+
+def to_numpy(values: Tensor) -> npt.NDArray[np.float32]:
+    """A tensor in main memory."""
+    return values.float().cpu().numpy()

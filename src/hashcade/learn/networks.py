@@ -26,10 +26,7 @@ class _LayeredNetwork(nn.Module):
 
 
 class NIN(_LayeredNetwork):
-    """Network in network, as the paper trained it on Cifar-100: 192 features.
-
-    About 0.22 G multiplications per image.
-    """
+    """Network in network, as in the paper: 192 features at 0.22 G multiplications per image."""
 
     weight_decay = 4e-5
 
@@ -47,27 +44,19 @@ class NIN(_LayeredNetwork):
 
 
 class StrideNet(_LayeredNetwork):
-    """A small network for CPUs: 256 features at about 0.03 G multiplications per image.
-
-    The first layer halves the resolution while there are few channels, and most of the work is
-    done at 8×8 and 4×4, where a channel is cheap (the idea of airbench). Batch normalization
-    makes it train quickly.
-    """
+    """A small network for CPUs: 256 features at 0.03 G multiplications per image."""
 
     weight_decay = 5e-4
 
     def __init__(self) -> None:
         super().__init__(
-            _conv(3, 32, 4, stride=2, padding=1),  # 32×32 → 16×16
-            *_norm_gelu(32),
-            _conv(32, 64, 3),
-            *_norm_gelu(64),
-            *_block(64, 128),  # 8×8
-            *_block(128, 256),  # 4×4
-            nn.AdaptiveMaxPool2d(1),
-            nn.Flatten(),
+            *_conv_norm(3, 32, 4, stride=2, padding=1),  # 32×32 → 16×16
+            *_conv_norm(32, 64, 3),  # most work is done below, where a channel is cheap
+            nn.MaxPool2d(2), *_conv_norm(64, 128, 3), *_conv_norm(128, 128, 3),  # 8×8
+            nn.MaxPool2d(2), *_conv_norm(128, 256, 3), *_conv_norm(256, 256, 3),  # 4×4
+            nn.AdaptiveMaxPool2d(1), nn.Flatten(),
             nn.BatchNorm1d(256),  # maxima are all positive: dot products want them centred
-        )
+        )  # fmt: skip
 
 
 class MLP(_LayeredNetwork):
@@ -102,15 +91,9 @@ def _conv(
     return conv
 
 
+def _conv_norm(inputs: int, outputs: int, size: int, **settings: int) -> tuple[nn.Module, ...]:
+    return _conv(inputs, outputs, size, **settings), nn.BatchNorm2d(outputs), nn.GELU()
+
+
 def _leaky() -> nn.LeakyReLU:
     return nn.LeakyReLU(1 / 5.5)
-
-
-def _norm_gelu(channels: int) -> tuple[nn.Module, ...]:
-    return nn.BatchNorm2d(channels), nn.GELU()
-
-
-def _block(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
-    """Half the resolution, other channels; the pool stands first, so that both convs are cheap."""
-    first, second = _conv(inputs, outputs, 3), _conv(outputs, outputs, 3)
-    return (nn.MaxPool2d(2), first, *_norm_gelu(outputs), second, *_norm_gelu(outputs))

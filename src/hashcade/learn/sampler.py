@@ -1,10 +1,4 @@
-"""Batches of n classes × m items, in which no class and no item is left out.
-
-The losses need several items of a class in one batch, which drawing items at random does not
-give. Here the items of each class are dealt out in hands of m, and a batch takes one hand each
-from n different classes. Where that does not come out even, items are repeated, and
-:class:`ClassSampler` says how many: an epoch is never silently shorter than the data.
-"""
+"""Batches of n classes × m items, in which no class and no item is left out."""
 
 from __future__ import annotations
 
@@ -19,32 +13,15 @@ Ints = npt.NDArray[np.int64]
 class ClassSampler:
     """Deals items into batches of ``classes_per_batch`` classes with ``items_per_class`` each.
 
-    In an epoch every item is used at least once. The items of a class in a batch are different
-    ones, if it has as many. Items are repeated to fill the last hand of a class, and to fill
-    batches when only large classes have items left: small classes are then dealt anew, so rare
-    classes come up more often than their size.
-
-    Parameters
-    ----------
-    labels : int[n]
-        The class of each item; any numbers.
-    classes_per_batch
-        Different classes in a batch. With fewer classes in the data, all of them.
-    items_per_class
-        Items of each class in a batch, next to each other.
-    random_state
-        Seed. An epoch depends on it and on its number alone, so a run can resume anywhere.
-
-    Attributes
-    ----------
-    classes_per_batch, items_per_class, batch_size, batches_per_epoch, repeats_per_epoch : int
-        The sizes, given the number of classes, and the draws of an epoch that repeat an item.
+    Items of a class are dealt out in hands of ``items_per_class``, different ones if it has as
+    many, and every item is used in an epoch. Items are repeated to fill the last hand of a class,
+    and to fill batches when only large classes have items left: small classes are then dealt
+    anew, so rare classes come up more often than their size. ``labels`` are any numbers. An epoch
+    depends on ``random_state`` and on its number alone, so a run can resume anywhere.
 
     Examples
     --------
     >>> sampler = ClassSampler([7, 7, 7, 7, 9, 9], classes_per_batch=2, items_per_class=2)
-    >>> sampler.batches_per_epoch, sampler.repeats_per_epoch
-    (2, 2)
     >>> print(sampler.describe())
     2 batches per epoch of 2 classes × 2 items; 2 of 8 draws (25.0 %) repeat an item \
 (classes have 2 to 4 items)
@@ -75,10 +52,7 @@ class ClassSampler:
         self.repeats_per_epoch = self.batches_per_epoch * self.batch_size - len(values)
 
     def epoch(self, number: int) -> Ints:
-        """Items of all batches of an epoch, int64[batches_per_epoch, batch_size].
-
-        Each run of ``items_per_class`` columns is one class. Equal numbers give equal epochs.
-        """
+        """Items of an epoch, [batches_per_epoch, batch_size]; the items of a class side by side."""
         rng = np.random.default_rng([self._random_state, number])
         left = self._hands.copy()
         schedule = np.empty((self.batches_per_epoch, self.classes_per_batch), np.int64)
@@ -89,13 +63,10 @@ class ClassSampler:
             order = np.argpartition(-urgency, self.classes_per_batch - 1)
             batch[:] = order[: self.classes_per_batch]
             left[batch] = np.maximum(left[batch] - 1, 0)
-        if left.any():
-            raise AssertionError("an epoch left items out")
+        assert not left.any(), "an epoch left items out"
         rng.shuffle(schedule)  # large classes were dealt early: mix again
-        return self._deal(schedule, rng)
 
-    def _deal(self, schedule: Ints, rng: np.random.Generator) -> Ints:
-        """Put items in the places of their classes (batches, classes_per_batch)."""
+        # Items in the places of their classes (batches, classes_per_batch).
         m = self.items_per_class
         order = np.argsort(schedule, axis=None, kind="stable")  # places, class by class
         hands_of = np.bincount(schedule.ravel(), minlength=len(self._sizes))
@@ -115,16 +86,11 @@ class ClassSampler:
 
     def describe(self) -> str:
         """One line: the size of an epoch, and what is repeated in it."""
-        text = (
-            f"{self.batches_per_epoch:,} batches per epoch of {self.classes_per_batch} classes × "
-            f"{self.items_per_class} items"
-        )
-        if self.repeats_per_epoch == 0:
+        size = f"{self.classes_per_batch} classes × {self.items_per_class} items"
+        text = f"{self.batches_per_epoch:,} batches per epoch of {size}"
+        repeats, draws = self.repeats_per_epoch, self.batches_per_epoch * self.batch_size
+        if repeats == 0:
             return f"{text}; no item is repeated"
-        draws = self.batches_per_epoch * self.batch_size
-        share = 100 * self.repeats_per_epoch / draws
-        low, high = self._sizes.min(), self._sizes.max()
-        return (
-            f"{text}; {self.repeats_per_epoch:,} of {draws:,} draws ({share:.1f} %) repeat an item "
-            f"(classes have {low} to {high} items)"
-        )
+        share = f"{repeats:,} of {draws:,} draws ({100 * repeats / draws:.1f} %)"
+        sizes = f"{self._sizes.min()} to {self._sizes.max()}"
+        return f"{text}; {share} repeat an item (classes have {sizes} items)"

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from hashcade.codes import CodeShape, relabel_by_code, solve_cascade
 from hashcade.evaluate import bucket_nmi, exact_search, precision_at, speedup_factor
 from hashcade.index import Encoded, HashIndex
-from hashcade.learn.codebook import CodebookLoss, solve_codebook
+from hashcade.learn.codebook import CodebookLoss, Ints, solve_codebook
 from hashcade.learn.config import StageConfig
 from hashcade.learn.inputs import TrainingData
 from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
@@ -29,37 +28,40 @@ from hashcade.learn.model import HashModel, encode, for_all
 Metrics = dict[str, float]
 
 
-class Stage(ABC):
-    """One stage of the training of a model."""
+class Stage:
+    """The base stage, which trains the vectors for re-ranking, and what others change of it."""
 
     def __init__(self, config: StageConfig, model: HashModel, data: TrainingData) -> None:
         self.config, self.model, self.data = config, model, data
         self.solver_seconds = 0.0  # time spent in the solver
 
     def start(self) -> Metrics:
-        """Prepare the model for the first step; not called on resume.
-
-        Returns the metrics of these weights if they may be the best of the stage.
-        """
+        """Prepare the model for the first step; metrics if these weights may be the best ones."""
         return {}
 
-    @abstractmethod
     def modules(self) -> tuple[nn.Module, nn.Module]:
         """What is trained: the new layers, and the network below them."""
+        assert self.model.embedding is not None
+        return self.model.embedding, self.model.base
 
-    @abstractmethod
+    def train_mode(self) -> None:
+        """Training mode for what is trained; a frozen network keeps its running statistics."""
+        self.model.train()
+        self.model.base.eval()
+        self.modules()[1].train(self.config.base_learning_rate > 0)
+
     def outputs(self, items: Tensor) -> Tensor:
         """What the loss looks at, for a batch of items."""
+        return self.model.vectors(items)
 
-    @abstractmethod
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Loss of a batch made by the sampler: the items of a class stand side by side."""
+        config = self.config
+        if config.loss == "triplet":
+            return triplet_loss(outputs, labels, margin=config.margin)
+        anchors, positives = outputs[0::2], outputs[1::2]
+        return npairs_loss(anchors, positives, labels[0::2], regularization=config.regularization)
 
-    @abstractmethod
-    def validation_metrics(self, items: Tensor, labels: npt.NDArray[np.int64]) -> Metrics:
-        """Metrics of the validation set, searched among itself without finding the query."""
-
-    @torch.no_grad()
     def validate(self) -> Metrics:
         """The metrics that weights are picked by; empty without a validation set."""
         rows = self.data.validation
@@ -68,31 +70,8 @@ class Stage(ABC):
         self.model.eval()
         return self.validation_metrics(self.data.whole(rows), self.data.labels[rows])
 
-    def train_mode(self) -> None:
-        """Training mode for what is trained; a frozen network keeps its running statistics."""
-        self.model.train()
-        self.model.base.eval()
-        self.modules()[1].train(self.config.base_learning_rate > 0)
-
-
-class BaseStage(Stage):
-    """Trains the vectors for re-ranking."""
-
-    def modules(self) -> tuple[nn.Module, nn.Module]:
-        assert self.model.embedding is not None
-        return self.model.embedding, self.model.base
-
-    def outputs(self, items: Tensor) -> Tensor:
-        return self.model.vectors(items)
-
-    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        config = self.config
-        if config.loss == "triplet":
-            return triplet_loss(outputs, labels, margin=config.margin)
-        anchors, positives = outputs[0::2], outputs[1::2]
-        return npairs_loss(anchors, positives, labels[0::2], regularization=config.regularization)
-
-    def validation_metrics(self, items: Tensor, labels: npt.NDArray[np.int64]) -> Metrics:
+    def validation_metrics(self, items: Tensor, labels: Ints) -> Metrics:
+        """Metrics of the validation set, searched among itself without finding the query."""
         vectors = for_all(self.model, self.model.vectors, items)
         nearest = exact_search(vectors, vectors, n_neighbors=1, same_set=True)
         return {"precision_at_1": precision_at(nearest.ids, labels, labels)}
@@ -114,43 +93,34 @@ class HashStage(Stage):
         return self.model.scores(items, dropout=self.config.dropout)
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        class_scores = class_means(outputs, self.config.items_per_class)
+        _, depth, width = outputs.shape  # class means, outside autograd:
+        by_class = outputs.detach().reshape(-1, self.config.items_per_class, depth, width)
+        means = by_class.mean(dim=1, dtype=torch.float64).transpose(0, 1)
+        class_scores = np.ascontiguousarray(means.cpu().numpy())  # (depth, n_classes, width)
         clock = time.perf_counter()
-        class_codes = solve_cascade(  # outside autograd
-            class_scores,
-            self.model.shape,
-            sibling_penalty=self.config.sibling_penalty,
-            collision_penalty=self.config.collision_penalty,
-        )
+        class_codes = solve_cascade(class_scores, self.model.shape, **self.config.penalties)
         self.solver_seconds += time.perf_counter() - clock
         return self.loss_of_codes(outputs, class_codes)
 
     def loss_of_codes(self, scores: Tensor, class_codes: npt.NDArray[np.bool_]) -> Tensor:
-        """The sum of the losses of the levels (equation 7), given the codes of the classes.
-
-        ``class_codes`` are bool[depth, n_classes, width], in the order of the batch.
-        """
-        config = self.config
+        """The sum of the levels' losses (equation 7) for codes bool[depth, n_classes, width]."""
+        config, triplet = self.config, self.config.loss == "triplet"
         total = scores.new_zeros(())
         for level, level_codes in enumerate(class_codes):
             remapped = relabel_by_code(level_codes) if config.remap else np.arange(len(level_codes))
-            labels = torch.from_numpy(remapped).to(scores.device)
-            codes = torch.from_numpy(level_codes).to(scores.device)
-            n = config.items_per_class if config.loss == "triplet" else config.items_per_class // 2
-            codes, labels = codes.repeat_interleave(n, dim=0), labels.repeat_interleave(n)
-            if config.loss == "triplet":
+            n = config.items_per_class if triplet else config.items_per_class // 2
+            labels = torch.from_numpy(remapped).to(scores.device).repeat_interleave(n)
+            codes = torch.from_numpy(level_codes).to(scores.device).repeat_interleave(n, dim=0)
+            if triplet:
                 loss = hash_triplet_loss(scores[:, level], codes, labels, margin=config.margin)
             else:
-                anchors, positives = scores[0::2, level], scores[1::2, level]
-                loss = hash_npairs_loss(
-                    anchors, positives, codes, labels, regularization=config.regularization
-                )
+                pairs = scores[0::2, level], scores[1::2, level]
+                loss = hash_npairs_loss(*pairs, codes, labels, regularization=config.regularization)
             total = total + loss
         return total
 
-    def validation_metrics(self, items: Tensor, labels: npt.NDArray[np.int64]) -> Metrics:
-        encoded = encode(self.model, items, by_path=self.by_path)
-        return search_metrics(encoded, labels, self.model.shape)
+    def validation_metrics(self, items: Tensor, labels: Ints) -> Metrics:
+        return search_metrics(encode(self.model, items, self.by_path), labels, self.model.shape)
 
 
 class JointStage(HashStage):
@@ -159,18 +129,12 @@ class JointStage(HashStage):
     by_path = False
     _codebook_loss: CodebookLoss | None = None
 
-    @torch.no_grad()
     def start(self) -> Metrics:
         """Solve the code book, from all items of the training set; more training may not help."""
-        model, config, rows = self.model.eval(), self.config, self.data.training
-        codebook = solve_codebook(
-            for_all(model, model.scores, self.data.whole(rows)),
-            self.data.labels[rows],
-            len(model.codebook),
-            model.shape,
-            sibling_penalty=config.sibling_penalty,
-            collision_penalty=config.collision_penalty,
-        )
+        model, rows = self.model.eval(), self.data.training
+        scores, labels = for_all(model, model.scores, self.data.whole(rows)), self.data.labels[rows]
+        n_classes, penalties = len(model.codebook), self.config.penalties
+        codebook = solve_codebook(scores, labels, n_classes, model.shape, **penalties)
         model.codebook.copy_(torch.from_numpy(codebook))
         return self.validate()
 
@@ -183,25 +147,18 @@ class JointStage(HashStage):
         return self._codebook_loss(outputs, labels)
 
 
-STAGES: dict[str, type[Stage]] = {"base": BaseStage, "hash": HashStage, "joint": JointStage}
+STAGES: dict[str, type[Stage]] = {"base": Stage, "hash": HashStage, "joint": JointStage}
 
 
-def class_means(scores: Tensor, items_per_class: int) -> npt.NDArray[np.float64]:
-    """Class means per level, as the solver takes them: float64[depth, n_classes, width]."""
-    n, depth, width = scores.shape
-    by_class = scores.detach().reshape(n // items_per_class, items_per_class, depth, width)
-    means = by_class.mean(dim=1, dtype=torch.float64).transpose(0, 1)
-    return np.ascontiguousarray(means.cpu().numpy())
-
-
-def search_metrics(encoded: Encoded, labels: npt.NDArray[np.int64], shape: CodeShape) -> Metrics:
+def search_metrics(encoded: Encoded, labels: Ints, shape: CodeShape) -> Metrics:
     """Precision at 1, speed-up and purity of buckets for items searched among themselves.
 
-    A query that is alone in its buckets continues to its next bucket: along its path, or with a
-    code book to the one with the next best sum of scores. What it looks at counts.
+    A query that is alone in its buckets continues along its path, or with a code book to the
+    bucket with the next best sum of scores. What it looks at counts.
     """
     index = HashIndex.build(encoded.bucket_ids, encoded.vectors, shape=shape)
     fill = "path" if encoded.by_path else "none"
+    assert encoded.scores is not None
     result = index.search(
         encoded.vectors, **encoded.where_to_look(), n_neighbors=1, fill=fill, exclude_self=True
     )

@@ -7,12 +7,14 @@ given without the break (on a CPU, with as many threads).
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,9 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from hashcade._progress import Progress
+from hashcade._validate import checked_choice
 from hashcade.errors import ConfigError
-from hashcade.learn.checkpoints import Run, StageState, Weights, pack, unpack
 from hashcade.learn.config import SCHEDULES, ResolvedConfig
+from hashcade.learn.files import Run, StageState, pack, unpack
 from hashcade.learn.inputs import TrainingData
 from hashcade.learn.model import HashModel
 from hashcade.learn.sampler import ClassSampler
@@ -39,21 +42,19 @@ class Trainer:
 
     def __init__(
         self, data: TrainingData, *, device: torch.device, seed: int, run_dir: Path | None,
-        progress: Progress, base: Weights | None = None,
+        progress: Progress, base: dict[str, Tensor] | None = None,
     ) -> None:  # fmt: skip
         self.data, self.run_dir, self.progress, self.base = data, run_dir, progress, base
         self._device, self._seed = device, seed
         self._fingerprint: dict[str, Any] = {"random_state": seed}
         if run_dir is not None:
-            self._fingerprint["data"] = data.digest()
+            labels = torch.from_numpy(data.labels)
+            self._fingerprint["data"] = _digest({"items": data.items, "labels": labels})
             if base is not None:
                 self._fingerprint["base"] = _digest(base)
 
     def train(self, config: ResolvedConfig, run_dir: Path | None) -> tuple[HashModel, Metrics]:
-        """A model with the best weights of every stage, and the metrics of the last one.
-
-        With a checkpoint in ``run_dir`` training resumes there.
-        """
+        """A model with the best weights of every stage, and the metrics of the last one."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
             model = HashModel(config)
@@ -72,7 +73,7 @@ class Trainer:
         first = names.index(checkpoint[0].stage) if checkpoint else 0
         metrics: Metrics = {}
         # Dropout draws from torch's global generator: it is seeded at every step, and restored.
-        with torch.random.fork_rng(), InterruptLater() as interrupt:
+        with torch.random.fork_rng(), interrupt_later() as interrupt:
             for stage_config in stages[first:]:
                 stage = STAGES[stage_config.name](stage_config, model, self.data)
                 metrics = self._train_stage(stage, run, interrupt, checkpoint)
@@ -80,38 +81,35 @@ class Trainer:
         return model.eval(), metrics
 
     def _train_stage(
-        self, stage: Stage, run: Run, interrupt: InterruptLater,
-        checkpoint: tuple[StageState, Weights] | None,
+        self, stage: Stage, run: Run, interrupt: threading.Event,
+        checkpoint: tuple[StageState, dict[str, Tensor]] | None,
     ) -> Metrics:  # fmt: skip
         # ---- set up: batches, optimizer, state
         config, model, data, device_type = stage.config, stage.model, self.data, self._device.type
         sampler = ClassSampler(
-            data.labels[data.training],
-            classes_per_batch=config.classes_per_batch,
-            items_per_class=config.items_per_class,
-            random_state=self._seed,
-        )
+            data.labels[data.training], classes_per_batch=config.classes_per_batch,
+            items_per_class=config.items_per_class, random_state=self._seed,
+        )  # fmt: skip
         self.progress.say(f"{config.name}: {sampler.describe()}")
         optimizer = make_optimizer(stage)
-        state = StageState(config.name)
         if checkpoint is None:
-            state.best_metrics = stage.start()
-            best = _copy_weights(model)
+            state = StageState(config.name, best_metrics=stage.start())
+            best = copy.deepcopy(model.state_dict())
         else:
             state, tensors = checkpoint
             best = unpack(model, optimizer, tensors)
-            self.progress.say(
-                f"{config.name}: resuming after step {state.step:,} of {config.steps:,}"
-            )
+            at = f"step {state.step:,} of {config.steps:,}"
+            self.progress.say(f"{config.name}: resuming after {at}")
         epoch, batches = -1, np.empty((0, 0), np.int64)
-        started = saved = tick = time.perf_counter()
-        seconds_before, tick_step = state.seconds, state.step
+        saved = tick = time.perf_counter()
+        started, tick_step = tick - state.seconds, state.step
         losses: list[Tensor] = []
 
         while state.step < config.steps:
             # ---- a batch of n classes × m items
             step = state.step
-            seed = _step_seed(self._seed, config.name, step)
+            words = np.random.SeedSequence([self._seed, int.from_bytes(config.name.encode()), step])
+            seed = int(words.generate_state(1, np.uint64)[0] >> 2)
             torch.manual_seed(seed)
             if step // sampler.batches_per_epoch != epoch:
                 epoch = step // sampler.batches_per_epoch
@@ -127,7 +125,8 @@ class Trainer:
             outputs = outputs.float()
             finite = bool(outputs.isfinite().all())  # the solver takes no other scores
             loss = stage.loss(outputs, labels) if finite else outputs.sum()
-            value = float(loss.detach())
+            losses.append(loss.detach())
+            value = float(losses[-1])
             if not math.isfinite(value):
                 hint = f"set a learning_rate below {config.learning_rate:g}"
                 raise ConfigError(f"training diverged: the loss is {value}", hint=hint)
@@ -138,18 +137,17 @@ class Trainer:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             state.step += 1
-            losses.append(loss.detach())
 
             # ---- now and then: validate, keep the best weights, log, save
             now = time.perf_counter()
+            state.seconds = now - started
             speed = (state.step - tick_step) * sampler.batch_size / (now - tick)
             validating = state.step % config.validate_every == 0 or state.step == config.steps
             if validating:
                 metrics = stage.validate()
                 if _merit(metrics) >= _merit(state.best_metrics):
-                    best = _copy_weights(model)
-                    state.best_metrics = metrics
-                state.seconds = seconds_before + time.perf_counter() - started
+                    best, state.best_metrics = copy.deepcopy(model.state_dict()), metrics
+                state.seconds = time.perf_counter() - started
                 record = {
                     "stage": config.name,
                     "step": state.step,
@@ -165,11 +163,10 @@ class Trainer:
             else:
                 note = f"loss {value:.3f}  {speed:,.0f} items/s"
                 self.progress.update(config.name, state.step, config.steps, note)
-            if validating or interrupt.requested or time.perf_counter() - saved > _SAVE_SECONDS:
-                state.seconds = seconds_before + time.perf_counter() - started
+            if validating or interrupt.is_set() or now - saved > _SAVE_SECONDS:
                 run.save(state, pack(model, optimizer, best))
                 saved = time.perf_counter()
-            if interrupt.requested:
+            if interrupt.is_set():
                 raise KeyboardInterrupt(f"stopped after step {state.step} of {config.steps}")
             if validating:
                 tick, tick_step = time.perf_counter(), state.step
@@ -181,97 +178,73 @@ class Trainer:
 
 def make_optimizer(stage: Stage) -> torch.optim.Adam:
     """Adam with the new layers at the full rate and the network below at a part of it."""
-    config = stage.config
-    factors = (1.0, config.base_learning_rate)
-    decays = (config.weight_decay, config.base_weight_decay)
-    groups = []
-    for module, factor, decay in zip(stage.modules(), factors, decays, strict=True):
-        parameters = list(module.parameters())
-        if parameters and factor > 0:
-            groups.append({"params": parameters, "factor": factor, "weight_decay": decay})
+    config, (new, below) = stage.config, stage.modules()
+    rates = [(new, 1.0, config.weight_decay)]
+    rates.append((below, config.base_learning_rate, config.base_weight_decay))
+    groups = [
+        {"params": list(module.parameters()), "factor": factor, "weight_decay": decay}
+        for module, factor, decay in rates
+        if factor > 0 and any(True for _ in module.parameters())
+    ]
     return torch.optim.Adam(groups, lr=config.learning_rate)
 
 
 def learning_rate_factor(schedule: str | int, step: int, steps: int) -> float:
     """Factor on the peak learning rate at a step, from 0 to ``steps - 1``.
 
-    ``one-cycle`` rises for the first tenth and falls to zero along half a cosine. ``paper`` falls
-    to 0.3 of what it was, three times (after every 20k of 70k steps); a number does so after
-    every so many steps. ``constant`` stays.
+    ``one-cycle`` rises for a tenth and falls to zero along half a cosine. ``paper`` falls to 0.3
+    of what it was after every 20k of 70k steps, a number after every so many. ``constant`` stays.
     """
     if isinstance(schedule, int):
         return float(_DECAY ** (step // schedule))
+    checked_choice("schedule", schedule, SCHEDULES)
     if schedule == "constant":
         return 1.0
     if schedule == "paper":
         return float(_DECAY ** (step * 7 // (2 * steps)))
-    if schedule == "one-cycle":
-        rise = max(1, steps // 10)
-        if step < rise:
-            return (step + 1) / rise
-        return 0.5 + 0.5 * math.cos(math.pi * (step - rise) / max(1, steps - rise))
-    raise ValueError(f"schedule={schedule!r} must be one of {SCHEDULES}")
+    rise = max(1, steps // 10)
+    if step < rise:
+        return (step + 1) / rise
+    return 0.5 + 0.5 * math.cos(math.pi * (step - rise) / max(1, steps - rise))
 
 
-class InterruptLater:
-    """While active, the first Ctrl-C only sets ``requested``; the second interrupts at once.
+@contextmanager
+def interrupt_later() -> Iterator[threading.Event]:
+    """Let the first Ctrl-C only set the event, to stop after a step; the second interrupts."""
+    requested = threading.Event()
 
-    So a run stops after a step, when its state is whole. Only the main thread gets signals.
-    """
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._previous: Any = None
-
-    def __enter__(self) -> InterruptLater:
-        if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+    def handle(number: int, frame: FrameType | None) -> None:
+        if requested.is_set():
             raise KeyboardInterrupt
-        self.requested = True
+        requested.set()
+
+    is_main = threading.current_thread() is threading.main_thread()  # others get no signals
+    previous = signal.signal(signal.SIGINT, handle) if is_main else None
+    try:
+        yield requested
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGINT, previous)
 
 
 def _merit(metrics: Metrics) -> tuple[float, float]:
-    """What weights are picked by: precision, then the purity of buckets, then the later ones.
-
-    Easy data reach full precision long before every class has a bucket of its own.
-    """
+    # Easy data reach full precision long before every class has a bucket of its own.
     return metrics.get("precision_at_1", 0.0), metrics.get("bucket_nmi", 0.0)
 
 
-def _step_seed(seed: int, stage: str, step: int) -> int:
-    """A seed for what a step draws, the same on every machine."""
-    words = np.random.SeedSequence([seed, int.from_bytes(stage.encode()), step])
-    return int(words.generate_state(1, np.uint64)[0] >> 2)
-
-
-def _digest(weights: Weights) -> str:
-    """Tells weights apart."""
+def _digest(tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
-    for name, value in sorted(weights.items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    for name, value in sorted(tensors.items()):
+        digest.update(repr((name, value.shape, value.dtype)).encode())
+        digest.update(value.detach().cpu().contiguous().numpy().data)
     return digest.hexdigest()
 
 
-def _copy_weights(model: HashModel) -> Weights:
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}
-
-
 def _describe(record: Mapping[str, Any]) -> str:
-    """A validation in one line."""
-    parts = [f"{record['stage']} {record['step']:,}", f"loss {record['loss']:.3f}"]
+    text = f"{record['stage']} {record['step']:,}  loss {record['loss']:.3f}"
     if "precision_at_1" in record:
-        parts.append(f"Pr@1 {record['precision_at_1']:.1f}")
+        text += f"  Pr@1 {record['precision_at_1']:.1f}"
     if "speedup_factor" in record:
-        parts.append(f"SUF {record['speedup_factor']:.1f}  NMI {record['bucket_nmi']:.1f}")
-    parts.append(f"{record['items_per_second']:,.0f} items/s")
-    parts.append(f"solver {100 * record['solver_share']:.0f} %")
-    return "  ".join(parts)
+        text += f"  SUF {record['speedup_factor']:.1f}  NMI {record['bucket_nmi']:.1f}"
+    speed, share = record["items_per_second"], record["solver_share"]
+    return f"{text}  {speed:,.0f} items/s  solver {100 * share:.0f} %"

@@ -1,9 +1,8 @@
 """Settings that were left open, tried for a short time on the validation set.
 
-One group of settings after another: the shape of the table, the collision penalty, the
-regularization, the sibling penalty. Each group starts from the best so far, so that improvements
-add up. Of all trials that keep nine tenths of the speed-up of the defaults, the one with the
-highest precision wins: a search that looks at more is not a better one.
+Each group of settings starts from the best so far, so that improvements add up. Of all trials that
+keep nine tenths of the speed-up of the defaults, the one with the highest precision wins: a search
+that looks at more is not a better one.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
+from operator import itemgetter
 from typing import Any
 
 from hashcade._progress import Progress
@@ -20,31 +20,28 @@ from hashcade.learn.config import ResolvedConfig, default_width, resolve
 from hashcade.learn.stages import Metrics
 from hashcade.learn.trainer import Trainer
 
+Settings = Mapping[str, Any]
 Changes = dict[str, Any]
 
 _MOST_TRIALS = 9
+_merit = itemgetter("precision_at_1", "speedup_factor")
 _LEAST_SPEEDUP = 0.9  # of that of the defaults
-_SHARE_OF_STEPS, _FEWEST_STEPS = 4, 200
-
-
-def checked_trials(tune: object, n_validation: int) -> int:
-    """How many trials to make."""
-    n_trials = _MOST_TRIALS if tune is True else checked_count("tune", tune)
-    if n_validation == 0:
-        error = ValueError(f"tune={tune!r} needs a validation set, which is empty")
-        raise add_hint(error, "set validation_fraction above 0, and give 4 items of a class")
-    return n_trials
+_FACTORS = {
+    "collision_penalty": (10.0, 0.1),
+    "regularization": (3.0, 1 / 3),
+    "sibling_penalty": (0.01,),
+}
 
 
 def tune(
-    trainer: Trainer, settings: Mapping[str, Any], sizes: tuple[int, int, tuple[int, ...]],
-    n_trials: int,
-) -> tuple[ResolvedConfig, list[dict[str, Any]]]:  # fmt: skip
-    """The config of the settings that did best in short trials, and the table of trials.
-
-    The base network is the same in all of them, and trained once, in full. ``sizes`` are the other
-    arguments of :func:`resolve`.
-    """
+    trainer: Trainer, settings: Settings, sizes: tuple[int, int, tuple[int, ...]]
+) -> tuple[ResolvedConfig, list[dict[str, Any]]]:
+    """The config that did best in short trials, and their table; they share a base network."""
+    given = settings["tune"]
+    n_trials = _MOST_TRIALS if given is True else checked_count("tune", given)
+    if len(trainer.data.validation) == 0:
+        error = ValueError(f"tune={given!r} needs a validation set, which is empty")
+        raise add_hint(error, "set validation_fraction above 0, and give 4 items of a class")
     config = resolve(settings, *sizes)
     run_dir = None if trainer.run_dir is None else trainer.run_dir / "tune"
     if config.stages[0].name == "base" and trainer.base is None:
@@ -67,51 +64,41 @@ def shortened(config: ResolvedConfig) -> ResolvedConfig:
     """A quarter of the steps in each stage, though at least 200 (if it has as many)."""
     stages = []
     for stage in config.stages:
-        steps = min(stage.steps, max(_FEWEST_STEPS, stage.steps // _SHARE_OF_STEPS))
+        steps = min(stage.steps, max(200, stage.steps // 4))
         stages.append(replace(stage, steps=steps, validate_every=max(1, -(-steps // 4))))
     return replace(config, stages=tuple(stages))
 
 
 def search_settings(
-    settings: Mapping[str, Any], config: ResolvedConfig, n_classes: int,
+    settings: Settings, config: ResolvedConfig, n_classes: int,
     trial: Callable[[Changes], Metrics], *, n_trials: int, progress: Progress,
 ) -> tuple[Changes, list[dict[str, Any]]]:  # fmt: skip
-    """Look for changes of the settings that do better than the defaults.
-
-    ``trial`` trains for a short time with changes, and returns the metrics of the validation set.
-    Returned are the best changes, empty if the defaults won, and a row per trial: its changes,
-    its metrics, and whether it was ``chosen``.
-    """
+    """The changes of settings with the best metrics of a trial, and a row for each trial."""
     table: list[dict[str, Any]] = []
 
     def run(changes: Changes) -> dict[str, Any]:
-        row = {"changes": changes, **trial(changes), "chosen": False}
-        table.append(row)
-        progress.say(f"tune {len(table)}: {_settings_text(changes)}: {_metrics_text(row)}")
-        return row
+        table.append({"changes": changes, **trial(changes), "chosen": False})
+        progress.say(f"tune {len(table)}: {_describe(table[-1])}")
+        return table[-1]
 
     defaults = best = run({})
     least_speedup = _LEAST_SPEEDUP * defaults["speedup_factor"]
     for group in _groups(settings, config, n_classes):
         start = best
-        for changes in group:
-            if len(table) >= n_trials:
-                break
+        for changes in group[: max(0, n_trials - len(table))]:
             row = run({**start["changes"], **changes})
             if row["speedup_factor"] >= least_speedup and _merit(row) > _merit(best):
                 best = row
     best["chosen"] = True
-    reason = "" if best is defaults else f"; the defaults: {_metrics_text(defaults)}"
+    reason = "" if best is defaults else f"; {_describe(defaults)}"
     progress.say(
-        f"tune: chose {_settings_text(best['changes'])}: {_metrics_text(best)}, the best precision "
-        f"of {len(table)} trials at a speed-up of {least_speedup:.1f} or more{reason}"
+        f"tune: chose {_describe(best)}, the best precision of {len(table)} trials at a speed-up "
+        f"of {least_speedup:.1f} or more{reason}"
     )
     return best["changes"], table
 
 
-def _groups(
-    settings: Mapping[str, Any], config: ResolvedConfig, n_classes: int
-) -> Iterator[list[Changes]]:
+def _groups(settings: Settings, config: ResolvedConfig, n_classes: int) -> Iterator[list[Changes]]:
     """What to try, group by group; settings that were given are left alone."""
     shape, stage = config.shape, config.stages[-1]
     if settings["width"] is None:
@@ -122,26 +109,13 @@ def _groups(
             for width, depth in tables
             if width**depth >= n_classes and width >= shape.sparsity
         ]
-    for name, factors in (
-        ("collision_penalty", (10.0, 0.1)),
-        ("regularization", (3.0, 1 / 3)),
-        ("sibling_penalty", (0.01,)),
-    ):
+    for name, factors in _FACTORS.items():
         if settings[name] is None and not (name == "regularization" and stage.loss == "triplet"):
             yield [{name: factor * getattr(stage, name)} for factor in factors]
 
 
-def _merit(row: Mapping[str, Any]) -> tuple[float, float]:
-    return row["precision_at_1"], row["speedup_factor"]
-
-
-def _settings_text(changes: Changes) -> str:
-    texts = [
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in changes.items()
-    ]
-    return ", ".join(texts) or "defaults"
-
-
-def _metrics_text(row: Mapping[str, Any]) -> str:
-    return f"Pr@1 {row['precision_at_1']:.1f} at SUF {row['speedup_factor']:.1f}"
+def _describe(row: Mapping[str, Any]) -> str:
+    changes = row["changes"].items()
+    texts = [f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in changes]
+    metrics = f"Pr@1 {row['precision_at_1']:.1f} at SUF {row['speedup_factor']:.1f}"
+    return f"{', '.join(texts) or 'defaults'}: {metrics}"

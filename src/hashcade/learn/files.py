@@ -1,0 +1,225 @@
+"""Files: stored models, the checkpoints and the log of a run. Never a pickle.
+
+A model and a checkpoint are directories of ``config.json`` and ``model.safetensors``, renamed into
+place when they are whole, so a run may be killed at any moment. A ``run_dir`` holds the newest
+checkpoint, such as ``checkpoint-hash-00000350``, and ``log.jsonl``, one record per validation.
+Importing this module needs neither torch nor safetensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hashcade._io import new_directory, read_file, replace_file, storage_errors, write_file
+from hashcade.errors import ConfigError, CorruptIndexError, IncompatibleFormatError, StorageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+    from hashcade.learn.model import HashModel
+
+VERSION = 3
+MODEL, CHECKPOINT = "hashcade model", "hashcade checkpoint"  # what a directory holds
+
+
+def read_config(path: str | os.PathLike[str], *, kind: str = MODEL) -> dict[str, Any]:
+    """Read ``config.json`` of a stored model; the weights are not looked at.
+
+    It has ``settings`` as the user gave them, ``resolved`` as ``ResolvedConfig.to_json`` writes
+    it, ``classes``, ``validation``, ``tuned``, ``hashcade_version``, ``model_sha256``, ...
+    """
+    config_path = Path(path) / "config.json"
+    try:
+        config = json.loads(_read(config_path, kind))
+    except ValueError as error:
+        raise damaged(config_path, str(error)) from None
+    actual = config.get("kind") if isinstance(config, dict) else None
+    if actual != kind:
+        raise StorageError(f"{path} holds {actual!r}, must be a {kind}")
+    version = config.get("format_version")
+    if version != VERSION:
+        message = f"{path} has format version {version}, this package reads version {VERSION}"
+        raise IncompatibleFormatError(message, hint="make it again with this version of hashcade")
+    return config  # type: ignore[no-any-return]
+
+
+def model_fingerprint(path: str | os.PathLike[str]) -> str:
+    """Digest that tells stored models apart: the weights' checksum, and how they are used."""
+    config, parts = read_config(path), {}
+    for name in ("model_sha256", "resolved"):
+        if name not in config:
+            raise damaged(Path(path) / "config.json", f"{name!r} is missing")
+        parts[name] = config[name]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def write_tensors(
+    path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], *, kind: str = MODEL
+) -> None:
+    """Write a directory, whole or not at all; one of the same kind is replaced, no other."""
+    import safetensors.torch
+
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        try:
+            actual = json.loads((path / "config.json").read_bytes()).get("kind")
+        except (OSError, ValueError, AttributeError):
+            actual = None
+        if actual != kind:
+            hint = "choose another path, or remove it"
+            raise StorageError(f"{path} exists and is not a {kind}", hint=hint)
+    # A copy each: safetensors refuses tensors that share memory.
+    copies = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
+    blob = safetensors.torch.save(copies)
+    head: dict[str, Any] = {"kind": kind, "format_version": VERSION}
+    head |= {"model_bytes": len(blob), "model_sha256": hashlib.sha256(blob).hexdigest()}
+
+    def plain(value: object) -> object:  # what settings may be too: numbers of numpy, a device
+        return value.item() if isinstance(value, np.generic) else str(value)
+
+    text = json.dumps({**head, **config}, indent=1, ensure_ascii=False, default=plain) + "\n"
+    with new_directory(path) as directory:
+        write_file(directory / "model.safetensors", [blob])
+        write_file(directory / "config.json", [text.encode()])
+
+
+def read_tensors(path: Path, *, kind: str = MODEL) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read what :func:`write_tensors` wrote."""
+    import safetensors.torch
+
+    config, tensor_path = read_config(path, kind=kind), path / "model.safetensors"
+    blob, expected = _read(tensor_path, kind), config.get("model_bytes")
+    if len(blob) != expected:
+        raise damaged(tensor_path, f"it has {len(blob)} bytes, must have {expected}")
+    if hashlib.sha256(blob).hexdigest() != config.get("model_sha256"):
+        raise damaged(tensor_path, "its checksum is wrong")
+    try:
+        return config, safetensors.torch.load(blob)
+    except safetensors.SafetensorError as error:
+        raise damaged(tensor_path, str(error)) from None
+
+
+def damaged(path: Path, reason: str) -> CorruptIndexError:
+    """The error for a file whose content is wrong."""
+    return CorruptIndexError(f"{path} is damaged: {reason}")
+
+
+def _read(path: Path, kind: str) -> bytes:
+    if not path.parent.exists():
+        raise StorageError(f"{path.parent} does not exist", hint="check the path")
+    if not path.exists():
+        hint = "make a model with: hashcade train DATA -o MODEL" if kind == MODEL else None
+        raise StorageError(f"{path.parent} is not a {kind}: {path.name} is missing", hint=hint)
+    return read_file(path)
+
+
+# -- runs ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class StageState:
+    """How far a stage is, apart from the tensors."""
+
+    stage: str
+    step: int = 0
+    best_metrics: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class Run:
+    """A run in a directory that has no other one, by its fingerprint; None: nothing is stored."""
+
+    def __init__(self, path: Path | None, stages: list[str], fingerprint: dict[str, Any]) -> None:
+        self.path, self._stages = path, stages
+        self._fingerprint = json.loads(json.dumps(fingerprint))
+        if path is not None:
+            with storage_errors(f"cannot make {path}"):
+                path.mkdir(parents=True, exist_ok=True)
+
+    def restore(self) -> tuple[StageState, dict[str, Tensor]] | None:
+        """The newest checkpoint, or None at the beginning."""
+        checkpoints = self._checkpoints()
+        if not checkpoints:
+            return None
+        config, tensors = read_tensors(checkpoints[-1], kind=CHECKPOINT)
+        stored, ours = config["fingerprint"], self._fingerprint
+        for key in sorted(stored.keys() | ours.keys()):
+            one, two = stored.get(key), ours.get(key)
+            if one != two:
+                message = f"{self.path} holds a run with {key}={one!r}, this one has {key}={two!r}"
+                raise ConfigError(message, hint="choose another run_dir, or remove that one")
+        state = StageState(**config["state"])
+        self._cut_log(state)
+        return state, tensors
+
+    def save(self, state: StageState, tensors: Mapping[str, Tensor]) -> None:
+        """Write a checkpoint, then remove the ones before it."""
+        if self.path is None:
+            return
+        older = self._checkpoints()
+        path = self.path / f"checkpoint-{state.stage}-{state.step:08d}"
+        if path in older:  # a step has one outcome, which is stored already
+            return
+        config = {"state": vars(state), "fingerprint": self._fingerprint}
+        write_tensors(path, config, tensors, kind=CHECKPOINT)
+        for stale in (*older, *self.path.glob(".checkpoint-*")):  # or left by a killed run
+            shutil.rmtree(stale, ignore_errors=True)
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Add a line to the log."""
+        if self.path is not None:
+            with (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+    def _checkpoints(self) -> list[Path]:
+        """Checkpoints from the oldest to the newest. Only whole ones have such a name."""
+        run = self.path
+        if run is None:
+            return []
+        return [p for stage in self._stages for p in sorted(run.glob(f"checkpoint-{stage}-*"))]
+
+    def _cut_log(self, state: StageState) -> None:
+        """Drop what was logged after the checkpoint: it will be logged again."""
+        assert self.path is not None
+        log, lines = self.path / "log.jsonl", []
+        if not log.exists():
+            return
+        for line in log.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):  # the line that was being written
+                record = json.loads(line)
+                at = (self._stages.index(record["stage"]), record["step"])
+                if at <= (self._stages.index(state.stage), state.step):
+                    lines.append(line + "\n")
+        replace_file(log, "".join(lines))
+
+
+def pack(model: HashModel, optimizer: Optimizer, best: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights, best weights and the optimizer's state, under one set of names."""
+    tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
+    tensors |= {f"best/{name}": value for name, value in best.items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer/{index}/{key}": value for key, value in state.items()}
+    return tensors
+
+
+def unpack(model: HashModel, optimizer: Optimizer, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Load what :func:`pack` made into model and optimizer; returns the best weights."""
+
+    def part(prefix: str) -> dict[str, Tensor]:
+        return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+    model.load_state_dict(part("model/"))
+    groups = optimizer.state_dict()["param_groups"]
+    state = {i: part(f"optimizer/{i}/") for group in groups for i in group["params"]}
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    return part("best/")
