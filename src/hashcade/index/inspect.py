@@ -130,7 +130,7 @@ def item(snapshot: Snapshot, item_id: int) -> dict[str, Any]:
             continue
         segment = view.segment
         rows = segment.rows_of(entries)
-        segment.check_rows(np.unique(rows))
+        segment.check.blocks(np.unique(rows))
         label = NO_LABEL if segment.labels is None else int(segment.labels[entries[0]])
         return {
             "id": item_id,
@@ -165,7 +165,7 @@ def _bucket_parts(
     for segment_number, view in enumerate(snapshot.views):
         segment, row = view.segment, snapshot.tree.row(segment_number, number)
         if row >= 0:
-            segment.check_rows(np.array([row]))
+            segment.check.blocks(np.array([row]))
             live = view.live_entries(int(segment.offsets[row]), int(segment.offsets[row + 1]))
             labels = segment.ids[:0] if segment.labels is None else segment.labels[live]
             parts.append((segment.ids[live], labels))
@@ -196,7 +196,7 @@ def sample_ids(snapshot: Snapshot, n: int, seed: int) -> Int64s:
             view, entry = snapshot.views[number], place - int(starts[number])
             if len(view.removed) and view.removed[entry]:
                 continue
-            view.segment.check_ids()
+            view.segment.check.ids()
             drawn[int(view.segment.ids[entry])] = None
     if len(drawn) < n:  # nearly all items are asked for, or nearly all were removed
         every = rng.permutation(np.unique(snapshot.entries()[1]))

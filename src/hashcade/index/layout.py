@@ -53,11 +53,10 @@ def describe(views: Sequence[View], tree: BucketTree, shape: CodeShape) -> npt.N
     first_item = first_entry = 0
     for view in views:
         segment = view.segment
-        checked = None if segment.check is None else segment.check.checked
         head += [
             segment.n_entries, _address(segment.vectors), _address(segment.ids),
             _address(segment.items), _address(view.removed),
-            len(segment.buckets), _address(segment.offsets), _address(checked),
+            len(segment.buckets), _address(segment.offsets), _address(segment.check.checked),
             first_item, first_entry,
         ]  # fmt: skip
         first_item += segment.n_items

@@ -228,7 +228,7 @@ def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s, npt.NDAr
         or request.max_candidates >= 0
     ):
         for view in snapshot.views:
-            view.segment.check_ids()
+            view.segment.check.ids()
     candidates = np.empty(n, dtype=np.int64)
     truncated = np.empty(n, dtype=np.bool_)
     planned = visits.plan_visits(
@@ -236,7 +236,6 @@ def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s, npt.NDAr
         candidates, truncated,
     )  # fmt: skip
     for number, view in enumerate(snapshot.views):
-        if view.segment.check is not None:
-            starts = np.unique(planned[planned[:, 1] == number, 2])
-            view.segment.check_rows(view.segment.rows_of(starts))
+        starts = np.unique(planned[planned[:, 1] == number, 2])
+        view.segment.check.blocks(view.segment.rows_of(starts))
     return planned, candidates, truncated

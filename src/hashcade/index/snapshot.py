@@ -111,7 +111,7 @@ class Snapshot:
         for view in self.views if self.with_labels else ():
             entries, position = view.entries_of(ids)
             if len(entries):
-                view.segment.check_labels()
+                view.segment.check.labels()
                 assert view.segment.labels is not None
                 labels[position] = view.segment.labels[entries]
         return labels
@@ -121,8 +121,8 @@ class Snapshot:
         numbers, ids, labels = [], [], []
         for view in self.views:
             segment = view.segment
-            segment.check_ids()
-            segment.check_labels()
+            segment.check.ids()
+            segment.check.labels()
             live = view.live_entries()
             own = np.searchsorted(self.tree.buckets, segment.buckets)
             numbers.append(np.repeat(own, np.diff(segment.offsets))[live])

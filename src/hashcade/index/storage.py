@@ -25,8 +25,8 @@ from __future__ import annotations
 import mmap as mmap_module
 import os
 import zlib
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +37,9 @@ from hashcade._io import LOCK_NAME, storage_errors, sync_directory, write_file, 
 from hashcade.errors import CorruptIndexError, StorageError
 from hashcade.index import manifest as manifests
 from hashcade.index.bucket_tree import build_tree
-from hashcade.index.checksums import (
-    StoredCheck,
-    as_bytes,
-    block_crcs,
-    content_problems,
-    structure_problems,
-)
-from hashcade.index.manifest import MANIFEST_NAME, Manifest, Removed, Section, SegmentRecord
+from hashcade.index.checksums import StoredCheck, as_bytes, block_crc
+from hashcade.index.checksums import content_problems, structure_problems
+from hashcade.index.manifest import MANIFEST_NAME, Manifest, Record
 from hashcade.index.segment import Segment, View, new_uid
 from hashcade.index.snapshot import Snapshot
 
@@ -75,7 +70,10 @@ def save(
     with storage_errors(f"cannot write the index {directory}"):
         _make_directory(directory)
         with nullcontext() if lock_held else writer_lock(directory):
-            current = _current(directory)
+            try:
+                current = read_manifest(directory)
+            except (FileNotFoundError, CorruptIndexError):
+                current = None  # nothing there that could be reused
             if expected is not None and (current is None or current.generation not in expected):
                 raise StorageError(
                     f"{directory} was changed by another writer since it was read",
@@ -94,111 +92,91 @@ def save(
                     path.unlink(missing_ok=True)
                 raise
             sync_directory(directory)
-            _remove_leftovers(directory, manifest)
+            for path in directory.iterdir():
+                if path.name.startswith(_OURS) and path.name not in manifest.files():
+                    path.unlink(missing_ok=True)
 
 
 def _make_directory(directory: Path) -> None:
-    if directory.is_dir():
-        strangers = [p.name for p in directory.iterdir() if not _is_ours(p.name)]
-        if strangers and not is_index(directory):
+    if not directory.is_dir():
+        directory.mkdir(parents=True)
+        sync_directory(directory.parent)
+    elif not is_index(directory):
+        names = [path.name for path in directory.iterdir()]
+        strangers = [name for name in names if name != LOCK_NAME and not name.startswith(_OURS)]
+        if strangers:
             raise StorageError(
                 f"{directory} is not an index and not empty: {min(strangers)}",
                 hint="choose another path",
             )
-        return
-    directory.mkdir(parents=True)
-    sync_directory(directory.parent)
-
-
-def _is_ours(name: str) -> bool:
-    return name.startswith(_OURS) or name in (MANIFEST_NAME, LOCK_NAME)
-
-
-def _current(directory: Path) -> Manifest | None:
-    try:
-        return read_manifest(directory)
-    except (FileNotFoundError, CorruptIndexError):
-        return None  # nothing there that could be reused
 
 
 def _write_files(
     directory: Path, snapshot: Snapshot, generation: str, current: Manifest | None,
     new_files: list[Path],
 ) -> Manifest:  # fmt: skip
-    present = {record.uid: record for record in current.segments} if current else {}
+    """Write the files that are not there; their paths are appended to ``new_files`` before."""
+
+    def write(kind: str, uid: str, parts: Sequence[memoryview | bytes]) -> Record:
+        path = directory / f"{kind}-{uid}.bin"
+        new_files.append(path)
+        write_file(path, parts)
+        return {"file": path.name, "uid": uid, "bytes": path.stat().st_size}
+
+    def present(record: Record | None, uid: str) -> bool:
+        if record is None or record["uid"] != uid:
+            return False
+        path = directory / record["file"]
+        return path.exists() and path.stat().st_size == record["bytes"]
+
+    old = {record["uid"]: record for record in current.segments} if current else {}
     records = []
     for view in snapshot.views:
-        record = present.get(view.segment.uid)
-        if record is None or not _has_size(directory / record.file, record.bytes):
-            record = _write_segment(directory, view.segment, new_files)
-        removed = None
-        if len(view.removed) > 0:
-            removed = record.removed
-            if (
-                removed is None
-                or removed.uid != view.removed_uid
-                or not _has_size(directory / removed.file, removed.bytes)
-            ):
-                removed = _write_removed(directory, view, new_files)
-        records.append(replace(record, removed=removed))
+        segment, record = view.segment, old.get(view.segment.uid)
+        removed = record["removed"] if record else None
+        if not present(record, segment.uid):
+            sections, parts = _sections(segment)
+            record = {
+                **write("segment", segment.uid, parts),
+                "n_items": segment.n_items,
+                "n_entries": segment.n_entries,
+                "max_norm": segment.max_norm,
+                "sections": sections,
+            }
+        if len(view.removed) == 0:
+            removed = None
+        elif not present(removed, view.removed_uid):
+            bits = np.packbits(view.removed).tobytes()
+            removed = write("removed", view.removed_uid, [bits])
+            removed |= {"crc32": zlib.crc32(bits), "n_items": view.n_removed_items}
+        records.append({**record, "removed": removed})
     return Manifest(
         generation, snapshot.shape, snapshot.dim, snapshot.with_labels, snapshot.next_id,
-        snapshot.n_items, tuple(records),
+        snapshot.n_items, records,
     )  # fmt: skip
 
 
-def _has_size(path: Path, size: int) -> bool:
-    return path.exists() and path.stat().st_size == size
-
-
-def _write_segment(directory: Path, segment: Segment, new_files: list[Path]) -> SegmentRecord:
-    # What was damaged must not get a new checksum.
-    segment.check_rows(np.arange(len(segment.buckets)))
-    arrays: dict[str, npt.NDArray[Any] | None] = {
-        "vectors": segment.vectors,
-        "ids": segment.ids,
-        "labels": segment.labels,
-        "items": segment.items,
-        "buckets": segment.buckets,
-        "offsets": segment.offsets,
-        "blocks": block_crcs(segment),
-    }
-    sections = {}
+def _sections(segment: Segment) -> tuple[Record, list[memoryview | bytes]]:
+    """Return the arrays of a segment file: what they are, and their bytes."""
+    segment.check.blocks()  # what was damaged must not get a new checksum
+    arrays = segment.arrays
+    crcs = [block_crc(arrays, row) for row in range(len(segment.buckets))]
+    arrays["blocks"] = np.array(crcs, dtype=np.uint32)
+    sections: Record = {}
     parts: list[memoryview | bytes] = []
     at = 0
     for name, array in arrays.items():
-        if array is None:
-            continue
-        data = as_bytes(np.ascontiguousarray(array, array.dtype.newbyteorder("<")))
+        dtype = array.dtype.newbyteorder("<")
+        data = as_bytes(np.ascontiguousarray(array, dtype))
         padding = bytes(-data.nbytes % _ALIGNMENT)
-        crc = zlib.crc32(padding, zlib.crc32(data))
         size = data.nbytes + len(padding)
-        dtype = array.dtype.newbyteorder("<").str
-        sections[name] = Section(at, size, dtype, tuple(array.shape), crc)
+        sections[name] = {
+            "offset": at, "bytes": size, "dtype": dtype.str, "shape": list(array.shape),
+            "crc32": zlib.crc32(padding, zlib.crc32(data)),
+        }  # fmt: skip
         parts += [data, padding]
         at += size
-    path = directory / f"segment-{segment.uid}.bin"
-    new_files.append(path)
-    write_file(path, parts)
-    return SegmentRecord(
-        path.name, segment.uid, at, segment.n_items, segment.n_entries,
-        segment.max_norm, sections, None,
-    )  # fmt: skip
-
-
-def _write_removed(directory: Path, view: View, new_files: list[Path]) -> Removed:
-    bits = np.packbits(view.removed).tobytes()
-    path = directory / f"removed-{view.removed_uid}.bin"
-    new_files.append(path)
-    write_file(path, [bits])
-    return Removed(path.name, view.removed_uid, len(bits), zlib.crc32(bits), view.n_removed_items)
-
-
-def _remove_leftovers(directory: Path, manifest: Manifest) -> None:
-    keep = manifest.files() | {MANIFEST_NAME, LOCK_NAME}
-    for path in directory.iterdir():
-        if path.name.startswith(_OURS) and path.name not in keep:
-            path.unlink(missing_ok=True)
+    return sections, parts
 
 
 # -- reading -------------------------------------------------------------------------------------
@@ -212,10 +190,7 @@ def is_index(path: str | os.PathLike[str]) -> bool:
 def read_generation(path: str | os.PathLike[str]) -> str:
     """Return the generation of the index in a directory, which is new with every save.
 
-    Raises
-    ------
-    StorageError
-        There is no index, or its manifest cannot be read.
+    Raises ``StorageError`` if there is no index, or its manifest cannot be read.
     """
     _require_index(Path(path))
     with storage_errors(f"cannot read the index {path}"):
@@ -252,77 +227,79 @@ def load(directory: Path, *, mmap: bool) -> tuple[Snapshot, Manifest]:
 
 
 def _open(directory: Path, manifest: Manifest, mmap: bool) -> Snapshot:
-    views = []
-    for record in manifest.segments:
-        path = directory / record.file
-        try:
-            segment = _open_segment(path, record, manifest, mmap)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptIndexError(f"{path}: {error!r}") from error
-        view = View(segment)
-        if record.removed is not None:
-            removed = _read_removed(directory / record.removed.file, record)
-            view = View(segment, removed, record.removed.n_items, record.removed.uid)
-        views.append(view)
-    tree = build_tree(views, manifest.shape)
-    snapshot = Snapshot(
-        tuple(views), tree, manifest.shape, manifest.dim, manifest.with_labels, manifest.next_id
-    )
-    if snapshot.n_items != manifest.n_items:
-        raise CorruptIndexError(
-            f"{directory} has {snapshot.n_items} items, the manifest says {manifest.n_items}"
+    views, path = [], directory
+    try:
+        for record in manifest.segments:
+            path = directory / record["file"]
+            view = View(_open_segment(path, record, manifest, mmap))
+            if record["removed"] is not None:
+                path = directory / record["removed"]["file"]
+                view = _open_removed(path, record["removed"], view.segment)
+            views.append(view)
+        tree = build_tree(views, manifest.shape)
+        snapshot = Snapshot(
+            tuple(views), tree, manifest.shape, manifest.dim, manifest.with_labels, manifest.next_id
         )
+        if snapshot.n_items != manifest.n_items:
+            raise CorruptIndexError(
+                f"{directory} has {snapshot.n_items} items, the manifest says {manifest.n_items}"
+            )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptIndexError(f"{path}: {error!r}") from error
     return snapshot
 
 
-def _open_segment(path: Path, record: SegmentRecord, manifest: Manifest, mmap: bool) -> Segment:
+def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) -> Segment:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        if size != record.bytes:
-            raise CorruptIndexError(f"{path} has {size} bytes, must have {record.bytes}")
+        if size != record["bytes"]:
+            raise CorruptIndexError(f"{path} has {size} bytes, must have {record['bytes']}")
         mapped = mmap_module.mmap(file.fileno(), 0, access=mmap_module.ACCESS_READ)
     raw = np.frombuffer(mapped, dtype=np.uint8)
     if not mmap:
         raw = raw.copy()
     arrays: dict[str, npt.NDArray[Any]] = {}
-    for name, section in record.sections.items():
-        part = raw[section.offset : section.offset + section.bytes]
-        dtype = np.dtype(section.dtype)
-        n_bytes = int(np.prod(section.shape, dtype=np.int64)) * dtype.itemsize
-        if section.offset % _ALIGNMENT or len(part) != section.bytes or n_bytes > section.bytes:
+    for name, section in record["sections"].items():
+        offset, dtype = section["offset"], np.dtype(section["dtype"])
+        part = raw[offset : offset + section["bytes"]]
+        n_bytes = int(np.prod(section["shape"], dtype=np.int64)) * dtype.itemsize
+        if offset % _ALIGNMENT or len(part) != section["bytes"] or n_bytes > len(part):
             raise CorruptIndexError(f"{path}: section {name} does not fit into the file")
-        array = part[:n_bytes].view(dtype).reshape(section.shape)
+        array = part[:n_bytes].view(dtype).reshape(section["shape"])
         arrays[name] = array if dtype.isnative else array.astype(dtype.newbyteorder("="))
-    check = StoredCheck(path, record, raw, mapped if mmap else None, arrays["blocks"])
-    segment = Segment(
-        arrays["buckets"], arrays["offsets"], arrays["ids"], arrays["vectors"],
-        arrays.get("labels"), arrays.get("items"), record.n_items, record.max_norm,
-        uid=record.uid, check=check,
-    )  # fmt: skip
+    check = StoredCheck(path, record, raw, mapped if mmap else None, arrays)
     for name in ("buckets", "offsets", "blocks"):
         check.section(name)
+    segment = Segment(
+        arrays["vectors"], arrays["ids"], arrays.get("labels"), arrays.get("items"),
+        arrays["buckets"], arrays["offsets"], record["n_items"], record["max_norm"],
+        record["uid"], check,
+    )  # fmt: skip
     problems = structure_problems(segment, manifest.shape.n_buckets, manifest.dim)
     if (segment.labels is not None) != manifest.with_labels:
         problems.append("labels are not as the manifest says")
-    if segment.n_entries != record.n_entries:
+    if segment.n_entries != record["n_entries"]:
         problems.append(f"{segment.n_entries} entries are not as the manifest says")
     if arrays["blocks"].shape != segment.buckets.shape:
         problems.append("there must be one checksum per bucket")
     if problems:
         raise CorruptIndexError(f"{path}: {'; '.join(problems)}")
     if not mmap:
-        check.everything(segment)
+        for problem in check.all_problems():
+            raise CorruptIndexError(problem)
+        check.ids()
+        check.checked[:] = True
     return segment
 
 
-def _read_removed(path: Path, record: SegmentRecord) -> npt.NDArray[np.uint8]:
-    assert record.removed is not None
-    data = path.read_bytes()
-    if len(data) != record.removed.bytes or zlib.crc32(data) != record.removed.crc32:
+def _open_removed(path: Path, record: Record, segment: Segment) -> View:
+    data, n = path.read_bytes(), segment.n_entries
+    if len(data) != record["bytes"] or zlib.crc32(data) != record["crc32"]:
         raise CorruptIndexError(f"{path} is damaged: its checksum or its length is wrong")
-    if len(data) != (record.n_entries + 7) // 8:
-        raise CorruptIndexError(f"{path} does not fit its segment of {record.n_entries} entries")
-    return np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=record.n_entries)
+    if len(data) != (n + 7) // 8:
+        raise CorruptIndexError(f"{path} does not fit its segment of {n} entries")
+    removed = np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=n)
+    return View(segment, removed, record["n_items"], record["uid"])
 
 
 # -- verifying ------------------------------------------------------------------------------------
@@ -344,7 +321,7 @@ def problems_of(snapshot: Snapshot, directory: Path | None) -> list[str]:
         segment, where = view.segment, f"segment {number}"
         if isinstance(segment.check, StoredCheck):
             where = str(segment.check.path)
-            damage = segment.check.problems(segment)
+            damage = segment.check.all_problems()
             problems += damage
             if damage:
                 continue
