@@ -248,7 +248,11 @@ def test_verify_says_all_that_is_wrong(tmp_path):
     some_index(n=500).save(tmp_path / "a")
     record = read_manifest(tmp_path / "a").segments[0]
     loaded = HashIndex.load(tmp_path / "a")
-    for at in (0, record["sections"]["vectors"]["bytes"] - 200, record["sections"]["ids"]["offset"]):
+    for at in (
+        0,
+        record["sections"]["vectors"]["bytes"] - 200,
+        record["sections"]["ids"]["offset"],
+    ):
         flip(tmp_path / "a" / record["file"], at, 0xFF)
     flip(tmp_path / "a" / "manifest.json", 40, 1)
     with pytest.raises(CorruptIndexError) as caught:

@@ -33,9 +33,9 @@ from hashcade.index.distances import (
     fast_distances_of_four,
     sum_of_squares,
 )
-from hashcade.index.layout import float32_rows, int32s, int64s, segment_row, uint8s
-from hashcade.index.probe import stable_argsort
-from hashcade.index.visits import NO_FILTER, counts_one_by_one, passes_filter, plan_visits
+from hashcade.index.layout import array_at, segment_row
+from hashcade.index.probe import is_above, pop, push, replace_root, stable_argsort
+from hashcade.index.visits import counts_one_by_one, is_filtered, passes_filter, plan_visits
 
 # What a search returns: the result is there; a query has NaN or a bucket id out of range; a block
 # of a stored segment has to be checked first.
@@ -101,7 +101,7 @@ def _replace_largest(heaps, k, value, size):  # type: ignore[no-untyped-def]
 
 @helper()
 def prune(  # type: ignore[no-untyped-def]
-    fast, nearest, k, start, stop, own, ids, removed, filter_mode, mask, allowed,
+    fast, nearest, k, start, stop, own, ids, removed, mask, allowed,
     relative, absolute, bound, heaps, size, rows, values, n_rows,
 ):  # fmt: skip
     """Keep the entries start..stop that may be among the best, by their fast distances.
@@ -116,9 +116,8 @@ def prune(  # type: ignore[no-untyped-def]
     # if one may be left out. It takes the place of the heap. (Not if others may be left out.)
     n_needed = room + (own >= 0)
     n_chunks = (stop - start) // CHUNK
-    by_chunks = (
-        size == 0 and removed.shape[0] == 0 and filter_mode == NO_FILTER and n_chunks >= n_needed
-    )
+    filtered = is_filtered(mask, allowed)
+    by_chunks = size == 0 and removed.shape[0] == 0 and not filtered and n_chunks >= n_needed
     if by_chunks:
         for chunk in range(n_needed):
             _push_largest(heaps, k, nearest[k, chunk], chunk)
@@ -136,7 +135,7 @@ def prune(  # type: ignore[no-untyped-def]
             # Ids lie elsewhere in memory, and one is read only if it may decide something.
             if own >= 0 and ids[row] == own:
                 continue
-            if filter_mode != NO_FILTER and not passes_filter(ids[row], filter_mode, mask, allowed):
+            if filtered and not passes_filter(ids[row], mask, allowed):
                 continue
             rows[k, n_rows] = row
             values[k, n_rows] = value
@@ -157,31 +156,6 @@ def prune(  # type: ignore[no-untyped-def]
 
 
 @helper()
-def _worse(key_a, id_a, key_b, id_b):  # type: ignore[no-untyped-def]
-    return key_a > key_b or (key_a == key_b and id_a > id_b)
-
-
-@helper()
-def _sift_down(keys, names, q, size, key, item_id):  # type: ignore[no-untyped-def]
-    hole = 0
-    while True:
-        child = 2 * hole + 1
-        if child >= size:
-            break
-        if child + 1 < size and _worse(
-            keys[q, child + 1], names[q, child + 1], keys[q, child], names[q, child]
-        ):
-            child += 1
-        if not _worse(keys[q, child], names[q, child], key, item_id):
-            break
-        keys[q, hole] = keys[q, child]
-        names[q, hole] = names[q, child]
-        hole = child
-    keys[q, hole] = key
-    names[q, hole] = item_id
-
-
-@helper()
 def rerank(  # type: ignore[no-untyped-def]
     rows, values, k, n_rows, bound, queries, q, metric, vectors, ids, several, keys, names, size
 ):
@@ -197,7 +171,7 @@ def rerank(  # type: ignore[no-untyped-def]
     for j in range(n_near):
         item_id = rows[k, half + j]
         key = exact_key(vectors, rows[k, j], queries, q, metric)
-        if size == room and not _worse(keys[q, 0], names[q, 0], key, item_id):
+        if size == room and not is_above(keys[q, 0], names[q, 0], key, item_id):
             continue
         if several:  # an item lies in several buckets, and must not be taken twice
             again = False
@@ -208,19 +182,10 @@ def rerank(  # type: ignore[no-untyped-def]
             if again:
                 continue
         if size == room:
-            _sift_down(keys, names, q, size, key, item_id)
-            continue
-        hole = size
-        while hole > 0:
-            parent = (hole - 1) >> 1
-            if not _worse(key, item_id, keys[q, parent], names[q, parent]):
-                break
-            keys[q, hole] = keys[q, parent]
-            names[q, hole] = names[q, parent]
-            hole = parent
-        keys[q, hole] = key
-        names[q, hole] = item_id
-        size += 1
+            replace_root(keys, names, q, size, key, item_id)
+        else:
+            push(keys, names, q, size, key, item_id)
+            size += 1
     return size
 
 
@@ -228,10 +193,7 @@ def rerank(  # type: ignore[no-untyped-def]
 def finish(keys, names, q, size, metric):  # type: ignore[no-untyped-def]
     """Turn a heap into a row: best first, inner products with their own sign, padded."""
     for end in range(size - 1, 0, -1):
-        worst_key, worst_id = keys[q, 0], names[q, 0]
-        _sift_down(keys, names, q, end, keys[q, end], names[q, end])
-        keys[q, end] = worst_key
-        names[q, end] = worst_id
+        keys[q, end], names[q, end] = pop(keys, names, q, end + 1)
     for k in range(size, keys.shape[1]):
         keys[q, k] = np.inf
         names[q, k] = -1
@@ -247,7 +209,7 @@ def finish(keys, names, q, size, metric):  # type: ignore[no-untyped-def]
 def _is_checked(table, segment, row):  # type: ignore[no-untyped-def]
     """Whether a block of a segment was checked; the one after the last stands for all ids."""
     address = table[segment_row(segment) + layout.CHECKED]
-    return address == 0 or uint8s(address, row + 1)[row] != 0
+    return address == 0 or array_at(address, row + 1, np.uint8)[row] != 0
 
 
 @helper()
@@ -263,7 +225,7 @@ def _has_checked_ids(table):  # type: ignore[no-untyped-def]
 def _has_checked_blocks(table, visits):  # type: ignore[no-untyped-def]
     """Whether all blocks that are about to be read were checked."""
     n_buckets = table[layout.N_BUCKETS]
-    rows = int32s(table[layout.ROWS], table[layout.N_SEGMENTS] * n_buckets)
+    rows = array_at(table[layout.ROWS], table[layout.N_SEGMENTS] * n_buckets, np.int32)
     for visit in range(visits.shape[0]):
         segment, row = visits[visit, 1], visits[visit, 4]
         if table[layout.ROWS] != 0:
@@ -288,7 +250,7 @@ def _order_of_visits(table, visits):  # type: ignore[no-untyped-def]
 
 @helper()
 def search_segments(  # type: ignore[no-untyped-def]
-    table, visits, queries, metric, errors, exclude, filter_mode, mask, allowed, keys, names, sizes
+    table, visits, queries, metric, errors, exclude, mask, allowed, keys, names, sizes
 ):
     """Make the visits, and leave the best of each query in its heap.
 
@@ -316,10 +278,12 @@ def search_segments(  # type: ignore[no-untyped-def]
         segment, start = visits[order[done], 1], visits[order[done], 2]
         base = segment_row(segment)
         n_entries = table[base + layout.N_ENTRIES]
-        vectors = float32_rows(table[base + layout.VECTORS], n_entries, dim)
-        ids = int64s(table[base + layout.IDS], n_entries)
-        removed = uint8s(
-            table[base + layout.REMOVED], n_entries if table[base + layout.REMOVED] != 0 else 0
+        vectors = array_at(table[base + layout.VECTORS], (n_entries, dim), np.float32)
+        ids = array_at(table[base + layout.IDS], n_entries, np.int64)
+        removed = array_at(
+            table[base + layout.REMOVED],
+            n_entries if table[base + layout.REMOVED] != 0 else 0,
+            np.uint8,
         )
         several = table[base + layout.ITEMS] != 0
         farthest = start
@@ -356,7 +320,7 @@ def search_segments(  # type: ignore[no-untyped-def]
                 own = exclude[q] if exclude.shape[0] > 0 else np.int64(-1)
                 lane[k, 2], lane[k, 3], bounds[k] = prune(
                     fast, nearest, k, low, min(high, lane[k, 1]), own, ids, removed,
-                    filter_mode, mask, allowed, relative, errors[q],
+                    mask, allowed, relative, errors[q],
                     bounds[k], heaps, lane[k, 2], rows, values, lane[k, 3],
                 )  # fmt: skip
         for k in range(together):
@@ -371,7 +335,7 @@ def search_segments(  # type: ignore[no-untyped-def]
 @kernel()
 def search(  # type: ignore[no-untyped-def]
     table, max_norm, queries, metric, order, first, last,
-    bucket_ids, scores, n_probe, fill, max_candidates, exclude, filter_mode, mask, allowed,
+    bucket_ids, scores, n_probe, fill, max_candidates, exclude, mask, allowed,
     distances, ids, candidates, truncated,
 ):  # fmt: skip
     """Answer some queries: check, plan, scan and finish.
@@ -393,19 +357,19 @@ def search(  # type: ignore[no-untyped-def]
         errors[q] = 1e-36
         if metric == INNER_PRODUCT:
             errors[q] = inner_product_error(square, max_norm, dim)
-    one_by_one = counts_one_by_one(table, exclude, filter_mode, max_candidates)
+    one_by_one = counts_one_by_one(table, exclude, mask, allowed, max_candidates)
     if one_by_one and not _has_checked_ids(table):
         return UNCHECKED
     visits = plan_visits(
         table, order, first, last, ids.shape[1], bucket_ids, scores, n_probe, fill,
-        max_candidates, exclude, filter_mode, mask, allowed, candidates, truncated,
+        max_candidates, exclude, mask, allowed, candidates, truncated,
     )  # fmt: skip
     if not _has_checked_blocks(table, visits):
         return UNCHECKED
     sizes = np.zeros(n_queries, dtype=np.int64)
     if visits.shape[0] > 0:
         search_segments(
-            table, visits, queries, metric, errors, exclude, filter_mode, mask, allowed,
+            table, visits, queries, metric, errors, exclude, mask, allowed,
             distances, ids, sizes,
         )  # fmt: skip
     for local in range(first, last):

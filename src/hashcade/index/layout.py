@@ -91,24 +91,6 @@ def segment_row(segment):  # type: ignore[no-untyped-def]
 
 
 @helper()
-def int64s(address, n):  # type: ignore[no-untyped-def]
-    """Return the int64[n] at an address."""
-    return carray(_pointer(address), (n,), np.int64)
-
-
-@helper()
-def int32s(address, n):  # type: ignore[no-untyped-def]
-    """Return the int32[n] at an address."""
-    return carray(_pointer(address), (n,), np.int32)
-
-
-@helper()
-def uint8s(address, n):  # type: ignore[no-untyped-def]
-    """Return the uint8[n] at an address; a bool is one as well."""
-    return carray(_pointer(address), (n,), np.uint8)
-
-
-@helper()
-def float32_rows(address, n, dim):  # type: ignore[no-untyped-def]
-    """Return the float32[n, dim] at an address."""
-    return carray(_pointer(address), (n, dim), np.float32)
+def array_at(address, shape, dtype):  # type: ignore[no-untyped-def]
+    """Return the array at an address; a bool is a uint8 as well."""
+    return carray(_pointer(address), shape, dtype)

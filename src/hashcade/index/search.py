@@ -36,7 +36,7 @@ WORTH_A_THREAD = 1 << 19
 _SHARES_PER_THREAD = 4  # a thread that comes late takes fewer
 _FLOAT32, _INT64, _BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
 _NO_SCORES = np.empty((0, 1, 1), dtype=np.float64)
-_NO_FILTER = (visits.NO_FILTER, validate.NO_MASK, validate.NO_IDS)
+_NO_FILTER = (validate.NO_MASK, validate.NO_IDS)
 
 
 @dataclass(eq=False, slots=True)
@@ -75,9 +75,8 @@ class Request(NamedTuple):
     fill: int
     max_candidates: int  # -1: no limit
     exclude: Int64s  # (q,), or empty
-    filter_mode: int
-    mask: npt.NDArray[np.bool_]
-    allowed: Int64s
+    mask: npt.NDArray[np.bool_]  # over ids, or empty
+    allowed: Int64s  # sorted, or empty
 
 
 def make_request(
@@ -223,7 +222,7 @@ def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s, npt.NDAr
     n = len(request.queries)
     if (
         snapshot.any_several
-        or request.filter_mode != visits.NO_FILTER
+        or len(request.mask) + len(request.allowed) > 0
         or len(request.exclude) > 0
         or request.max_candidates >= 0
     ):

@@ -37,8 +37,13 @@ from hashcade._io import LOCK_NAME, storage_errors, sync_directory, write_file, 
 from hashcade.errors import CorruptIndexError, StorageError
 from hashcade.index import manifest as manifests
 from hashcade.index.bucket_tree import build_tree
-from hashcade.index.checksums import StoredCheck, as_bytes, block_crc
-from hashcade.index.checksums import content_problems, structure_problems
+from hashcade.index.checksums import (
+    StoredCheck,
+    as_bytes,
+    block_crc,
+    content_problems,
+    structure_problems,
+)
 from hashcade.index.manifest import MANIFEST_NAME, Manifest, Record
 from hashcade.index.segment import Segment, View, new_uid
 from hashcade.index.snapshot import Snapshot

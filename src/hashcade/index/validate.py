@@ -16,7 +16,6 @@ from hashcade._validate import as_array, checked_vectors, name_ids, name_rows
 from hashcade.codes import CodeShape
 from hashcade.errors import add_hint
 from hashcade.index.segment import NO_LABEL, Float32s, Int64s, Items
-from hashcade.index.visits import FILTER_MASK, FILTER_SORTED, NO_FILTER
 
 NO_MASK = np.empty(0, dtype=np.bool_)
 NO_IDS = np.empty(0, dtype=np.int64)
@@ -173,28 +172,24 @@ def checked_exclude(value: object, n: int) -> Int64s:
     return plain(exclude, np.int64)
 
 
-def checked_filter(value: object, id_bound: int) -> tuple[int, npt.NDArray[np.bool_], Int64s]:
-    """Return a filter as the kernels take it: mode, mask over ids, sorted ids."""
-    if value is None:
-        return NO_FILTER, NO_MASK, NO_IDS
+def checked_filter(value: object, id_bound: int) -> tuple[npt.NDArray[np.bool_], Int64s]:
+    """Return a filter as the kernels take it: a mask over ids, or sorted ids, the other empty."""
     if isinstance(value, Set):
         value = list(value)
     allowed = as_array("filter_ids", value)
     if allowed.ndim != 1:
         raise ValueError(f"filter_ids has shape {allowed.shape}, must be (n,)")
-    if allowed.dtype.kind == "b":
-        return FILTER_MASK, plain(allowed, np.bool_), NO_IDS
-    if len(allowed) == 0:
-        return FILTER_SORTED, NO_MASK, NO_IDS
-    if allowed.dtype.kind not in "iu":
+    if allowed.dtype.kind not in "biu" and len(allowed) > 0:
         raise ValueError(f"filter_ids has dtype {allowed.dtype}, must be bool or integers")
+    if allowed.dtype.kind == "b" and len(allowed) > 0:
+        return plain(allowed, np.bool_), NO_IDS
     allowed = allowed[(allowed >= 0) & (allowed < id_bound)].astype(np.int64)
     # A mask answers in one step; a search in sorted ids needs no memory. Many ids: a mask.
-    if id_bound <= 64 * len(allowed):
-        mask = np.zeros(id_bound, dtype=np.bool_)
-        mask[allowed] = True
-        return FILTER_MASK, mask, NO_IDS
-    return FILTER_SORTED, NO_MASK, np.sort(allowed)
+    if len(allowed) > 0 and id_bound > 64 * len(allowed):
+        return NO_MASK, np.sort(allowed)
+    mask = np.zeros(id_bound if len(allowed) > 0 else 1, dtype=np.bool_)
+    mask[allowed] = True
+    return mask, NO_IDS
 
 
 def checked_path(value: object, shape: CodeShape) -> tuple[int, ...]:

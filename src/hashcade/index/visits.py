@@ -18,30 +18,30 @@ import numpy as np
 
 from hashcade._kernels import helper, kernel
 from hashcade.index import layout
-from hashcade.index.layout import int32s, int64s, segment_row, uint8s
+from hashcade.index.layout import array_at, segment_row
 from hashcade.index.probe import best_buckets, first_not_below, sort_children
 
-NO_FILTER = 0
-FILTER_MASK = 1
-FILTER_SORTED = 2
+
+@helper()
+def is_filtered(mask, allowed):  # type: ignore[no-untyped-def]
+    """Whether there is a filter: a mask over ids, or a sorted array of ids; else both are empty."""
+    return mask.shape[0] + allowed.shape[0] > 0
 
 
 @helper()
-def passes_filter(item_id, filter_mode, mask, allowed):  # type: ignore[no-untyped-def]
-    """Whether an id passes the filter: a mask over ids, or a sorted array of ids."""
-    if filter_mode == NO_FILTER:
-        return True
-    if filter_mode == FILTER_MASK:
+def passes_filter(item_id, mask, allowed):  # type: ignore[no-untyped-def]
+    """Whether an id passes the filter, if there is one."""
+    if mask.shape[0] > 0:
         return 0 <= item_id < mask.shape[0] and mask[item_id]
     at = first_not_below(allowed, item_id)
-    return at < allowed.shape[0] and allowed[at] == item_id
+    return allowed.shape[0] == 0 or (at < allowed.shape[0] and allowed[at] == item_id)
 
 
 @helper()
-def counts_one_by_one(table, exclude, filter_mode, max_candidates):  # type: ignore[no-untyped-def]
+def counts_one_by_one(table, exclude, mask, allowed, max_candidates):  # type: ignore[no-untyped-def]
     """Whether entries must be looked at to count the items in a bucket."""
     return (
-        filter_mode != NO_FILTER
+        is_filtered(mask, allowed)
         or exclude.shape[0] > 0
         or table[layout.N_ITEMS] > 0
         or (max_candidates >= 0 and table[layout.ANY_REMOVED] != 0)
@@ -50,7 +50,7 @@ def counts_one_by_one(table, exclude, filter_mode, max_candidates):  # type: ign
 
 @helper()
 def count_items(  # type: ignore[no-untyped-def]
-    table, segment, start, stop, room, own, filter_mode, mask, allowed, seen
+    table, segment, start, stop, room, own, mask, allowed, seen
 ):
     """Count items not seen before among entries start..stop; stop early when ``room`` is used up.
 
@@ -59,16 +59,16 @@ def count_items(  # type: ignore[no-untyped-def]
     """
     base = segment_row(segment)
     n_entries = table[base + layout.N_ENTRIES]
-    ids = int64s(table[base + layout.IDS], n_entries)
-    removed = uint8s(table[base + layout.REMOVED], n_entries)
-    items = int32s(table[base + layout.ITEMS], n_entries)
+    ids = array_at(table[base + layout.IDS], n_entries, np.int64)
+    removed = array_at(table[base + layout.REMOVED], n_entries, np.uint8)
+    items = array_at(table[base + layout.ITEMS], n_entries, np.int32)
     any_removed, several = table[base + layout.REMOVED] != 0, table[base + layout.ITEMS] != 0
     first_item = table[base + layout.FIRST_ITEM]
     n_items = 0
     for entry in range(start, stop):
         if any_removed and removed[entry] != 0:
             continue
-        if ids[entry] == own or not passes_filter(ids[entry], filter_mode, mask, allowed):
+        if ids[entry] == own or not passes_filter(ids[entry], mask, allowed):
             continue
         item = first_item + (items[entry] if several else 0)
         if several and seen[item >> 6] >> (item & 63) & 1:
@@ -92,7 +92,7 @@ def _enlarge(array):  # type: ignore[no-untyped-def]
 
 @helper()
 def _visit(  # type: ignore[no-untyped-def]
-    table, bucket, query, room, own, filter_mode, mask, allowed, one_by_one,
+    table, bucket, query, room, own, mask, allowed, one_by_one,
     visited, seen, visits, n_visits,
 ):  # fmt: skip
     """Append a query's visits to a bucket, segment after segment, unless it was visited before.
@@ -101,10 +101,10 @@ def _visit(  # type: ignore[no-untyped-def]
     moved, their number, the number of new items, and whether there was no room for more.
     """
     n_buckets, n_segments = table[layout.N_BUCKETS], table[layout.N_SEGMENTS]
-    n_live = int64s(table[layout.LIVE], n_buckets)[bucket]
+    n_live = array_at(table[layout.LIVE], n_buckets, np.int64)[bucket]
     if n_live == 0 or visited[bucket >> 6] >> (bucket & 63) & 1:
         return visits, n_visits, np.int64(0), False
-    rows = int32s(table[layout.ROWS], n_segments * n_buckets)
+    rows = array_at(table[layout.ROWS], n_segments * n_buckets, np.int32)
     n_items = np.int64(0)
     truncated = False
     for segment in range(n_segments):
@@ -114,12 +114,12 @@ def _visit(  # type: ignore[no-untyped-def]
             if row < 0:
                 continue
         base = segment_row(segment)
-        offsets = int64s(table[base + layout.OFFSETS], row + 2)
+        offsets = array_at(table[base + layout.OFFSETS], row + 2, np.int64)
         start, stop = offsets[row], offsets[row + 1]
         if one_by_one:
             counted, stop, truncated = count_items(
                 table, segment, start, stop, room - n_items if room >= 0 else np.int64(-1),
-                own, filter_mode, mask, allowed, seen,
+                own, mask, allowed, seen,
             )  # fmt: skip
             n_items += counted
             if counted == 0:
@@ -148,7 +148,7 @@ def _visit(  # type: ignore[no-untyped-def]
 @kernel()
 def plan_visits(  # type: ignore[no-untyped-def]
     table, order, first, last, n_neighbors, bucket_ids, scores, n_probe, fill, max_candidates,
-    exclude, filter_mode, mask, allowed, candidates, truncated,
+    exclude, mask, allowed, candidates, truncated,
 ):  # fmt: skip
     """Decide which entries queries visit: ``order[first:last]``, or first..last - 1 if it is empty.
 
@@ -163,13 +163,13 @@ def plan_visits(  # type: ignore[no-untyped-def]
     entry, entry after the last, number of the bucket.
     """
     n_buckets, depth, width = table[layout.N_BUCKETS], table[layout.DEPTH], table[layout.WIDTH]
-    buckets = int64s(table[layout.BUCKETS], n_buckets)
-    level_starts = int64s(table[layout.LEVEL_STARTS], depth + 1)
-    slots = int32s(table[layout.SLOTS], table[layout.N_NODES])
-    children = int64s(table[layout.CHILDREN], level_starts[depth - 1] + 1)
+    buckets = array_at(table[layout.BUCKETS], n_buckets, np.int64)
+    level_starts = array_at(table[layout.LEVEL_STARTS], depth + 1, np.int64)
+    slots = array_at(table[layout.SLOTS], table[layout.N_NODES], np.int32)
+    children = array_at(table[layout.CHILDREN], level_starts[depth - 1] + 1, np.int64)
     visits = np.empty((max(4, 2 * (last - first)), 5), dtype=np.int64)
     n_visits = np.int64(0)
-    one_by_one = counts_one_by_one(table, exclude, filter_mode, max_candidates)
+    one_by_one = counts_one_by_one(table, exclude, mask, allowed, max_candidates)
     # A bit for each bucket and item that the present query has seen. What is not needed is not
     # allocated, but is the name of something else: half of a small search is allocations.
     visited = np.zeros((n_buckets >> 6) + 1, dtype=np.int64)
@@ -250,7 +250,7 @@ def plan_visits(  # type: ignore[no-untyped-def]
             if bucket >= 0:
                 room = max_candidates - n_items if max_candidates >= 0 else np.int64(-1)
                 visits, n_visits, more, full = _visit(
-                    table, bucket, query, room, own, filter_mode, mask, allowed, one_by_one,
+                    table, bucket, query, room, own, mask, allowed, one_by_one,
                     visited, seen, visits, n_visits,
                 )  # fmt: skip
                 n_items += more
@@ -269,6 +269,6 @@ def _forget_items(table, visits, visit, seen):  # type: ignore[no-untyped-def]
     base = segment_row(visits[visit, 1])
     if table[base + layout.ITEMS] == 0:
         return
-    items = int32s(table[base + layout.ITEMS], table[base + layout.N_ENTRIES])
+    items = array_at(table[base + layout.ITEMS], table[base + layout.N_ENTRIES], np.int32)
     for entry in range(visits[visit, 2], visits[visit, 3]):
         seen[(table[base + layout.FIRST_ITEM] + items[entry]) >> 6] = 0
