@@ -45,7 +45,7 @@ def test_an_index_without_labels_stays_without():
 
 @pytest.mark.parametrize("labels", [[-2], [2**63]])
 def test_labels_out_of_range_are_refused(labels):
-    with pytest.raises(ValueError, match=r"labels must be in -1\.\.2\*\*63-1, are not in row 0"):
+    with pytest.raises(ValueError, match=r"labels must be in -1\.\.2\*\*63-1, is not in row 0"):
         HashIndex.build([0], line(1), labels=np.array(labels), shape=SHAPE)
 
 

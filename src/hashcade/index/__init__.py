@@ -15,8 +15,7 @@ from hashcade._lazy import lazy_names
 
 if TYPE_CHECKING:
     from hashcade.index.encoded import Encoded
-    from hashcade.index.index import HashIndex
-    from hashcade.index.precompile import warmup
+    from hashcade.index.index import HashIndex, warmup
     from hashcade.index.search import METRICS, SearchResult
     from hashcade.index.segment import NO_LABEL, Items
     from hashcade.index.storage import is_index, new_generation, read_generation
@@ -35,7 +34,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             "is_index": "hashcade.index.storage",
             "new_generation": "hashcade.index.storage",
             "read_generation": "hashcade.index.storage",
-            "warmup": "hashcade.index.precompile",
+            "warmup": "hashcade.index.index",
         },
     )
 

@@ -25,34 +25,17 @@ class BucketTree:
     Nodes of all levels lie in one array: first those of level 1, then of level 2, and so on; the
     last level are the buckets, in ascending order of their ids. The root is not stored.
 
-    Attributes
-    ----------
-    buckets : int64[n_buckets]
-        Ids of the occupied buckets, ascending.
-    rows : int32[n_segments, n_buckets], or None
-        Number of each bucket within each segment, -1 where a segment has none. None for one
-        segment: then both have the same buckets.
-    live : int64[n_buckets]
-        Entries per bucket that were not removed. A bucket may be down to 0 of them.
-    level_starts : int64[depth + 1]
-        Where the nodes of each level begin, and where the last level ends.
-    slots : int32[n_nodes]
-        The slot that leads to each node.
-    children : int64[n_inner_nodes + 1]
-        Children of node i are ``children[i]..children[i + 1] - 1``. Of inner nodes alone.
+    ``rows`` has the number of each bucket within each segment, -1 where a segment has none; it is
+    None for one segment, which has the same buckets. Children of node i are
+    ``children[i]..children[i + 1] - 1``.
     """
 
-    buckets: Int64s
-    rows: npt.NDArray[np.int32] | None
-    live: Int64s
-    level_starts: Int64s
-    slots: npt.NDArray[np.int32]
-    children: Int64s
-
-    def __post_init__(self) -> None:
-        for array in (self.buckets, self.rows, self.live):
-            if array is not None:
-                array.flags.writeable = False
+    buckets: Int64s  # (n_buckets,) ids of the occupied ones, ascending
+    rows: npt.NDArray[np.int32] | None  # (n_segments, n_buckets)
+    live: Int64s  # (n_buckets,) entries that were not removed; a bucket may be down to 0 of them
+    level_starts: Int64s  # (depth + 1,) where the nodes of each level begin, and the last ends
+    slots: npt.NDArray[np.int32]  # (n_nodes,) the slot that leads to each
+    children: Int64s  # (n_inner_nodes + 1,)
 
     @cached_property
     def mean_bucket_size(self) -> float:
@@ -70,10 +53,6 @@ class BucketTree:
         # (prefix + 1) * span may lie beyond int64, the last bucket does not.
         return low, int(np.searchsorted(self.buckets, prefix * span + (span - 1), "right"))
 
-    def row(self, segment: int, number: int) -> int:
-        """Return the number of a bucket within a segment, -1 if the segment has none."""
-        return number if self.rows is None else int(self.rows[segment, number])
-
 
 def build_tree(
     views: Sequence[View], shape: CodeShape, previous: BucketTree | None = None
@@ -81,11 +60,10 @@ def build_tree(
     """Collect the buckets of all segments; the nodes are taken over if no bucket is new."""
     rows = None
     if len(views) == 1:
-        buckets = views[0].segment.buckets
-        live = views[0].live_per_bucket.copy()
+        buckets, live = views[0].segment.buckets, views[0].live_per_bucket
     else:
-        parts = [view.segment.buckets for view in views]
-        buckets = np.unique(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
+        empty = np.empty(0, dtype=np.int64)
+        buckets = np.unique(np.concatenate([empty, *(view.segment.buckets for view in views)]))
         rows = np.full((len(views), len(buckets)), -1, dtype=np.int32)
         live = np.zeros(len(buckets), dtype=np.int64)
         for number, view in enumerate(views):

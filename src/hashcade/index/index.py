@@ -16,10 +16,13 @@ from hashcade._validate import checked_count, checked_seed, checked_vectors, nam
 from hashcade.codes import CodeShape
 from hashcade.errors import CorruptIndexError, StorageError, add_hint
 from hashcade.index import inspect, storage, validate
-from hashcade.index.explain import explain
-from hashcade.index.search import SETTINGS, SearchResult, make_request, run
-from hashcade.index.segment import Items
+from hashcade.index.search import SearchResult, make_request, run
+from hashcade.index.segment import Int64s, Items
 from hashcade.index.snapshot import Snapshot, empty_snapshot
+
+Array = npt.ArrayLike
+MaybeArray = npt.ArrayLike | None
+Place = str | os.PathLike[str]
 
 
 class HashIndex:
@@ -54,10 +57,10 @@ class HashIndex:
     @classmethod
     def build(
         cls,
-        bucket_ids: npt.ArrayLike,
-        vectors: npt.ArrayLike,
-        ids: npt.ArrayLike | None = None,
-        labels: npt.ArrayLike | None = None,
+        bucket_ids: Array,
+        vectors: Array,
+        ids: MaybeArray = None,
+        labels: MaybeArray = None,
         *,
         shape: CodeShape,
     ) -> HashIndex:
@@ -88,10 +91,10 @@ class HashIndex:
 
     def search(
         self,
-        vectors: npt.ArrayLike,
+        vectors: Array,
         *,
-        bucket_ids: npt.ArrayLike | None = None,
-        scores: npt.ArrayLike | None = None,
+        bucket_ids: MaybeArray = None,
+        scores: MaybeArray = None,
         n_neighbors: int = 10,
         n_probe: int | None = None,
         max_candidates: int | None = None,
@@ -151,12 +154,8 @@ class HashIndex:
     # -- changing ----------------------------------------------------------------------------------
 
     def add(
-        self,
-        bucket_ids: npt.ArrayLike,
-        vectors: npt.ArrayLike,
-        ids: npt.ArrayLike | None = None,
-        labels: npt.ArrayLike | None = None,
-    ) -> npt.NDArray[np.int64]:
+        self, bucket_ids: Array, vectors: Array, ids: MaybeArray = None, labels: MaybeArray = None
+    ) -> Int64s:
         """Add items, and return their ids; the arguments are those of :meth:`build`.
 
         Without ``ids`` they continue after the largest id that was ever here, without ``labels``
@@ -175,11 +174,7 @@ class HashIndex:
             return items.ids
 
     def upsert(
-        self,
-        ids: npt.ArrayLike,
-        bucket_ids: npt.ArrayLike,
-        vectors: npt.ArrayLike,
-        labels: npt.ArrayLike | None = None,
+        self, ids: Array, bucket_ids: Array, vectors: Array, labels: MaybeArray = None
     ) -> None:
         """Put items in the place of those with the same ids, and add those whose id is new.
 
@@ -191,7 +186,7 @@ class HashIndex:
             old = self._snapshot.without(present) if len(present) else self._snapshot
             self._snapshot = old.with_items(items)
 
-    def remove(self, ids: npt.ArrayLike) -> None:
+    def remove(self, ids: Array) -> None:
         """Remove items by id. An id that is not here is refused, and then nothing is removed."""
         with self._change:
             names = validate.checked_ids("ids", ids)
@@ -208,10 +203,10 @@ class HashIndex:
 
     def checked_items(
         self,
-        bucket_ids: npt.ArrayLike,
-        vectors: npt.ArrayLike,
-        ids: npt.ArrayLike | None = None,
-        labels: npt.ArrayLike | None = None,
+        bucket_ids: Array,
+        vectors: Array,
+        ids: MaybeArray = None,
+        labels: MaybeArray = None,
         *,
         next_id: int | None = None,
     ) -> Items:
@@ -219,10 +214,11 @@ class HashIndex:
 
         Nothing is changed, and ids need not be free. Without ``ids`` they continue at ``next_id``.
         """
-        start = self.next_id if next_id is None else next_id
+        now = self._snapshot
+        start = now.next_id if next_id is None else next_id
         return validate.checked_items(
             bucket_ids, vectors, ids, labels,
-            shape=self.shape, dim=self.dim, with_labels=self.has_labels, next_id=start,
+            shape=now.shape, dim=now.dim, with_labels=now.with_labels, next_id=start,
         )  # fmt: skip
 
     @property
@@ -237,10 +233,7 @@ class HashIndex:
                 self._snapshot = replace(self._snapshot, next_id=bound)
 
     def copy(self) -> HashIndex:
-        """Return an index with the same items that goes its own way from here.
-
-        No item is copied, so a change can be tried on a copy, and be kept or dropped as a whole.
-        """
+        """Return an index with the same items that goes its own way from here; none is copied."""
         with self._change:
             other = HashIndex(self._snapshot)
             other._stored = self._stored
@@ -248,13 +241,7 @@ class HashIndex:
 
     # -- storing -----------------------------------------------------------------------------------
 
-    def save(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        generation: str | None = None,
-        lock_held: bool = False,
-    ) -> None:
+    def save(self, path: Place, *, generation: str | None = None, lock_held: bool = False) -> None:
         """Write the index into a directory, which is made if it is not there.
 
         At every moment, whatever happens, the directory holds the old state or the new one. What
@@ -282,7 +269,7 @@ class HashIndex:
             self._stored = (place, frozenset({generation}))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, mmap: bool = True) -> HashIndex:
+    def load(cls, path: Place, *, mmap: bool = True) -> HashIndex:
         """Open an index that was saved.
 
         With ``mmap`` files are mapped into memory: opening takes milliseconds, processes share the
@@ -337,11 +324,11 @@ class HashIndex:
 
     def explain(
         self,
-        vector: npt.ArrayLike,
-        bucket_ids: npt.ArrayLike | None = None,
-        scores: npt.ArrayLike | None = None,
+        vector: Array,
+        bucket_ids: MaybeArray = None,
+        scores: MaybeArray = None,
         *,
-        shown_scores: npt.ArrayLike | None = None,
+        shown_scores: MaybeArray = None,
         **options: Any,
     ) -> dict[str, Any]:
         """Explain the search for one vector; the options are those of :meth:`search`.
@@ -355,18 +342,19 @@ class HashIndex:
         ``fill``. ``results``: id, distance, label, and the ``buckets`` it came from.
         ``candidates``, ``truncated``, ``n_items``.
         """
-        unknown = options.keys() - SETTINGS.keys()
+        allowed = HashIndex.search.__kwdefaults__ or {}
+        unknown = options.keys() - allowed.keys()
         if unknown:
-            raise ValueError(f"unknown option {min(unknown)!r} (allowed: {', '.join(SETTINGS)})")
+            raise ValueError(f"unknown option {min(unknown)!r} (allowed: {', '.join(allowed)})")
         snapshot = self._snapshot
         query = validate.checked_queries(vector, snapshot.dim)
         if len(query) != 1:
             raise ValueError(f"vector has {len(query)} rows, must be one vector")
-        request = make_request(snapshot, query, bucket_ids, scores, **{**SETTINGS, **options})
+        request = make_request(snapshot, query, bucket_ids, scores, **options)
         shown = None
         if shown_scores is not None:
             shown = validate.checked_scores(shown_scores, 1, snapshot.shape)[0]
-        return explain(snapshot, request, shown)
+        return inspect.explain(snapshot, request, shown)
 
     def item(self, item_id: int) -> dict[str, Any]:
         """Return one item: ``id``, ``label`` (None without), ``bucket_ids``, ``vector``."""
@@ -374,11 +362,13 @@ class HashIndex:
 
     def bucket(
         self, bucket_id: int, *, start: int = 0, limit: int = 100
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+    ) -> tuple[Int64s, Int64s | None]:
         """Return ids and labels of the items of a bucket, in the order in which they came."""
         number = int(self.shape.bucket_ids(self.shape.paths(bucket_id)))
         first = checked_count("start", start, at_least=0)
-        return inspect.bucket_items(self._snapshot, number, first, checked_count("limit", limit))
+        part = slice(first, first + checked_count("limit", limit))
+        ids, labels = inspect.bucket_items(self._snapshot, number)
+        return ids[part], None if labels is None else labels[part]
 
     def node(self, path: Sequence[int] = ()) -> dict[str, Any]:
         """Describe a node of the tree, the root by default, and its occupied children.
@@ -394,26 +384,26 @@ class HashIndex:
         """Describe all occupied nodes as :meth:`node` does; buckets have no ``children``."""
         return inspect.tree(self._snapshot)
 
-    def largest_buckets(self, path: Sequence[int] = (), limit: int = 10) -> npt.NDArray[np.int64]:
+    def largest_buckets(self, path: Sequence[int] = (), limit: int = 10) -> Int64s:
         """Return the ids of the fullest buckets below a node, fullest first."""
         slots = validate.checked_path(path, self.shape)
         return inspect.largest_buckets(self._snapshot, slots, checked_count("limit", limit))
 
-    def sample(self, n: int, *, random_state: int = 0) -> npt.NDArray[np.int64]:
+    def sample(self, n: int, *, random_state: int = 0) -> Int64s:
         """Return the ids of ``n`` items drawn at random, or of all if there are fewer."""
         return inspect.sample_ids(self._snapshot, checked_count("n", n), checked_seed(random_state))
 
-    def labels_of(self, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def labels_of(self, ids: Array) -> Int64s:
         """Return labels by id, in the same shape; -1 (``NO_LABEL``) for none, and for no item."""
         names = np.asarray(ids, dtype=np.int64)
         return self._snapshot.labels_of(names.ravel()).reshape(names.shape)
 
-    def contains(self, ids: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    def contains(self, ids: Array) -> npt.NDArray[np.bool_]:
         """Return for each id whether there is such an item, in the same shape."""
         names = np.asarray(ids, dtype=np.int64)
         return self._snapshot.contains(names.ravel()).reshape(names.shape)
 
-    def entries(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def entries(self) -> tuple[Int64s, Int64s]:
         """Return bucket id and item id of all entries: an item is named once per bucket."""
         snapshot = self._snapshot
         numbers, ids, _ = snapshot.entries()
@@ -451,3 +441,11 @@ class HashIndex:
             f"HashIndex({len(self)} items, dim={self.dim}, "
             f"{n_occupied} of {self.shape.n_buckets} buckets occupied)"
         )
+
+
+def warmup() -> None:
+    """Compile all that the index needs, or load it from the cache: then no search waits for it."""
+    vectors = np.zeros((1, 1), dtype=np.float32)
+    index = HashIndex.build([0], vectors, shape=CodeShape(width=2, depth=1))
+    index.search(vectors, bucket_ids=np.array([[0]]), threads=1)
+    index.explain(vectors[0], bucket_ids=[0])

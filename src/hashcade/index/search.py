@@ -26,11 +26,6 @@ from hashcade.index.snapshot import Snapshot
 
 METRICS = {"euclidean": EUCLIDEAN, "inner_product": INNER_PRODUCT}
 FILLS = {"path": 1, "none": 0}
-# The options of a search and their defaults.
-SETTINGS: dict[str, Any] = {
-    "n_neighbors": 10, "n_probe": None, "max_candidates": None, "fill": "path",
-    "filter_ids": None, "exclude_self": False, "metric": "euclidean", "threads": None,
-}  # fmt: skip
 # Less work than this (numbers read) is done sooner than another thread has begun.
 WORTH_A_THREAD = 1 << 19
 _SHARES_PER_THREAD = 4  # a thread that comes late takes fewer
@@ -56,9 +51,9 @@ class SearchResult:
         Whether ``max_candidates`` kept the query from looking at more.
     """
 
-    distances: npt.NDArray[np.float32]
-    ids: npt.NDArray[np.int64]
-    candidates: npt.NDArray[np.int64]
+    distances: Float32s
+    ids: Int64s
+    candidates: Int64s
     truncated: npt.NDArray[np.bool_]
 
 
@@ -80,9 +75,10 @@ class Request(NamedTuple):
 
 
 def make_request(
-    snapshot: Snapshot, vectors: Any, bucket_ids: Any, scores: Any, n_neighbors: Any,
-    n_probe: Any, max_candidates: Any, fill: Any, filter_ids: Any, exclude_self: Any,
-    metric: Any, threads: Any,
+    snapshot: Snapshot, vectors: Any, bucket_ids: Any = None, scores: Any = None,
+    n_neighbors: Any = 10, n_probe: Any = None, max_candidates: Any = None, fill: Any = "path",
+    filter_ids: Any = None, exclude_self: Any = False, metric: Any = "euclidean",
+    threads: Any = None,
 ) -> Request:  # fmt: skip
     """Check arguments but for the values of vectors and bucket ids that can be used as they are."""
     queries = vectors
@@ -122,9 +118,7 @@ def make_request(
             and bucket_ids.shape[1] > 0
             and bucket_ids.flags.carray
         ):
-            bucket_ids = validate.checked_buckets(
-                bucket_ids, n, snapshot.shape, several=None, of="query"
-            )
+            bucket_ids = validate.checked_buckets(bucket_ids, n, snapshot.shape)
     else:
         slots = validate.checked_scores(scores, n, snapshot.shape)
         bucket_ids = np.empty((n, 0), dtype=np.int64)
@@ -172,9 +166,7 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
             return SearchResult(distances, ids, candidates, truncated)
         if status == kernel.BAD_INPUT:
             validate.checked_queries(queries, snapshot.dim)
-            validate.checked_buckets(
-                request.bucket_ids, n, snapshot.shape, several=None, of="query"
-            )
+            validate.checked_buckets(request.bucket_ids, n, snapshot.shape)
         plan(snapshot, request)  # checks what is about to be read
 
 
@@ -214,22 +206,17 @@ if hasattr(os, "register_at_fork"):  # threads do not survive a fork
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
-def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s, npt.NDArray[np.bool_]]:
-    """Return visits, candidates and truncated, as ``visits.plan_visits`` describes them.
+def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s]:
+    """Return visits and candidates, as ``visits.plan_visits`` describes them.
 
     All that a search will read is checked, if it comes from a file and was not checked before.
     """
     n = len(request.queries)
-    if (
-        snapshot.any_several
-        or len(request.mask) + len(request.allowed) > 0
-        or len(request.exclude) > 0
-        or request.max_candidates >= 0
-    ):
+    n_named = len(request.mask) + len(request.allowed) + len(request.exclude)
+    if snapshot.any_several or n_named > 0 or request.max_candidates >= 0:
         for view in snapshot.views:
             view.segment.check.ids()
-    candidates = np.empty(n, dtype=np.int64)
-    truncated = np.empty(n, dtype=np.bool_)
+    candidates, truncated = np.empty(n, _INT64), np.empty(n, _BOOL)
     planned = visits.plan_visits(
         snapshot.table, validate.NO_IDS, 0, n, request.n_neighbors, *request[4:],
         candidates, truncated,
@@ -237,4 +224,4 @@ def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s, npt.NDAr
     for number, view in enumerate(snapshot.views):
         starts = np.unique(planned[planned[:, 1] == number, 2])
         view.segment.check.blocks(view.segment.rows_of(starts))
-    return planned, candidates, truncated
+    return planned, candidates

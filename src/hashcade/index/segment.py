@@ -193,7 +193,7 @@ def build_segment(items: Items) -> Segment:
     buckets, offsets = _runs(bucket[order])
     sorted_vectors = aligned_empty(len(item), vectors.shape[1])
     np.take(vectors, item, axis=0, out=sorted_vectors)
-    classes: Labels | None = None
+    classes: Any = None
     if labels is not None:
         small = labels.max(initial=0) <= np.iinfo(np.int32).max  # never below -1
         classes = labels.astype(np.int32 if small else np.int64)[item]

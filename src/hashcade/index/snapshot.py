@@ -12,14 +12,7 @@ import numpy.typing as npt
 from hashcade.codes import CodeShape
 from hashcade.index.bucket_tree import BucketTree, build_tree
 from hashcade.index.layout import describe
-from hashcade.index.segment import (
-    NO_LABEL,
-    Int64s,
-    Items,
-    View,
-    build_segment,
-    merge_segments,
-)
+from hashcade.index.segment import NO_LABEL, Int64s, Items, View, build_segment, merge_segments
 
 # Neighbouring segments are merged while the older one is less than this many times as large.
 _GROWTH = 2
@@ -27,45 +20,25 @@ _GROWTH = 2
 
 @dataclass(frozen=True, eq=False)
 class ClassCounts:
-    """How many entries of which class lie in which bucket; those without a label do not count.
+    """How many entries of which class lie in which bucket; those without a label do not count."""
 
-    Attributes
-    ----------
-    labels : int64[n_classes]
-    number, code, count : int64[n_pairs]
-        Pairs of bucket number and position in ``labels`` that occur, by bucket, and how often.
-    majority : int64[n_buckets]
-        Entries of the largest class of each bucket.
-    """
-
-    labels: Int64s
-    number: Int64s
-    code: Int64s
-    count: Int64s
-    majority: Int64s
+    labels: Int64s  # (n_classes,)
+    number: Int64s  # (n_pairs,) of each pair that occurs: number of the bucket, ascending
+    code: Int64s  # (n_pairs,) and position in labels
+    count: Int64s  # (n_pairs,) and how often
+    majority: Int64s  # (n_buckets,) entries of the largest class
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """Segments without what was removed, and the tree of their buckets.
+    """Segments without what was removed, and the tree of their buckets."""
 
-    Attributes
-    ----------
-    views
-        The oldest first. An item lies in exactly one of them.
-    tree
-    shape, dim, with_labels
-        What was fixed when the index was built.
-    next_id
-        Larger than every id that was ever here: where automatic ids continue.
-    """
-
-    views: tuple[View, ...]
+    views: tuple[View, ...]  # the oldest first; an item lies in exactly one of them
     tree: BucketTree
     shape: CodeShape
     dim: int
     with_labels: bool
-    next_id: int
+    next_id: int  # larger than every id that was ever here
 
     @cached_property
     def n_items(self) -> int:
@@ -79,10 +52,7 @@ class Snapshot:
 
     @cached_property
     def max_norm(self) -> float:
-        """A bound of the norms of all vectors.
-
-        Never below what underflow may have hidden when squares were summed in float32.
-        """
+        """A bound of the norms of all vectors, with what float32 squares may have lost."""
         hidden = 1e-18 * float(np.sqrt(self.dim))
         return max((view.segment.max_norm for view in self.views), default=0.0) + hidden
 
@@ -110,31 +80,26 @@ class Snapshot:
         labels = np.full(len(ids), NO_LABEL, dtype=np.int64)
         for view in self.views if self.with_labels else ():
             entries, position = view.entries_of(ids)
-            if len(entries):
+            if len(entries) and view.segment.labels is not None:
                 view.segment.check.labels()
-                assert view.segment.labels is not None
                 labels[position] = view.segment.labels[entries]
         return labels
 
     def entries(self) -> tuple[Int64s, Int64s, npt.NDArray[Any] | None]:
         """Return of all live entries the number of the bucket, the id, and the label."""
-        numbers, ids, labels = [], [], []
+        empty: npt.NDArray[Any] = np.empty(0, dtype=np.int64)
+        numbers, ids, labels = [empty], [empty], [empty]
         for view in self.views:
-            segment = view.segment
+            segment, live = view.segment, view.live_entries()
             segment.check.ids()
             segment.check.labels()
-            live = view.live_entries()
             own = np.searchsorted(self.tree.buckets, segment.buckets)
             numbers.append(np.repeat(own, np.diff(segment.offsets))[live])
             ids.append(segment.ids[live])
             if segment.labels is not None:
                 labels.append(segment.labels[live])
-        empty = np.empty(0, dtype=np.int64)
-        return (
-            np.concatenate([empty, *numbers]),
-            np.concatenate([empty, *ids]),
-            np.concatenate([empty, *labels]) if self.with_labels else None,
-        )
+        classes = np.concatenate(labels) if self.with_labels else None
+        return np.concatenate(numbers), np.concatenate(ids), classes
 
     @cached_property
     def class_counts(self) -> ClassCounts | None:

@@ -128,18 +128,19 @@ def _write_files(
         write_file(path, parts)
         return {"file": path.name, "uid": uid, "bytes": path.stat().st_size}
 
-    def present(record: Record | None, uid: str) -> bool:
+    def is_there(record: Record | None, uid: str) -> bool:
         if record is None or record["uid"] != uid:
             return False
         path = directory / record["file"]
-        return path.exists() and path.stat().st_size == record["bytes"]
+        return path.exists() and bool(path.stat().st_size == record["bytes"])
 
     old = {record["uid"]: record for record in current.segments} if current else {}
     records = []
     for view in snapshot.views:
-        segment, record = view.segment, old.get(view.segment.uid)
-        removed = record["removed"] if record else None
-        if not present(record, segment.uid):
+        segment = view.segment
+        record = old.get(segment.uid, {"uid": None, "removed": None})
+        removed = record["removed"]
+        if not is_there(record, segment.uid):
             sections, parts = _sections(segment)
             record = {
                 **write("segment", segment.uid, parts),
@@ -150,7 +151,7 @@ def _write_files(
             }
         if len(view.removed) == 0:
             removed = None
-        elif not present(removed, view.removed_uid):
+        elif not is_there(removed, view.removed_uid):
             bits = np.packbits(view.removed).tobytes()
             removed = write("removed", view.removed_uid, [bits])
             removed |= {"crc32": zlib.crc32(bits), "n_items": view.n_removed_items}

@@ -28,7 +28,7 @@ def checked_items(
     """Return items as an index stores them; see ``HashIndex.checked_items``."""
     values = checked_vectors("vectors", vectors, dim)
     n = len(values)
-    buckets = checked_buckets(bucket_ids, n, shape, several=shape.sparsity, of="item")
+    buckets = checked_buckets(bucket_ids, n, shape, shape.sparsity)
     if labels is not None and not with_labels:
         raise add_hint(
             ValueError("labels were given, but the index has no labels"),
@@ -36,9 +36,18 @@ def checked_items(
         )
     classes = None
     if with_labels:
-        classes = checked_classes([NO_LABEL] * n if labels is None else labels, n)
-    names = following_ids(next_id, n) if ids is None else checked_ids("ids", ids, n)
-    return Items(names, buckets, values, classes)
+        given = np.full(n, NO_LABEL) if labels is None else labels
+        classes = _integers("labels", given, n, NO_LABEL, kinds="iub")
+    if ids is not None:
+        return Items(checked_ids("ids", ids, n), buckets, values, classes)
+    if next_id + n > 2**63:
+        raise add_hint(
+            ValueError(
+                f"the next free id is {next_id}, with {n} items ids would go beyond 2**63-1"
+            ),
+            "give ids that are free",
+        )
+    return Items(np.arange(n) + np.int64(next_id if n else 0), buckets, values, classes)
 
 
 def plain(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -46,8 +55,7 @@ def plain(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
     A read-only array would be another type to numba, and be compiled for in the middle of a search.
     """
-    flags = array.flags
-    if array.dtype == dtype and flags.carray:
+    if array.dtype == dtype and array.flags.carray:
         return np.asarray(array)
     return np.array(array, dtype=dtype, order="C", subok=False)
 
@@ -60,10 +68,8 @@ def checked_queries(value: object, dim: int) -> Float32s:
     return plain(checked_vectors("vectors", vectors, dim), np.float32)
 
 
-def checked_buckets(
-    value: object, n: int, shape: CodeShape, *, several: int | None, of: str
-) -> Int64s:
-    """Return bucket ids as int64[n, p]; with ``several`` p must be that."""
+def checked_buckets(value: object, n: int, shape: CodeShape, several: int | None = None) -> Int64s:
+    """Return bucket ids as int64[n, p]: any p for queries, ``several`` for items."""
     buckets = as_array("bucket_ids", value)
     if buckets.dtype.kind not in "iu" and buckets.size > 0:
         raise ValueError(f"bucket_ids has dtype {buckets.dtype}, must be integers")
@@ -72,17 +78,15 @@ def checked_buckets(
     if buckets.ndim == 1:  # one bucket per row; for one query alone: all its buckets
         buckets = buckets[None, :] if n == 1 and several is None else buckets[:, None]
     if buckets.ndim != 2:
-        raise ValueError(f"bucket_ids has shape {buckets.shape}, must be (n, buckets per {of})")
+        raise ValueError(f"bucket_ids has shape {buckets.shape}, must be (n, buckets per row)")
     if len(buckets) != n:
         raise ValueError(f"bucket_ids has {len(buckets)} rows, vectors has {n}")
     if n > 0 and buckets.shape[1] == 0:
         raise ValueError(f"bucket_ids has shape {buckets.shape}, must name at least one bucket")
     if n > 0 and several is not None and buckets.shape[1] != several:
         raise ValueError(f"bucket_ids has {buckets.shape[1]} columns, shape.sparsity={several}")
-    buckets = plain(buckets, np.int64) if buckets.dtype != np.uint64 else buckets
-    # Seen as unsigned a negative number is larger than any that is allowed.
-    if buckets.size > 0 and buckets.view(np.uint64).max() >= shape.n_buckets:
-        bad = np.asarray(((buckets < 0) | (buckets >= shape.n_buckets)).any(axis=1))
+    bad = np.any((buckets < 0) | (buckets >= shape.n_buckets), axis=1)
+    if bad.any():
         raise ValueError(
             f"bucket_ids has values outside 0..{shape.n_buckets - 1} in {name_rows(bad)},"
             f" must be >= 0 and < n_buckets={shape.n_buckets}"
@@ -109,67 +113,36 @@ def checked_scores(value: object, n: int, shape: CodeShape) -> npt.NDArray[np.fl
     return scores
 
 
+def _integers(name: str, value: object, n: int | None, at_least: int, kinds: str = "iu") -> Int64s:
+    """Return a column of integers as int64[n]."""
+    values = as_array(name, value)
+    if values.ndim != 1:
+        raise ValueError(f"{name} has shape {values.shape}, must be (n,)")
+    if n is not None and len(values) != n:
+        raise ValueError(f"{name} has {len(values)} entries, vectors has {n} rows")
+    if values.dtype.kind not in kinds and len(values) > 0:
+        raise ValueError(f"{name} has dtype {values.dtype}, must be integers")
+    bad = values < at_least if values.dtype.kind == "i" else values > np.iinfo(np.int64).max
+    if bad.any():
+        raise ValueError(f"{name} must be in {at_least}..2**63-1, is not in {name_rows(bad)}")
+    return plain(values, np.int64)
+
+
 def checked_ids(name: str, value: object, n: int | None = None) -> Int64s:
     """Return ids as int64[n]: not negative, and none of them twice."""
-    ids = as_array(name, value)
-    if ids.ndim != 1:
-        raise ValueError(f"{name} has shape {ids.shape}, must be (n,)")
-    if n is not None and len(ids) != n:
-        raise ValueError(f"{name} has {len(ids)} entries, vectors has {n} rows")
-    if len(ids) == 0:
-        return NO_IDS
-    if ids.dtype.kind not in "iu":
-        raise ValueError(f"{name} has dtype {ids.dtype}, must be integers")
-    bad = ids < 0 if ids.dtype.kind == "i" else ids > np.iinfo(np.int64).max
-    if bad.any():
-        raise ValueError(f"{name} must be in 0..2**63-1, is not in {name_rows(np.asarray(bad))}")
-    ids = np.ascontiguousarray(ids, dtype=np.int64)
-    if len(ids) > 1:
-        ordered = np.sort(ids)
-        again = ordered[1:][ordered[1:] == ordered[:-1]]
-        if len(again) > 0:
-            raise ValueError(f"{name} has {name_ids(np.unique(again))} more than once")
+    ids = _integers(name, value, n, 0)
+    ordered = np.sort(ids)
+    again = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(again) > 0:
+        raise ValueError(f"{name} has {name_ids(np.unique(again))} more than once")
     return ids
 
 
-def following_ids(next_id: int, n: int) -> Int64s:
-    """Return the next ``n`` ids for items that were given none."""
-    if next_id + n > 2**63:
-        raise add_hint(
-            ValueError(
-                f"the next free id is {next_id}, with {n} items ids would go beyond 2**63-1"
-            ),
-            "give ids that are free",
-        )
-    return np.arange(n, dtype=np.int64) + np.int64(next_id) if n else NO_IDS
-
-
-def checked_classes(value: object, n: int) -> Int64s:
-    """Return labels as int64[n], none below ``NO_LABEL``."""
-    labels = as_array("labels", value)
-    if labels.shape != (n,):
-        raise ValueError(f"labels has shape {labels.shape}, must be ({n},) as vectors has {n} rows")
-    if labels.dtype.kind not in "iub" and n > 0:
-        raise ValueError(f"labels has dtype {labels.dtype}, must be integers")
-    bad = labels < NO_LABEL if labels.dtype.kind == "i" else labels > np.iinfo(np.int64).max
-    if n > 0 and bad.any():
-        raise ValueError(f"labels must be in -1..2**63-1, are not in {name_rows(np.asarray(bad))}")
-    return labels.astype(np.int64)
-
-
 def checked_exclude(value: object, n: int) -> Int64s:
-    """Return for each query the id that it must not find, -1 for none; empty for none at all."""
+    """Return for each query the id that it must not find; empty for none at all."""
     if value is None or value is False:
         return NO_IDS
-    if value is True:
-        return np.arange(n, dtype=np.int64)
-    exclude = as_array("exclude_self", value)
-    if exclude.shape != (n,) or (exclude.dtype.kind not in "iu" and n > 0):
-        raise ValueError(
-            f"exclude_self has shape {exclude.shape} and dtype {exclude.dtype},"
-            f" must be True, False or one id per query, ({n},)"
-        )
-    return plain(exclude, np.int64)
+    return np.arange(n) if value is True else _integers("exclude_self", value, n, -(2**63))
 
 
 def checked_filter(value: object, id_bound: int) -> tuple[npt.NDArray[np.bool_], Int64s]:
@@ -194,14 +167,9 @@ def checked_filter(value: object, id_bound: int) -> tuple[npt.NDArray[np.bool_],
 
 def checked_path(value: object, shape: CodeShape) -> tuple[int, ...]:
     """Return the path to a node: up to ``depth`` slots."""
-    path = as_array("path", value)
-    if path.size == 0:
-        return ()
-    if path.ndim != 1 or len(path) > shape.depth or path.dtype.kind not in "iu":
+    path = _integers("path", value, None, 0)
+    if len(path) > shape.depth or path.max(initial=0) >= shape.width:
         raise ValueError(
-            f"path has shape {path.shape} and dtype {path.dtype},"
-            f" must be at most depth={shape.depth} integers"
+            f"path={path.tolist()} must be at most depth={shape.depth} slots < width={shape.width}"
         )
-    if path.min() < 0 or path.max() >= shape.width:
-        raise ValueError(f"path={path.tolist()} must be >= 0 and < width={shape.width}")
     return tuple(path.tolist())
