@@ -106,9 +106,8 @@ class HashIndex:
     ) -> SearchResult:
         """Find the nearest items among those in the buckets of each query.
 
-        The ranking is exact: distances are computed in float64 and rounded to float32 once, and
-        equal distances are ordered by id. The answer depends neither on the number of threads nor
-        on which queries are asked together.
+        The ranking is exact: distances are computed in float64 and rounded to float32 once, equal
+        ones are ordered by id, and neither threads nor the other queries change the answer.
 
         Parameters
         ----------
@@ -120,22 +119,21 @@ class HashIndex:
             Slot scores instead: without ``n_probe`` the buckets of the hash function are looked
             into, ``shape.sparsity`` of them. NaN and +inf are refused.
         n_neighbors
-            Results per query. If fewer exist, rows are padded with id -1.
+            Results per query, padded with id -1.
         n_probe
             With scores: look into this many occupied buckets, those with the largest sums of slot
             scores over the levels; equal sums by bucket id.
         max_candidates
-            Compute at most this many distances per query. Buckets are visited in order and items
-            in the order in which they were added, so what is left out is always the same;
-            ``truncated`` tells that something was.
+            Compute at most this many distances per query, in the order of buckets and of adding;
+            ``truncated`` tells that something was left out.
         fill
             What to do with fewer than ``n_neighbors`` candidates. ``"path"``: continue bucket by
             bucket, with scores in the lexicographic order of the query's sorted slots, without
-            scores through the buckets of the same parent, then of the parent's parent, up to the
-            root. ``"none"``: pad.
+            through the buckets of the same parent, then of its parent, up to the root.
+            ``"none"``: pad.
         filter_ids : set or int[m], or bool[m]
             Only these items may be found: ids, or a mask over ids (``mask[id]``; ids beyond its end
-            are out). Others are neither candidates nor results, and filling continues past them.
+            are out). Others are no candidates, and filling continues past them.
         exclude_self : bool or int[q]
             An id per query that it must not find; True is short for ``arange(q)``, for queries
             that are the items of an index built without ids, in order.
@@ -245,15 +243,14 @@ class HashIndex:
         """Write the index into a directory, which is made if it is not there.
 
         At every moment, whatever happens, the directory holds the old state or the new one. What
-        is there already and did not change is not written again. Other indexes that were loaded
-        from the directory keep what they loaded.
+        did not change is not written again. Other indexes keep what they loaded from there.
 
         ``generation`` names the new state, from :func:`new_generation`, for a caller that has to
-        know it before it is there; with ``lock_held`` the caller has the writer lock.
+        know it before; with ``lock_held`` the caller has the writer lock.
 
         Raises ``IndexLockedError`` if another writer, or a service, holds the directory, and
-        ``StorageError`` if it cannot be written, or if another writer has changed it since this
-        index was loaded from it or saved to it: nothing of theirs is overwritten unseen.
+        ``StorageError`` if it cannot be written, or another writer has changed it since this index
+        was loaded from it or saved to it.
         """
         directory = Path(path)
         generation = generation or storage.new_generation()
@@ -275,9 +272,8 @@ class HashIndex:
         With ``mmap`` files are mapped into memory: opening takes milliseconds, processes share the
         memory, and every bucket is checked when it is first read. Else all is read and checked now.
 
-        Raises ``CorruptIndexError`` if something is damaged, with ``mmap`` also in a later call
-        that reads a damaged bucket; ``IncompatibleFormatError`` for another format version;
-        ``StorageError`` if there is no index, or it cannot be read.
+        Raises ``CorruptIndexError`` if something is damaged, with ``mmap`` also in a later call;
+        ``IncompatibleFormatError`` for another format version; ``StorageError`` if there is none.
         """
         directory = Path(path)
         snapshot, manifest = storage.load(directory, mmap=mmap)
@@ -312,13 +308,12 @@ class HashIndex:
 
         ``n_items``, ``n_entries`` (items times their buckets), ``dim``, ``n_buckets``,
         ``n_occupied``, ``empty_share``, ``largest_bucket``, ``mean_bucket`` (of occupied ones),
-        ``gini`` (of the sizes of all buckets: 0 even, 1 everything in one),
-        ``expected_candidates`` (items in the buckets of an item, on average, itself included; for
-        several buckets per item from a sample), ``expected_speedup``, ``n_segments``,
+        ``gini`` (of all sizes: 0 even, 1 all in one), ``expected_candidates`` (items in the buckets
+        of an item, on average; for several from a sample), ``expected_speedup``, ``n_segments``,
         ``n_removed_entries``, ``bytes_vectors``, ``bytes_other``. With labels also, of the entries
         that have one, ``purity`` (share of entries of their bucket's largest class) and
-        ``classes``: for each label ``n_entries``, ``n_buckets`` it lies in, and ``purity`` (how
-        much of the bucket of one of its items is of the same class, on average).
+        ``classes``: for each label ``n_entries``, ``n_buckets`` it lies in, and ``purity`` (share
+        of its class in the bucket of one of its entries, on average).
         """
         return inspect.stats(self._snapshot)
 

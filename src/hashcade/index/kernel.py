@@ -1,15 +1,11 @@
 """The search kernel: from queries to the best entries of their buckets, in one compiled call.
 
 Two passes, fused. The fast one computes float32 distances of a tile of entries to up to four
-queries at once, summing in whatever order suits the vector unit. It decides nothing but this:
-an entry that cannot be among the best, the rounding error allowed for, is dropped. Whatever
-remains is ranked again in float64, in a fixed order, and only this number counts. So the
-result is the same for one query or many, one thread or more, one segment or several: the best by
-(distance as returned, id).
-
-Entries lie row after row in memory, so one query on a cold bucket runs at the speed of the memory
-bus. Visits are sorted by where they start: queries that look at the same bucket are next to each
-other, and a tile is read from memory once for all of them.
+queries at once, in whatever order suits the vector unit, and drops what cannot be among the best,
+the rounding error allowed for. What remains is ranked in float64, in a fixed order, and only this
+number counts. So the result is the same for one query or many, one thread or more, one segment or
+several: the best by (distance as returned, id). Visits are sorted by where they start, so that a
+tile is read from memory once for all queries that look at it.
 
 Functions that are called for each visit take an array and the number of a row, not the row: a slice
 would count references, with an atomic operation each time, which cost a tenth of a scan.
@@ -34,7 +30,7 @@ from hashcade.index.distances import (
     sum_of_squares,
 )
 from hashcade.index.layout import array_at, segment_row
-from hashcade.index.probe import is_above, pop, push, replace_root, stable_argsort
+from hashcade.index.probe import is_above, pop, push, replace_root
 from hashcade.index.visits import counts_one_by_one, is_filtered, passes_filter, plan_visits
 
 # What a search returns: the result is there; a query has NaN or a bucket id out of range; a block
@@ -72,44 +68,15 @@ def prune_bound(worst, relative, absolute):  # type: ignore[no-untyped-def]
 
 
 @helper()
-def _push_largest(heaps, k, value, size):  # type: ignore[no-untyped-def]
-    hole = size
-    while hole > 0:
-        parent = (hole - 1) >> 1
-        if not value > heaps[k, parent]:
-            break
-        heaps[k, hole] = heaps[k, parent]
-        hole = parent
-    heaps[k, hole] = value
-
-
-@helper()
-def _replace_largest(heaps, k, value, size):  # type: ignore[no-untyped-def]
-    hole = 0
-    while True:
-        child = 2 * hole + 1
-        if child >= size:
-            break
-        if child + 1 < size and heaps[k, child + 1] > heaps[k, child]:
-            child += 1
-        if not heaps[k, child] > value:
-            break
-        heaps[k, hole] = heaps[k, child]
-        hole = child
-    heaps[k, hole] = value
-
-
-@helper()
 def prune(  # type: ignore[no-untyped-def]
     fast, nearest, k, start, stop, own, ids, removed, mask, allowed,
     relative, absolute, bound, heaps, size, rows, values, n_rows,
 ):  # fmt: skip
     """Keep the entries start..stop that may be among the best, by their fast distances.
 
-    ``heaps[k]`` has the best fast distances of this visit, the worst at its root. The entries of a
-    bucket are different items, so as soon as it is full there are that many items no farther than
-    its root, and nothing beyond the root, errors allowed for, is needed.
-    Returns the new sizes of heap and rows, and the new bound.
+    ``heaps[k]`` has the best fast distances of this visit, as values and names, the worst at its
+    root. The entries of a bucket are different items, so once it is full nothing beyond its root,
+    errors allowed for, is needed. Returns the new sizes of heap and rows, and the new bound.
     """
     room = heaps.shape[1] - 1
     # A bound from the nearest of each chunk: as many different items as are asked for, one more
@@ -120,10 +87,10 @@ def prune(  # type: ignore[no-untyped-def]
     by_chunks = size == 0 and removed.shape[0] == 0 and not filtered and n_chunks >= n_needed
     if by_chunks:
         for chunk in range(n_needed):
-            _push_largest(heaps, k, nearest[k, chunk], chunk)
+            push(heaps, heaps, k, chunk, nearest[k, chunk], nearest[k, chunk])
         for chunk in range(n_needed, n_chunks):
             if nearest[k, chunk] < heaps[k, 0]:
-                _replace_largest(heaps, k, nearest[k, chunk], n_needed)
+                replace_root(heaps, heaps, k, n_needed, nearest[k, chunk], nearest[k, chunk])
         bound = min(bound, prune_bound(np.float64(heaps[k, 0]), relative, absolute))
     for low in range(start, stop, CHUNK):
         if nearest[k, (low - start) // CHUNK] > bound:  # most chunks are too far as a whole
@@ -143,10 +110,10 @@ def prune(  # type: ignore[no-untyped-def]
             if by_chunks:  # a heap would not bring the bound down by much
                 continue
             if size < room:
-                _push_largest(heaps, k, value, size)
+                push(heaps, heaps, k, size, value, value)
                 size += 1
             elif value < heaps[k, 0]:
-                _replace_largest(heaps, k, value, room)
+                replace_root(heaps, heaps, k, room, value, value)
             if size == room:
                 bound = min(bound, prune_bound(np.float64(heaps[k, 0]), relative, absolute))
     return size, n_rows, bound
@@ -245,7 +212,7 @@ def _order_of_visits(table, visits):  # type: ignore[no-untyped-def]
     for visit in range(n_visits):
         first_entry = table[segment_row(visits[visit, 1]) + layout.FIRST_ENTRY]
         places[visit] = first_entry + visits[visit, 2]
-    return stable_argsort(places)
+    return np.argsort(places, kind="mergesort")
 
 
 @helper()

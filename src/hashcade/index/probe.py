@@ -30,33 +30,6 @@ def first_not_below(values, value):  # type: ignore[no-untyped-def]
     return low
 
 
-@helper()
-def stable_argsort(keys):  # type: ignore[no-untyped-def]
-    """Return the order of float64 keys by merging; equal keys stay in the order they came in."""
-    n = keys.shape[0]
-    order = np.empty(n, dtype=np.int64)
-    for at in range(n):
-        order[at] = at
-    if n < 2:
-        return order
-    other = np.empty(n, dtype=np.int64)
-    run = 1
-    while run < n:
-        for low in range(0, n, 2 * run):
-            left, middle = low, min(low + run, n)
-            right, high = middle, min(low + 2 * run, n)
-            for at in range(low, high):
-                if left < middle and (right == high or keys[order[left]] <= keys[order[right]]):
-                    other[at] = order[left]
-                    left += 1
-                else:
-                    other[at] = order[right]
-                    right += 1
-        order, other = other, order
-        run *= 2
-    return order
-
-
 # -- heaps: rows of values and names, with the largest pair at the root --------------------------
 
 
@@ -194,7 +167,7 @@ def sort_children(scores, query, level, slots, first, last, walk):  # type: igno
     values = np.empty(last - first)
     for child in range(first, last):
         values[child - first] = -scores[query, level, slots[child]]
-    order = stable_argsort(values)
+    order = np.argsort(values, kind="mergesort")
     for k in range(last - first):
         walk[level, k] = first + order[k]
     walk[level, walk.shape[1] - 2] = last - first

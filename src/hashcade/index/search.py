@@ -66,10 +66,10 @@ class Request(NamedTuple):
     threads: int
     bucket_ids: Int64s  # (q, p)
     scores: npt.NDArray[np.float64]  # (q, depth, width), or empty
-    n_probe: int  # 0: the buckets in bucket_ids
-    fill: int
+    n_probe: int  # so many buckets of the best sums of scores; 0: those in bucket_ids
+    fill: int  # 1: continue below n_neighbors items, along the scores unless these are empty
     max_candidates: int  # -1: no limit
-    exclude: Int64s  # (q,), or empty
+    exclude: Int64s  # (q,) an id that each must not find, or empty
     mask: npt.NDArray[np.bool_]  # over ids, or empty
     allowed: Int64s  # sorted, or empty
 

@@ -1,15 +1,10 @@
 """Where to look: from bucket ids or slot scores to the entries that a query visits.
 
 For each query a list of visits (segment, first entry, last entry), in order, and the number of
-items in them, each counted once.
-
-- Bucket ids: these buckets, in the order given.
-- Scores: the buckets of the hash function, or the ``n_probe`` occupied buckets with the largest
-  sum of slot scores, found best first through the tree: a node is opened only if the sum so far
-  plus the best that the levels below could give reaches the worst bucket kept so far.
-- Too few items, and ``fill``: with scores, all other buckets in the order of a walk through the
-  tree, best slot first, the last level fastest; without, the other buckets of the same parent by
-  ascending id, then of the parent's parent, for each of the query's buckets in turn.
+items in them, each counted once. First come the query's own buckets, in the order given, or the
+``n_probe`` best ones. With too few items, and ``fill``, come the others: with scores in the order
+of a walk through the tree, best slot first, the last level fastest; without, those of the same
+parent by ascending id, then of the parent's parent, for each of the query's buckets in turn.
 """
 
 from __future__ import annotations
@@ -152,11 +147,8 @@ def plan_visits(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Decide which entries queries visit: ``order[first:last]``, or first..last - 1 if it is empty.
 
-    ``table`` is described in ``layout.py``. Queries look into ``bucket_ids`` : int64[q, p], all
-    within the range of the shape, or with ``n_probe`` > 0 into as many buckets of the best sums of
-    ``scores`` : float64[q, depth, width]. With ``fill`` they continue while there are fewer items
-    than ``n_neighbors``, along the scores unless these are empty. ``max_candidates`` is -1 for no
-    limit, ``exclude`` : int64[q] an id per query that it must not find, or empty.
+    ``table`` is described in ``layout.py``, the arguments from ``bucket_ids`` to ``allowed`` in
+    ``search.Request``; bucket ids are within the range of the shape.
 
     Writes ``candidates`` : int64[q], the items to look at, and ``truncated`` : bool[q], whether
     ``max_candidates`` left something out. Returns visits : int64[v, 5] of query, segment, first
