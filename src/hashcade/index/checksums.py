@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade.errors import CorruptIndexError
-from hashcade.index.manifest import Record
 from hashcade.index.segment import NO_LABEL, Int64s, NoCheck, Segment, View
 
 Arrays = dict[str, npt.NDArray[Any]]
+Record = dict[str, Any]  # of a segment in the manifest, see ``storage.py``
 
 
 def as_bytes(array: npt.NDArray[Any]) -> memoryview:

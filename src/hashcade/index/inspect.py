@@ -245,7 +245,7 @@ def explain(
     ids = result.ids[0][result.ids[0] >= 0]
     sources: dict[int, list[int]] = {item: [] for item in ids.tolist()}
     buckets: dict[int, dict[str, Any]] = {}
-    for _, segment_number, start, stop, number in visits.tolist():
+    for _, segment_number, start, stop, number, _ in visits.tolist():
         bucket = int(snapshot.tree.buckets[number])
         if bucket not in buckets:
             path = snapshot.shape.paths(bucket).tolist()

@@ -29,7 +29,7 @@ from hashcade.index.distances import (
     fast_distances_of_four,
     sum_of_squares,
 )
-from hashcade.index.layout import array_at, segment_row
+from hashcade.index.layout import array_at, entries_at, segment_row
 from hashcade.index.probe import is_above, pop, push, replace_root
 from hashcade.index.visits import counts_one_by_one, is_filtered, passes_filter, plan_visits
 
@@ -180,42 +180,6 @@ def _is_checked(table, segment, row):  # type: ignore[no-untyped-def]
 
 
 @helper()
-def _has_checked_ids(table):  # type: ignore[no-untyped-def]
-    """Whether ids and item numbers were checked as a whole, in all segments."""
-    for segment in range(table[layout.N_SEGMENTS]):
-        if not _is_checked(table, segment, table[segment_row(segment) + layout.N_OWN_BUCKETS]):
-            return False
-    return True
-
-
-@helper()
-def _has_checked_blocks(table, visits):  # type: ignore[no-untyped-def]
-    """Whether all blocks that are about to be read were checked."""
-    n_buckets = table[layout.N_BUCKETS]
-    rows = array_at(table[layout.ROWS], table[layout.N_SEGMENTS] * n_buckets, np.int32)
-    for visit in range(visits.shape[0]):
-        segment, row = visits[visit, 1], visits[visit, 4]
-        if table[layout.ROWS] != 0:
-            row = np.int64(rows[segment * n_buckets + row])
-        if not _is_checked(table, segment, row):
-            return False
-    return True
-
-
-@helper()
-def _order_of_visits(table, visits):  # type: ignore[no-untyped-def]
-    """Sort visits by segment, then by entry; ``places`` are exact up to 2**53."""
-    n_visits = visits.shape[0]
-    if n_visits == 1:
-        return np.zeros(1, dtype=np.int64)
-    places = np.empty(n_visits)
-    for visit in range(n_visits):
-        first_entry = table[segment_row(visits[visit, 1]) + layout.FIRST_ENTRY]
-        places[visit] = first_entry + visits[visit, 2]
-    return np.argsort(places, kind="mergesort")
-
-
-@helper()
 def search_segments(  # type: ignore[no-untyped-def]
     table, visits, queries, metric, errors, exclude, mask, allowed, keys, names, sizes
 ):
@@ -229,7 +193,11 @@ def search_segments(  # type: ignore[no-untyped-def]
     longest: Any = np.int64(0)
     for visit in range(n_visits):
         longest = max(longest, visits[visit, 3] - visits[visit, 2])
-    order = _order_of_visits(table, visits)
+    places = np.zeros(n_visits, dtype=np.int64)  # by segment, then by entry
+    for visit in range(n_visits):
+        base = segment_row(visits[visit, 1])
+        places[visit] = table[base + layout.FIRST_ENTRY] + visits[visit, 2]
+    order = np.argsort(places, kind="mergesort")
     lanes: Any = n_visits if n_visits < 3 else np.int64(4)  # three are scanned as four
     tile: Any = min(-(-longest // CHUNK) * CHUNK, _TILE)  # whole chunks
     fast = np.empty((lanes, tile), dtype=np.float32)
@@ -244,14 +212,9 @@ def search_segments(  # type: ignore[no-untyped-def]
         # Up to four visits with one start: a tile is read once for all of them.
         segment, start = visits[order[done], 1], visits[order[done], 2]
         base = segment_row(segment)
-        n_entries = table[base + layout.N_ENTRIES]
-        vectors = array_at(table[base + layout.VECTORS], (n_entries, dim), np.float32)
-        ids = array_at(table[base + layout.IDS], n_entries, np.int64)
-        removed = array_at(
-            table[base + layout.REMOVED],
-            n_entries if table[base + layout.REMOVED] != 0 else 0,
-            np.uint8,
-        )
+        ids = entries_at(table, segment, layout.IDS, np.int64)
+        vectors = array_at(table[base + layout.VECTORS], (ids.shape[0], dim), np.float32)
+        removed = entries_at(table, segment, layout.REMOVED, np.uint8)
         several = table[base + layout.ITEMS] != 0
         farthest = start
         together = 0
@@ -325,14 +288,17 @@ def search(  # type: ignore[no-untyped-def]
         if metric == INNER_PRODUCT:
             errors[q] = inner_product_error(square, max_norm, dim)
     one_by_one = counts_one_by_one(table, exclude, mask, allowed, max_candidates)
-    if one_by_one and not _has_checked_ids(table):
-        return UNCHECKED
+    for segment in range(table[layout.N_SEGMENTS]):
+        n_blocks = table[segment_row(segment) + layout.N_OWN_BUCKETS]
+        if one_by_one and not _is_checked(table, segment, n_blocks):
+            return UNCHECKED
     visits = plan_visits(
         table, order, first, last, ids.shape[1], bucket_ids, scores, n_probe, fill,
         max_candidates, exclude, mask, allowed, candidates, truncated,
     )  # fmt: skip
-    if not _has_checked_blocks(table, visits):
-        return UNCHECKED
+    for visit in range(visits.shape[0]):
+        if not _is_checked(table, visits[visit, 1], visits[visit, 5]):
+            return UNCHECKED
     sizes = np.zeros(n_queries, dtype=np.int64)
     if visits.shape[0] > 0:
         search_segments(

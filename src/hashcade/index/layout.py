@@ -94,3 +94,11 @@ def segment_row(segment):  # type: ignore[no-untyped-def]
 def array_at(address, shape, dtype):  # type: ignore[no-untyped-def]
     """Return the array at an address; a bool is a uint8 as well."""
     return carray(_pointer(address), shape, dtype)
+
+
+@helper()
+def entries_at(table, segment, field, dtype):  # type: ignore[no-untyped-def]
+    """Return an array with one value per entry of a segment; empty if there is none."""
+    base = FIRST_SEGMENT + segment * SEGMENT_LENGTH
+    n_entries = table[base + N_ENTRIES] if table[base + field] != 0 else 0
+    return array_at(table[base + field], n_entries, dtype)

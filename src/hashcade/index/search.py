@@ -222,6 +222,5 @@ def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s]:
         candidates, truncated,
     )  # fmt: skip
     for number, view in enumerate(snapshot.views):
-        starts = np.unique(planned[planned[:, 1] == number, 2])
-        view.segment.check.blocks(view.segment.rows_of(starts))
+        view.segment.check.blocks(np.unique(planned[planned[:, 1] == number, 5]))
     return planned, candidates

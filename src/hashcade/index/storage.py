@@ -10,23 +10,32 @@
 
 Files other than the manifest are written once under a name of their own, flushed to the disk, and
 never touched again. The manifest is written beside the old one and renamed over it, which is the
-one moment at which the state changes. Segments that are there already are not written again.
-What no manifest names is left over from a writer that was stopped, and is removed by the next.
+one moment at which the state changes. What no manifest names is left over from a writer that was
+stopped, and is removed by the next. The manifest is JSON; its first value is the CRC-32 of every
+byte after it, so that no byte can change unseen::
+
+    {"checksum": "1c291ca3", "format": "hashcade-index", "version": 1, "generation": "...", ...
+     "segments": [{"file", "uid", "bytes", "n_items", "n_entries", "max_norm",
+       "sections": {"vectors": {"offset", "bytes", "dtype", "shape", "crc32"}, ...},
+       "removed": null or {"file", "uid", "bytes", "crc32", "n_items"}}, ...]}
+
+A section is one array; its bytes, and its checksum, include the padding to a multiple of 64.
 
 Reading checks the manifest, the length of every file and the arrays that say where things are.
 The blocks of the buckets are checked when they are first read (:class:`StoredCheck`): a query
 waits for its own buckets alone, and a damaged one is an error, not an answer. What is damaged
-after it was checked, by a failing disk or a program that writes to the files, is not seen
-until the index is loaded again or verified.
+after it was checked is not seen until the index is loaded again or verified.
 """
 
 from __future__ import annotations
 
+import json
 import mmap as mmap_module
 import os
 import zlib
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,20 +43,24 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade._io import LOCK_NAME, storage_errors, sync_directory, write_file, writer_lock
-from hashcade.errors import CorruptIndexError, StorageError
-from hashcade.index import manifest as manifests
+from hashcade.codes import CodeShape
+from hashcade.errors import CorruptIndexError, IncompatibleFormatError, StorageError
 from hashcade.index.bucket_tree import build_tree
 from hashcade.index.checksums import (
+    Record,
     StoredCheck,
     as_bytes,
     block_crc,
     content_problems,
     structure_problems,
 )
-from hashcade.index.manifest import MANIFEST_NAME, Manifest, Record
 from hashcade.index.segment import Segment, View, new_uid
 from hashcade.index.snapshot import Snapshot
 
+MANIFEST_NAME = "manifest.json"
+FORMAT = "hashcade-index"
+VERSION = 1
+_HEAD = b'{"checksum": "'
 _ALIGNMENT = 64
 _OURS = ("segment-", "removed-", "manifest-")
 _RETRIES = 1000
@@ -56,6 +69,24 @@ _RETRIES = 1000
 def new_generation() -> str:
     """Return a new name for the state of an index on disk, for ``HashIndex.save``."""
     return new_uid()
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A stored index. ``generation`` is new with every save."""
+
+    generation: str
+    shape: CodeShape
+    dim: int
+    with_labels: bool
+    next_id: int
+    n_items: int
+    segments: list[Record]
+
+    def files(self) -> set[str]:
+        """Names of all files that belong to the index, this one apart."""
+        removed = [record["removed"] for record in self.segments if record["removed"]]
+        return {record["file"] for record in [*self.segments, *removed]}
 
 
 # -- writing -------------------------------------------------------------------------------------
@@ -89,7 +120,9 @@ def save(
                 manifest = _write_files(directory, snapshot, generation, current, new_files)
                 new = directory / f"manifest-{new_uid()}.tmp"
                 new_files.append(new)
-                write_file(new, [manifests.to_bytes(manifest)])
+                body = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
+                rest = b'", ' + json.dumps(body, indent=1).encode()[1:].lstrip() + b"\n"
+                write_file(new, [_HEAD, b"%08x" % zlib.crc32(rest), rest])
                 sync_directory(directory)
                 os.replace(new, directory / MANIFEST_NAME)
             except BaseException:
@@ -206,7 +239,27 @@ def read_generation(path: str | os.PathLike[str]) -> str:
 def read_manifest(directory: Path) -> Manifest:
     """Read and check the manifest alone."""
     path = directory / MANIFEST_NAME
-    return manifests.from_bytes(path.read_bytes(), str(path))
+    data = path.read_bytes()
+    start = len(_HEAD)
+    rest = data[start + 8 :]
+    if data[:start] != _HEAD or data[start : start + 8] != b"%08x" % zlib.crc32(rest):
+        raise CorruptIndexError(f"{path} is damaged: its checksum is wrong")
+    try:
+        body = json.loads(data)
+        del body["checksum"]
+        kind, version = body.pop("format"), body.pop("version")
+        if kind != FORMAT:
+            raise IncompatibleFormatError(f"{path} has format {kind!r}, not {FORMAT!r}")
+        if version != VERSION:
+            raise IncompatibleFormatError(
+                f"{path} has format version {version}, this package reads {VERSION}",
+                hint="build the index again, or use the version of hashcade that wrote it",
+            )
+        manifest = Manifest(**{**body, "shape": CodeShape(**body["shape"])})
+        manifest.files()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptIndexError(f"{path} is not a valid manifest: {error!r}") from error
+    return manifest
 
 
 def _require_index(directory: Path) -> None:

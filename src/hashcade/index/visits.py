@@ -13,7 +13,7 @@ import numpy as np
 
 from hashcade._kernels import helper, kernel
 from hashcade.index import layout
-from hashcade.index.layout import array_at, segment_row
+from hashcade.index.layout import array_at, entries_at, segment_row
 from hashcade.index.probe import best_buckets, first_not_below, sort_children
 
 
@@ -52,13 +52,11 @@ def count_items(  # type: ignore[no-untyped-def]
     ``seen`` has a bit for each item, and is not used if all items have one entry. Returns the
     count, the entry to stop before, and whether there was more.
     """
-    base = segment_row(segment)
-    n_entries = table[base + layout.N_ENTRIES]
-    ids = array_at(table[base + layout.IDS], n_entries, np.int64)
-    removed = array_at(table[base + layout.REMOVED], n_entries, np.uint8)
-    items = array_at(table[base + layout.ITEMS], n_entries, np.int32)
-    any_removed, several = table[base + layout.REMOVED] != 0, table[base + layout.ITEMS] != 0
-    first_item = table[base + layout.FIRST_ITEM]
+    ids = entries_at(table, segment, layout.IDS, np.int64)
+    removed = entries_at(table, segment, layout.REMOVED, np.uint8)
+    items = entries_at(table, segment, layout.ITEMS, np.int32)
+    any_removed, several = removed.shape[0] > 0, items.shape[0] > 0
+    first_item = table[segment_row(segment) + layout.FIRST_ITEM]
     n_items = 0
     for entry in range(start, stop):
         if any_removed and removed[entry] != 0:
@@ -131,6 +129,7 @@ def _visit(  # type: ignore[no-untyped-def]
             visits[n_visits, 2] = start
             visits[n_visits, 3] = stop
             visits[n_visits, 4] = bucket
+            visits[n_visits, 5] = row
             n_visits += 1
             visited[bucket >> 6] |= np.int64(1) << (bucket & 63)
         if truncated:
@@ -151,15 +150,15 @@ def plan_visits(  # type: ignore[no-untyped-def]
     ``search.Request``; bucket ids are within the range of the shape.
 
     Writes ``candidates`` : int64[q], the items to look at, and ``truncated`` : bool[q], whether
-    ``max_candidates`` left something out. Returns visits : int64[v, 5] of query, segment, first
-    entry, entry after the last, number of the bucket.
+    ``max_candidates`` left something out. Returns visits : int64[v, 6] of query, segment, first
+    entry, entry after the last, number of the bucket, and its number within the segment.
     """
     n_buckets, depth, width = table[layout.N_BUCKETS], table[layout.DEPTH], table[layout.WIDTH]
     buckets = array_at(table[layout.BUCKETS], n_buckets, np.int64)
     level_starts = array_at(table[layout.LEVEL_STARTS], depth + 1, np.int64)
     slots = array_at(table[layout.SLOTS], table[layout.N_NODES], np.int32)
     children = array_at(table[layout.CHILDREN], level_starts[depth - 1] + 1, np.int64)
-    visits = np.empty((max(4, 2 * (last - first)), 5), dtype=np.int64)
+    visits = np.empty((max(4, 2 * (last - first)), 6), dtype=np.int64)
     n_visits = np.int64(0)
     one_by_one = counts_one_by_one(table, exclude, mask, allowed, max_candidates)
     # A bit for each bucket and item that the present query has seen. What is not needed is not
@@ -258,9 +257,8 @@ def plan_visits(  # type: ignore[no-untyped-def]
 @helper()
 def _forget_items(table, visits, visit, seen):  # type: ignore[no-untyped-def]
     """Clear the bits of the items of a visit."""
-    base = segment_row(visits[visit, 1])
-    if table[base + layout.ITEMS] == 0:
-        return
-    items = array_at(table[base + layout.ITEMS], table[base + layout.N_ENTRIES], np.int32)
-    for entry in range(visits[visit, 2], visits[visit, 3]):
-        seen[(table[base + layout.FIRST_ITEM] + items[entry]) >> 6] = 0
+    items = entries_at(table, visits[visit, 1], layout.ITEMS, np.int32)
+    first_item = table[segment_row(visits[visit, 1]) + layout.FIRST_ITEM]
+    if items.shape[0] > 0:
+        for entry in range(visits[visit, 2], visits[visit, 3]):
+            seen[(first_item + items[entry]) >> 6] = 0
