@@ -169,7 +169,6 @@ def test_entries_and_sizes():
     buckets, ids = index.entries()
     pairs = sorted(zip(buckets.tolist(), ids.tolist(), strict=True))
     assert pairs == [(0, 0), (1, 0), (1, 1), (1, 2), (2, 2)]
-    assert index.mean_bucket_size == pytest.approx((1 + 9 + 1) / 5)
     assert index.largest_buckets(limit=2).tolist() == [1, 0]
     index.remove([0])
     assert index.largest_buckets().tolist() == [1, 2]

@@ -1,12 +1,6 @@
 """The index: a hash table for exact search among the items of a few buckets.
 
-- :class:`HashIndex`: build, search, change, store, look into.
-- :class:`SearchResult`: what a search gives.
-- :class:`Encoded`: what a model makes of items, and where a search looks for them.
-- :func:`is_index`, :func:`read_generation`: what a directory holds, without loading it.
-- :func:`warmup`: compile everything beforehand.
-
-Needs numpy and numba; never torch.
+:class:`HashIndex` is it, :class:`Encoded` what a model makes of items. Needs numba; never torch.
 """
 
 from typing import TYPE_CHECKING

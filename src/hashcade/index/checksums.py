@@ -72,21 +72,15 @@ class StoredCheck(NoCheck):
         if self.checked[-1]:
             return
         self.section("ids")
-        if "items" in self._arrays:
-            self.section("items")
-            items, n_items = self._arrays["items"], self._record["n_items"]
-            if items.min() < 0 or items.max() >= n_items:
-                raise CorruptIndexError(f"{self.path}: items must be in 0..{n_items - 1}")
+        self.section("items")
+        items, n_items = self._arrays.get("items"), self._record["n_items"]
+        if items is not None and (items.min() < 0 or items.max() >= n_items):
+            raise CorruptIndexError(f"{self.path}: items must be in 0..{n_items - 1}")
         self.checked[-1] = True
-
-    def labels(self) -> None:
-        """Check the labels, if there are any."""
-        if "labels" in self._arrays:
-            self.section("labels")
 
     def section(self, name: str) -> None:
         """Check a whole array, padding included, that was not checked before."""
-        if name not in self._sections:
+        if name in self._arrays and name not in self._sections:
             self._require([name], [])
             self._sections.add(name)
 

@@ -331,11 +331,11 @@ class HashIndex:
         ``shown_scores`` are slot scores to show if it is ``bucket_ids`` that say where to look.
 
         Returns a dictionary. ``levels``: from the top down the slots of the query's own buckets,
-        each with its score and rank (with scores), and how many buckets and entries lie below it.
-        ``buckets``: those looked into, in order, each with ``path``, ``size``, ``classes`` (label:
-        count, largest first), ``score``, how many ``candidates`` it gave, and whether it is a
-        ``fill``. ``results``: id, distance, label, and the ``buckets`` it came from.
-        ``candidates``, ``truncated``, ``n_items``.
+        each with score and rank, and how many buckets and entries lie below it. ``buckets``: those
+        looked into, in order, each with ``path``, ``size``, ``classes`` (label: count, largest
+        first), ``score``, how many ``candidates`` it gave, and whether it is a ``fill``.
+        ``results``: id, distance, label, and the ``buckets`` it came from. ``candidates``,
+        ``truncated``, ``n_items``.
         """
         allowed = HashIndex.search.__kwdefaults__ or {}
         unknown = options.keys() - allowed.keys()
@@ -403,11 +403,6 @@ class HashIndex:
         snapshot = self._snapshot
         numbers, ids, _ = snapshot.entries()
         return snapshot.tree.buckets[numbers], ids
-
-    @property
-    def mean_bucket_size(self) -> float:
-        """Entries in the bucket of an entry, on average: what a search in one bucket reads."""
-        return self._snapshot.tree.mean_bucket_size
 
     @property
     def shape(self) -> CodeShape:

@@ -82,13 +82,7 @@ def make_request(
 ) -> Request:  # fmt: skip
     """Check arguments but for the values of vectors and bucket ids that can be used as they are."""
     queries = vectors
-    if not (
-        type(vectors) is np.ndarray
-        and vectors.dtype is _FLOAT32
-        and vectors.ndim == 2
-        and vectors.shape[1] == snapshot.dim
-        and vectors.flags.carray
-    ):
+    if not (_is_plain(vectors, _FLOAT32) and vectors.shape[1] == snapshot.dim):
         queries = validate.checked_queries(vectors, snapshot.dim)
     n = len(queries)
     if (bucket_ids is None) == (scores is None):
@@ -110,14 +104,7 @@ def make_request(
     if scores is None:
         if probes > 0:
             raise ValueError(f"n_probe={probes} needs scores, got bucket_ids")
-        if not (
-            type(bucket_ids) is np.ndarray
-            and bucket_ids.dtype is _INT64
-            and bucket_ids.ndim == 2
-            and bucket_ids.shape[0] == n
-            and bucket_ids.shape[1] > 0
-            and bucket_ids.flags.carray
-        ):
+        if not (_is_plain(bucket_ids, _INT64) and len(bucket_ids) == n and bucket_ids.size > 0):
             bucket_ids = validate.checked_buckets(bucket_ids, n, snapshot.shape)
     else:
         slots = validate.checked_scores(scores, n, snapshot.shape)
@@ -134,6 +121,14 @@ def make_request(
         bucket_ids, slots, probes, FILLS[fill], limit, exclude, *item_filter,
     )  # fmt: skip
     return tuple.__new__(Request, fields)  # three times as fast as Request(...)
+
+
+def _is_plain(value: Any, dtype: npt.DTypeLike) -> bool:
+    """Whether a value is a two-dimensional array that a kernel can be given."""
+    return (
+        type(value) is np.ndarray and value.dtype is dtype and value.ndim == 2
+        and value.flags.carray
+    )  # fmt: skip
 
 
 # -- running it ----------------------------------------------------------------------------------

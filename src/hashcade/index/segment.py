@@ -60,8 +60,8 @@ class NoCheck:
     def ids(self) -> None:
         """Raise ``CorruptIndexError`` if ids or item numbers are damaged."""
 
-    def labels(self) -> None:
-        """Raise ``CorruptIndexError`` if labels are damaged."""
+    def section(self, name: str) -> None:
+        """Raise ``CorruptIndexError`` if an array as a whole is damaged."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,7 +81,7 @@ class Snapshot:
         for view in self.views if self.with_labels else ():
             entries, position = view.entries_of(ids)
             if len(entries) and view.segment.labels is not None:
-                view.segment.check.labels()
+                view.segment.check.section("labels")
                 labels[position] = view.segment.labels[entries]
         return labels
 
@@ -92,7 +92,7 @@ class Snapshot:
         for view in self.views:
             segment, live = view.segment, view.live_entries()
             segment.check.ids()
-            segment.check.labels()
+            segment.check.section("labels")
             own = np.searchsorted(self.tree.buckets, segment.buckets)
             numbers.append(np.repeat(own, np.diff(segment.offsets))[live])
             ids.append(segment.ids[live])
