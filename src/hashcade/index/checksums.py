@@ -1,8 +1,7 @@
 """Checksums: of each block (the entries of one bucket), which is read and checked by itself.
 
 The checksum of a block is the CRC-32 of its ids, item numbers, labels and vectors, one after the
-other. It finds every damage of up to 32 bits in a row for certain, and any other but one in four
-thousand million; it comes with Python, and runs at several gigabytes a second.
+other. It finds all damage of up to 32 bits in a row, and any other but one in 2**32.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade.errors import CorruptIndexError
-from hashcade.index.segment import NO_LABEL, Int64s, NoCheck, Segment, View
+from hashcade.index.segment import NO_LABEL, Int64s, NoCheck, View
 
 Arrays = dict[str, npt.NDArray[Any]]
 Record = dict[str, Any]  # of a segment in the manifest, see ``storage.py``
@@ -42,10 +41,9 @@ def block_crc(arrays: Arrays, row: int) -> int:
 class StoredCheck(NoCheck):
     """Checks of a stored segment, each made once, when something is first read.
 
-    ``checked`` : bool[n_buckets + 1] are the blocks that are known to be right. The last one is for
+    ``checked`` : bool[n_buckets + 1] are the blocks that are known to be right, the last one for
     ids and item numbers as a whole, which counting reads before it is known which blocks will be
-    visited. Always the same array, because kernels know its address. Two threads may check the
-    same block at the same time; they come to the same result.
+    visited. Always the same array, because kernels know its address.
     """
 
     def __init__(
@@ -110,23 +108,24 @@ class StoredCheck(NoCheck):
             raise CorruptIndexError(problem)
 
 
-def structure_problems(segment: Segment, n_buckets: int, dim: int) -> list[str]:
+def structure_problems(arrays: Arrays, n: int, dim: int, n_buckets: int) -> list[str]:
     """List what is wrong with the arrays that tell where things are; the others are not read."""
-    n, buckets, offsets = len(segment.ids), segment.buckets, segment.offsets
-    kinds: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
-        "vectors": (("float32",), (n, dim)),
-        "ids": (("int64",), (n,)),
-        "labels": (("int32", "int64"), (n,)),
-        "items": (("int32",), (n,)),
-        "buckets": (("int64",), (len(buckets),)),
-        "offsets": (("int64",), (len(buckets) + 1,)),
+    buckets, offsets = arrays["buckets"], arrays["offsets"]
+    kinds = {
+        "vectors": ("float32", (n, dim)),
+        "ids": ("int64", (n,)),
+        "labels": ("int32 or int64", (n,)),
+        "items": ("int32", (n,)),
+        "buckets": ("int64", (len(buckets),)),
+        "offsets": ("int64", (len(buckets) + 1,)),
+        "blocks": ("uint32", (len(buckets),)),
     }
     problems = []
-    for name, array in segment.arrays.items():
+    for name, array in arrays.items():
         dtypes, shape = kinds[name]
-        if array.dtype.name not in dtypes or array.shape != shape:
-            must = " or ".join(dtypes) + str(list(shape))
-            problems.append(f"{name} is {array.dtype}{list(array.shape)}, must be {must}")
+        if array.dtype.name not in dtypes.split(" or ") or array.shape != shape:
+            found, must = f"{array.dtype}{list(array.shape)}", f"{dtypes}{list(shape)}"
+            problems.append(f"{name} is {found}, must be {must}")
     if problems:
         return problems
     if n == 0 or len(buckets) == 0:

@@ -76,18 +76,12 @@ def fast_distances_of_four(  # type: ignore[no-untyped-def]
                     c += value * queries[qc, j]
                     d += value * queries[qd, j]
                 a, b, c, d = -a, -b, -c, -d
-            out[0, row - start] = a
-            out[1, row - start] = b
-            out[2, row - start] = c
-            out[3, row - start] = d
-            least_a = min(least_a, a)
-            least_b = min(least_b, b)
-            least_c = min(least_c, c)
-            least_d = min(least_d, d)
-        nearest[0, chunk] = least_a
-        nearest[1, chunk] = least_b
-        nearest[2, chunk] = least_c
-        nearest[3, chunk] = least_d
+            at = row - start
+            out[0, at], out[1, at], out[2, at], out[3, at] = a, b, c, d
+            least_a, least_b = min(least_a, a), min(least_b, b)
+            least_c, least_d = min(least_c, c), min(least_d, d)
+        nearest[0, chunk], nearest[1, chunk] = least_a, least_b
+        nearest[2, chunk], nearest[3, chunk] = least_c, least_d
 
 
 # -- exact distances: float64, eight sums in a fixed order -------------------------------------

@@ -28,11 +28,9 @@ Place = str | os.PathLike[str]
 class HashIndex:
     """Items in buckets: exact search among the few that share a bucket with the query.
 
-    Made by :meth:`build` or :meth:`load`. Bucket ids may come from a learned hasher, or from you.
-
-    A search looks at one state of the index from beginning to end, whatever is added or removed
-    meanwhile: changes make a new state and put it in place at once. Searches may run in any
-    number of threads; changes wait for each other.
+    Made by :meth:`build` or :meth:`load`. A search looks at one state of the index from beginning
+    to end: changes make a new state and put it in place at once. Searches may run in any number of
+    threads; changes wait for each other.
 
     Examples
     --------
@@ -116,27 +114,23 @@ class HashIndex:
         bucket_ids : int[q, p] or int[q]
             The buckets to look into, any number of them per query. (For one query: int[p] too.)
         scores : float[q, depth, width]
-            Slot scores instead: without ``n_probe`` the buckets of the hash function are looked
-            into, ``shape.sparsity`` of them. NaN and +inf are refused.
+            Slot scores instead; without ``n_probe`` they name ``shape.sparsity`` buckets.
         n_neighbors
             Results per query, padded with id -1.
         n_probe
-            With scores: look into this many occupied buckets, those with the largest sums of slot
-            scores over the levels; equal sums by bucket id.
+            Look into this many occupied buckets, those with the largest sums of scores.
         max_candidates
             Compute at most this many distances per query, in the order of buckets and of adding;
             ``truncated`` tells that something was left out.
         fill
-            What to do with fewer than ``n_neighbors`` candidates. ``"path"``: continue bucket by
-            bucket, with scores in the lexicographic order of the query's sorted slots, without
-            through the buckets of the same parent, then of its parent, up to the root.
-            ``"none"``: pad.
+            With fewer than ``n_neighbors`` candidates ``"path"`` continues bucket by bucket, with
+            scores in the lexicographic order of the query's sorted slots, without through the
+            buckets of the same parent, then of its parent, up to the root. ``"none"``: pad.
         filter_ids : set or int[m], or bool[m]
             Only these items may be found: ids, or a mask over ids (``mask[id]``; ids beyond its end
             are out). Others are no candidates, and filling continues past them.
         exclude_self : bool or int[q]
-            An id per query that it must not find; True is short for ``arange(q)``, for queries
-            that are the items of an index built without ids, in order.
+            An id per query that it must not find; True is short for ``arange(q)``.
         metric
             ``"euclidean"``, or ``"inner_product"`` with the largest first.
         threads
@@ -154,30 +148,25 @@ class HashIndex:
     def add(
         self, bucket_ids: Array, vectors: Array, ids: MaybeArray = None, labels: MaybeArray = None
     ) -> Int64s:
-        """Add items, and return their ids; the arguments are those of :meth:`build`.
+        """Add items as :meth:`build` does, and return their ids.
 
-        Without ``ids`` they continue after the largest id that was ever here, without ``labels``
-        items have none. If an id is here already, nothing is added.
+        Without ``ids`` they continue after the largest that was ever here. If an id is here
+        already, nothing is added.
         """
         with self._change:
             items = self.checked_items(bucket_ids, vectors, ids, labels)
             if ids is not None:
                 present = items.ids[self._snapshot.contains(items.ids)]
                 if len(present):
-                    raise add_hint(
-                        ValueError(f"{name_ids(present)} already in the index"),
-                        "remove them first, or use upsert",
-                    )
+                    error = ValueError(f"{name_ids(present)} already in the index")
+                    raise add_hint(error, "remove them first, or use upsert")
             self._snapshot = self._snapshot.with_items(items)
             return items.ids
 
     def upsert(
         self, ids: Array, bucket_ids: Array, vectors: Array, labels: MaybeArray = None
     ) -> None:
-        """Put items in the place of those with the same ids, and add those whose id is new.
-
-        It is one change: no search sees an item twice, or not at all.
-        """
+        """Replace items with the same ids, and add the others, in one change."""
         with self._change:
             items = self.checked_items(bucket_ids, vectors, ids, labels)
             present = items.ids[self._snapshot.contains(items.ids)]
@@ -208,16 +197,9 @@ class HashIndex:
         *,
         next_id: int | None = None,
     ) -> Items:
-        """Check items as :meth:`add` does, and return them as it would store them.
-
-        Nothing is changed, and ids need not be free. Without ``ids`` they continue at ``next_id``.
-        """
-        now = self._snapshot
-        start = now.next_id if next_id is None else next_id
-        return validate.checked_items(
-            bucket_ids, vectors, ids, labels,
-            shape=now.shape, dim=now.dim, with_labels=now.with_labels, next_id=start,
-        )  # fmt: skip
+        """Check items as :meth:`add` does, but not that ids are free, and change nothing."""
+        start = self.next_id if next_id is None else next_id
+        return validate.checked_items(self._snapshot, bucket_ids, vectors, ids, labels, start)
 
     @property
     def next_id(self) -> int:
@@ -368,10 +350,8 @@ class HashIndex:
     def node(self, path: Sequence[int] = ()) -> dict[str, Any]:
         """Describe a node of the tree, the root by default, and its occupied children.
 
-        ``path``, ``n_buckets`` (occupied ones below it), ``n_entries``, ``purity`` (share of
-        entries of their bucket's largest class), ``classes`` (label: count, largest first) and
-        ``children``: the same for each occupied ``slot`` below, in ascending order. Without
-        labels ``purity`` and ``classes`` are None.
+        ``path``, ``n_buckets`` (occupied), ``n_entries``, ``purity`` and ``classes`` (label: count,
+        largest first; both None without labels), ``children``: the same for each ``slot`` below.
         """
         return inspect.node(self._snapshot, validate.checked_path(path, self.shape))
 

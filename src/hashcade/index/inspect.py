@@ -53,10 +53,7 @@ def stats(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def gini(sizes: Int64s, n_buckets: int) -> float:
-    """Return the Gini coefficient of bucket sizes, empty buckets included.
-
-    0: all buckets are equally full. Near 1: everything lies in a few.
-    """
+    """Return the Gini coefficient of bucket sizes, empty buckets included."""
     total = int(sizes.sum())
     if total == 0:
         return 0.0
@@ -93,17 +90,12 @@ def _class_stats(counts: ClassCounts) -> dict[str, Any]:
     n_entries = np.bincount(counts.code, weights=counts.count)
     n_buckets = np.bincount(counts.code)
     purity = np.bincount(counts.code, weights=counts.count**2 / size) / n_entries
-    classes = {
-        label: {
-            "n_entries": int(n_entries[k]),
-            "n_buckets": int(n_buckets[k]),
-            "purity": float(purity[k]),
-        }
-        for k, label in enumerate(counts.labels.tolist())
-    }
+    columns = (n_entries.astype(np.int64).tolist(), n_buckets.tolist(), purity.tolist())
+    names = ("n_entries", "n_buckets", "purity")
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     return {
         "purity": float(counts.majority.sum() / max(counts.count.sum(), 1)),
-        "classes": classes,
+        "classes": dict(zip(counts.labels.tolist(), rows, strict=True)),
     }
 
 

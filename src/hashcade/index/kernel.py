@@ -31,27 +31,16 @@ from hashcade.index.distances import (
 )
 from hashcade.index.layout import array_at, entries_at, segment_row
 from hashcade.index.probe import is_above, pop, push, replace_root
-from hashcade.index.visits import counts_one_by_one, is_filtered, passes_filter, plan_visits
+from hashcade.index.visits import counts_one_by_one, passes_filter, plan_visits
 
 # What a search returns: the result is there; a query has NaN or a bucket id out of range; a block
 # of a stored segment has to be checked first.
-DONE = 0
-BAD_INPUT = 1
-UNCHECKED = 2
+DONE, BAD_INPUT, UNCHECKED = range(3)
 
 _TILE = 4096  # entries whose fast distances are held at a time: they stay in the first cache
 
 
 # -- what may be dropped -----------------------------------------------------------------------
-
-
-@helper()
-def inner_product_error(square, max_norm, dim):  # type: ignore[no-untyped-def]
-    """Return how far a fast inner product may be off, for a query with this sum of squares."""
-    size = math.sqrt(square) * max_norm
-    if size > 1e37:  # float32 may overflow: everything is ranked exactly
-        return np.inf
-    return (dim + 8) * 2.0**-23 * size + 1e-36
 
 
 @helper()
@@ -83,7 +72,7 @@ def prune(  # type: ignore[no-untyped-def]
     # if one may be left out. It takes the place of the heap. (Not if others may be left out.)
     n_needed = room + (own >= 0)
     n_chunks = (stop - start) // CHUNK
-    filtered = is_filtered(mask, allowed)
+    filtered = mask.shape[0] + allowed.shape[0] > 0
     by_chunks = size == 0 and removed.shape[0] == 0 and not filtered and n_chunks >= n_needed
     if by_chunks:
         for chunk in range(n_needed):
@@ -140,14 +129,12 @@ def rerank(  # type: ignore[no-untyped-def]
         key = exact_key(vectors, rows[k, j], queries, q, metric)
         if size == room and not is_above(keys[q, 0], names[q, 0], key, item_id):
             continue
+        again = False
         if several:  # an item lies in several buckets, and must not be taken twice
-            again = False
             for other in range(size):
-                if names[q, other] == item_id:
-                    again = True
-                    break
-            if again:
-                continue
+                again = again or names[q, other] == item_id
+        if again:
+            continue
         if size == room:
             replace_root(keys, names, q, size, key, item_id)
         else:
@@ -286,7 +273,9 @@ def search(  # type: ignore[no-untyped-def]
                 return BAD_INPUT
         errors[q] = 1e-36
         if metric == INNER_PRODUCT:
-            errors[q] = inner_product_error(square, max_norm, dim)
+            size = math.sqrt(square) * max_norm
+            # Beyond 1e37 float32 may overflow: everything is ranked exactly.
+            errors[q] = np.inf if size > 1e37 else (dim + 8) * 2.0**-23 * size + 1e-36
     one_by_one = counts_one_by_one(table, exclude, mask, allowed, max_candidates)
     for segment in range(table[layout.N_SEGMENTS]):
         n_blocks = table[segment_row(segment) + layout.N_OWN_BUCKETS]

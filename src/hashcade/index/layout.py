@@ -1,9 +1,8 @@
 """Where the arrays of an index lie in memory, as the kernels are told: one array of numbers.
 
-An index has any number of segments, their arrays may be read-only (which is another type to the
-compiler), and every argument costs time in a call. So a kernel takes one int64 array: counts and
-addresses of the bucket tree, and then a row for each segment. An address of 0 means that there is
-no such array. Whoever calls a kernel keeps the arrays alive.
+A kernel takes one int64 array, because every argument costs time in a call: counts and addresses of
+the bucket tree, and then a row for each segment. An address of 0 means that there is no such array.
+Whoever calls a kernel keeps the arrays alive.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from hashcade._kernels import helper
 
 if TYPE_CHECKING:
     from hashcade.codes import CodeShape
-    from hashcade.index.bucket_tree import BucketTree
     from hashcade.index.segment import View
+    from hashcade.index.snapshot import BucketTree
 
 # Of the index. N_ITEMS is 0 if no item has several entries: then nothing need be counted once.
 (

@@ -38,23 +38,15 @@ _NO_FILTER = (validate.NO_MASK, validate.NO_IDS)
 class SearchResult:
     """What a search found, and how much it looked at.
 
-    Attributes
-    ----------
-    distances : float32[q, n_neighbors]
-        Euclidean distances, or inner products; best first, equal ones by id. Where there is no
-        result: inf, or -inf for inner products.
-    ids : int64[q, n_neighbors]
-        Ids of the items, padded with -1.
-    candidates : int64[q]
-        Items whose distance was looked at, each counted once.
-    truncated : bool[q]
-        Whether ``max_candidates`` kept the query from looking at more.
+    ``distances``, or inner products, are best first, equal ones by id, padded with inf, or -inf for
+    inner products; ``ids`` are padded with -1. ``candidates`` are the items whose distance was
+    looked at, each counted once; ``truncated``: ``max_candidates`` left something out.
     """
 
-    distances: Float32s
-    ids: Int64s
-    candidates: Int64s
-    truncated: npt.NDArray[np.bool_]
+    distances: Float32s  # (q, n_neighbors)
+    ids: Int64s  # (q, n_neighbors)
+    candidates: Int64s  # (q,)
+    truncated: npt.NDArray[np.bool_]  # (q,)
 
 
 class Request(NamedTuple):
@@ -68,7 +60,7 @@ class Request(NamedTuple):
     scores: npt.NDArray[np.float64]  # (q, depth, width), or empty
     n_probe: int  # so many buckets of the best sums of scores; 0: those in bucket_ids
     fill: int  # 1: continue below n_neighbors items, along the scores unless these are empty
-    max_candidates: int  # -1: no limit
+    max_candidates: int
     exclude: Int64s  # (q,) an id that each must not find, or empty
     mask: npt.NDArray[np.bool_]  # over ids, or empty
     allowed: Int64s  # sorted, or empty
@@ -91,7 +83,9 @@ def make_request(
     if type(n_neighbors) is not int or n_neighbors < 1:
         n_neighbors = checked_count("n_neighbors", n_neighbors)
     probes = 0 if n_probe is None else checked_count("n_probe", n_probe)
-    limit = -1 if max_candidates is None else checked_count("max_candidates", max_candidates)
+    limit = visits.NO_LIMIT
+    if max_candidates is not None:
+        limit = min(limit, checked_count("max_candidates", max_candidates))
     if type(fill) is not str or fill not in FILLS:
         fill = checked_choice("fill", fill, FILLS)
     if type(metric) is not str or metric not in METRICS:
@@ -145,7 +139,8 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
     truncated = np.empty(n, _BOOL)
     if threads > 1 and n > 1:
         n_visits = n * (request.n_probe or request.bucket_ids.shape[1])
-        threads = min(threads, n, int(n_visits * snapshot.work_per_bucket / WORTH_A_THREAD))
+        work_per_visit = snapshot.tree.mean_bucket_size * snapshot.dim
+        threads = min(threads, n, int(n_visits * work_per_visit / WORTH_A_THREAD))
 
     table, max_norm = snapshot.table, snapshot.max_norm
     while True:
@@ -166,14 +161,10 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
 
 
 def _search_in_threads(threads: int, bucket_ids: Int64s, given: Any, where: Any, out: Any) -> int:
-    """Divide the queries into shares, which this thread and those of a pool take one by one.
-
-    Queries of one bucket stay together, so that it is read once for all of them. A thread that
-    has not begun when everything is done is not waited for.
-    """
+    """Divide the queries into shares, which this thread and those of a pool take one by one."""
     n = len(bucket_ids)
     order = np.arange(n)
-    if bucket_ids.shape[1] > 0:
+    if bucket_ids.shape[1] > 0:  # a bucket is read once for all of its queries
         order = np.argsort(bucket_ids[:, 0], kind="stable")
     n_shares = min(n, threads * _SHARES_PER_THREAD)
     shares = deque((n * k // n_shares, n * (k + 1) // n_shares) for k in range(n_shares))
@@ -188,7 +179,7 @@ def _search_in_threads(threads: int, bucket_ids: Int64s, given: Any, where: Any,
             status = max(status, kernel.search(*given, order, *share, *where, *out))
 
     helpers = [_pool(threads - 1).submit(work) for _ in range(threads - 1)]
-    status = work()
+    status = work()  # then whoever has not begun is not waited for
     return max([status, *(helper.result() for helper in helpers if not helper.cancel())])
 
 
@@ -208,7 +199,7 @@ def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s]:
     """
     n = len(request.queries)
     n_named = len(request.mask) + len(request.allowed) + len(request.exclude)
-    if snapshot.any_several or n_named > 0 or request.max_candidates >= 0:
+    if snapshot.any_several or n_named > 0 or request.max_candidates < visits.NO_LIMIT:
         for view in snapshot.views:
             view.segment.check.ids()
     candidates, truncated = np.empty(n, _INT64), np.empty(n, _BOOL)

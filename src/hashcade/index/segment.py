@@ -1,9 +1,8 @@
 """Segments: entries sorted by bucket.
 
 An entry is one item in one bucket. A segment is an immutable batch of entries, bucket after
-bucket, in the order in which they came within a bucket; with ``sparsity`` s an item has s
-entries, each with a copy of the vector, so that a bucket is one block that is read in sequence
-and can be stored, checked and moved by itself. It costs s times the memory of the vectors.
+bucket, in the order in which they came; an item has an entry, with a copy of its vector, in each
+of its buckets, so that a bucket is one block that is read in sequence and checked by itself.
 
 An index is a short list of segments, the oldest first. Adding appends a small one and merges
 neighbours of similar size, so there are about log2(n) of them at most; removing marks entries

@@ -21,10 +21,9 @@ byte after it, so that no byte can change unseen::
 
 A section is one array; its bytes, and its checksum, include the padding to a multiple of 64.
 
-Reading checks the manifest, the length of every file and the arrays that say where things are.
-The blocks of the buckets are checked when they are first read (:class:`StoredCheck`): a query
-waits for its own buckets alone, and a damaged one is an error, not an answer. What is damaged
-after it was checked is not seen until the index is loaded again or verified.
+Reading checks the manifest, the length of every file and the arrays that say where things are; the
+blocks of the buckets when they are first read (:class:`StoredCheck`). What is damaged after it was
+checked is not seen until the index is loaded again or verified.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ import numpy.typing as npt
 from hashcade._io import LOCK_NAME, storage_errors, sync_directory, write_file, writer_lock
 from hashcade.codes import CodeShape
 from hashcade.errors import CorruptIndexError, IncompatibleFormatError, StorageError
-from hashcade.index.bucket_tree import build_tree
 from hashcade.index.checksums import (
     Record,
     StoredCheck,
@@ -55,7 +53,7 @@ from hashcade.index.checksums import (
     structure_problems,
 )
 from hashcade.index.segment import Segment, View, new_uid
-from hashcade.index.snapshot import Snapshot
+from hashcade.index.snapshot import Snapshot, build_tree
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "hashcade-index"
@@ -96,12 +94,10 @@ def save(
     directory: Path, snapshot: Snapshot, generation: str, expected: frozenset[str] | None,
     *, lock_held: bool = False,
 ) -> None:  # fmt: skip
-    """Write a snapshot as a new generation.
+    """Write a snapshot as a new generation, in place of an ``expected`` one, or of any if None.
 
-    ``expected`` are the generations of which the directory must still hold one, because the
-    snapshot goes back to it; None if it may hold anything. With ``lock_held`` the caller has the
-    lock of the directory. After an error the directory holds the old generation, or the new one if
-    only the last flush to the disk failed.
+    After an error the directory holds the old generation, or the new one if only the last flush to
+    the disk failed.
     """
     with storage_errors(f"cannot write the index {directory}"):
         _make_directory(directory)
@@ -248,11 +244,9 @@ def read_manifest(directory: Path) -> Manifest:
         body = json.loads(data)
         del body["checksum"]
         kind, version = body.pop("format"), body.pop("version")
-        if kind != FORMAT:
-            raise IncompatibleFormatError(f"{path} has format {kind!r}, not {FORMAT!r}")
-        if version != VERSION:
+        if (kind, version) != (FORMAT, VERSION):
             raise IncompatibleFormatError(
-                f"{path} has format version {version}, this package reads {VERSION}",
+                f"{path} is {kind} version {version}, this package reads {VERSION} of {FORMAT}",
                 hint="build the index again, or use the version of hashcade that wrote it",
             )
         manifest = Manifest(**{**body, "shape": CodeShape(**body["shape"])})
@@ -334,13 +328,11 @@ def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) ->
         arrays["buckets"], arrays["offsets"], record["n_items"], record["max_norm"],
         record["uid"], check,
     )  # fmt: skip
-    problems = structure_problems(segment, manifest.shape.n_buckets, manifest.dim)
-    if (segment.labels is not None) != manifest.with_labels:
+    problems = structure_problems(
+        arrays, record["n_entries"], manifest.dim, manifest.shape.n_buckets
+    )
+    if ("labels" in arrays) != manifest.with_labels:
         problems.append("labels are not as the manifest says")
-    if segment.n_entries != record["n_entries"]:
-        problems.append(f"{segment.n_entries} entries are not as the manifest says")
-    if arrays["blocks"].shape != segment.buckets.shape:
-        problems.append("there must be one checksum per bucket")
     if problems:
         raise CorruptIndexError(f"{path}: {'; '.join(problems)}")
     if not mmap:
@@ -371,20 +363,19 @@ def problems_of(snapshot: Snapshot, directory: Path | None) -> list[str]:
         try:
             paths = [directory / name for name in read_manifest(directory).files()]
             problems += [f"{path} is missing" for path in paths if not path.exists()]
-        except OSError as error:
-            problems.append(f"{directory}: the manifest cannot be read: {error.strerror}")
-        except StorageError as error:
-            problems.append(str(error))
+        except (OSError, StorageError) as error:
+            problems.append(f"{directory}: the manifest cannot be read: {error}")
     all_ids = [np.empty(0, dtype=np.int64)]
     for number, view in enumerate(snapshot.views):
         segment, where = view.segment, f"segment {number}"
         if isinstance(segment.check, StoredCheck):
             where = str(segment.check.path)
-            damage = segment.check.all_problems()
-            problems += damage
-            if damage:
+            if damage := segment.check.all_problems():
+                problems += damage
                 continue
-        faults = structure_problems(segment, snapshot.shape.n_buckets, snapshot.dim)
+        faults = structure_problems(
+            segment.arrays, segment.n_entries, snapshot.dim, snapshot.shape.n_buckets
+        )
         problems += [f"{where}: {p}" for p in faults or content_problems(view)]
         all_ids.append(np.unique(segment.ids[view.live_entries()]))
     ids = np.concatenate(all_ids)

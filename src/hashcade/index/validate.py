@@ -1,8 +1,4 @@
-"""Checks of what comes into an index from outside; general ones are in ``hashcade._validate``.
-
-Each returns the one form that the code works with. An array that already has it is returned as it
-is, not copied.
-"""
+"""Checks of what comes into an index from outside; an array of the right kind is not copied."""
 
 from __future__ import annotations
 
@@ -16,45 +12,41 @@ from hashcade._validate import as_array, checked_vectors, name_ids, name_rows
 from hashcade.codes import CodeShape
 from hashcade.errors import add_hint
 from hashcade.index.segment import NO_LABEL, Float32s, Int64s, Items
+from hashcade.index.snapshot import Snapshot
 
 NO_MASK = np.empty(0, dtype=np.bool_)
 NO_IDS = np.empty(0, dtype=np.int64)
 
 
 def checked_items(
-    bucket_ids: object, vectors: object, ids: object, labels: object,
-    *, shape: CodeShape, dim: int, with_labels: bool, next_id: int,
-) -> Items:  # fmt: skip
+    snapshot: Snapshot,
+    bucket_ids: object,
+    vectors: object,
+    ids: object,
+    labels: object,
+    next_id: int,
+) -> Items:
     """Return items as an index stores them; see ``HashIndex.checked_items``."""
-    values = checked_vectors("vectors", vectors, dim)
+    values = checked_vectors("vectors", vectors, snapshot.dim)
     n = len(values)
-    buckets = checked_buckets(bucket_ids, n, shape, shape.sparsity)
-    if labels is not None and not with_labels:
-        raise add_hint(
-            ValueError("labels were given, but the index has no labels"),
-            "build the index with labels, -1 for items without",
-        )
+    buckets = checked_buckets(bucket_ids, n, snapshot.shape, snapshot.shape.sparsity)
+    if labels is not None and not snapshot.with_labels:
+        error = ValueError("labels were given, but the index has no labels")
+        raise add_hint(error, "build the index with labels, -1 for items without")
     classes = None
-    if with_labels:
+    if snapshot.with_labels:
         given = np.full(n, NO_LABEL) if labels is None else labels
         classes = _integers("labels", given, n, NO_LABEL, kinds="iub")
     if ids is not None:
         return Items(checked_ids("ids", ids, n), buckets, values, classes)
     if next_id + n > 2**63:
-        raise add_hint(
-            ValueError(
-                f"the next free id is {next_id}, with {n} items ids would go beyond 2**63-1"
-            ),
-            "give ids that are free",
-        )
+        message = f"the next free id is {next_id}, with {n} items ids would go beyond 2**63-1"
+        raise add_hint(ValueError(message), "give ids that are free")
     return Items(np.arange(n) + np.int64(next_id if n else 0), buckets, values, classes)
 
 
 def plain(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return an array of the one kind that kernels are compiled for: of another, a copy.
-
-    A read-only array would be another type to numba, and be compiled for in the middle of a search.
-    """
+    """Return an array of the kind that kernels are compiled for: writeable, in order, or a copy."""
     if array.dtype == dtype and array.flags.carray:
         return np.asarray(array)
     return np.array(array, dtype=dtype, order="C", subok=False)

@@ -16,16 +16,12 @@ from hashcade.index import layout
 from hashcade.index.layout import array_at, entries_at, segment_row
 from hashcade.index.probe import best_buckets, first_not_below, sort_children
 
-
-@helper()
-def is_filtered(mask, allowed):  # type: ignore[no-untyped-def]
-    """Whether there is a filter: a mask over ids, or a sorted array of ids; else both are empty."""
-    return mask.shape[0] + allowed.shape[0] > 0
+NO_LIMIT = 1 << 62
 
 
 @helper()
 def passes_filter(item_id, mask, allowed):  # type: ignore[no-untyped-def]
-    """Whether an id passes the filter, if there is one."""
+    """Whether an id passes the filter: a mask over ids, or sorted ids, or none: both are empty."""
     if mask.shape[0] > 0:
         return 0 <= item_id < mask.shape[0] and mask[item_id]
     at = first_not_below(allowed, item_id)
@@ -36,10 +32,9 @@ def passes_filter(item_id, mask, allowed):  # type: ignore[no-untyped-def]
 def counts_one_by_one(table, exclude, mask, allowed, max_candidates):  # type: ignore[no-untyped-def]
     """Whether entries must be looked at to count the items in a bucket."""
     return (
-        is_filtered(mask, allowed)
-        or exclude.shape[0] > 0
+        mask.shape[0] + allowed.shape[0] + exclude.shape[0] > 0
         or table[layout.N_ITEMS] > 0
-        or (max_candidates >= 0 and table[layout.ANY_REMOVED] != 0)
+        or (max_candidates < NO_LIMIT and table[layout.ANY_REMOVED] != 0)
     )
 
 
@@ -90,8 +85,8 @@ def _visit(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Append a query's visits to a bucket, segment after segment, unless it was visited before.
 
-    ``room`` is how many items may be added, -1 for any number. Returns the visits, which may have
-    moved, their number, the number of new items, and whether there was no room for more.
+    ``room`` is how many items may be added. Returns the visits, which may have moved, their number,
+    the number of new items, and whether there was no room for more.
     """
     n_buckets, n_segments = table[layout.N_BUCKETS], table[layout.N_SEGMENTS]
     n_live = array_at(table[layout.LIVE], n_buckets, np.int64)[bucket]
@@ -111,32 +106,25 @@ def _visit(  # type: ignore[no-untyped-def]
         start, stop = offsets[row], offsets[row + 1]
         if one_by_one:
             counted, stop, truncated = count_items(
-                table, segment, start, stop, room - n_items if room >= 0 else np.int64(-1),
-                own, mask, allowed, seen,
+                table, segment, start, stop, room - n_items, own, mask, allowed, seen
             )  # fmt: skip
             n_items += counted
             if counted == 0:
                 stop = start
-        elif room >= 0:  # nothing was removed: entries are items
+        else:  # nothing was removed, or there is no limit
             truncated = stop - start > room - n_items
             stop = min(stop, start + room - n_items)
             n_items += stop - start
         if stop > start:
             if n_visits == visits.shape[0]:
                 visits = _enlarge(visits)
-            visits[n_visits, 0] = query
-            visits[n_visits, 1] = segment
-            visits[n_visits, 2] = start
-            visits[n_visits, 3] = stop
-            visits[n_visits, 4] = bucket
-            visits[n_visits, 5] = row
+            for column, value in enumerate((query, segment, start, stop, bucket, row)):
+                visits[n_visits, column] = value
             n_visits += 1
             visited[bucket >> 6] |= np.int64(1) << (bucket & 63)
         if truncated:
             break
-    if not one_by_one and room < 0:
-        n_items = n_live
-    return visits, n_visits, n_items, truncated
+    return visits, n_visits, min(n_items, n_live), truncated
 
 
 @kernel()
@@ -239,9 +227,8 @@ def plan_visits(  # type: ignore[no-untyped-def]
                 bucket = low
                 low += 1
             if bucket >= 0:
-                room = max_candidates - n_items if max_candidates >= 0 else np.int64(-1)
                 visits, n_visits, more, full = _visit(
-                    table, bucket, query, room, own, mask, allowed, one_by_one,
+                    table, bucket, query, max_candidates - n_items, own, mask, allowed, one_by_one,
                     visited, seen, visits, n_visits,
                 )  # fmt: skip
                 n_items += more
