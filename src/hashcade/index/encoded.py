@@ -34,9 +34,8 @@ class Encoded:
     def where_to_look(self, n_probe: int = 1) -> dict[str, Any]:
         """Where a query looks, as arguments for :meth:`HashIndex.search`.
 
-        By default in its own buckets. With ``n_probe`` above 1 in as many occupied buckets, those
-        with the largest sums of slot scores. A path is found from the scores alone, which also say
-        how to go on; the buckets of a code book are not those of the best slots, so they are named.
+        By default in its own buckets, with ``n_probe`` above 1 in those with the largest sums of
+        scores. The buckets of a path follow from the scores, which also say how to go on.
         """
         if n_probe > 1 and self.scores is None:
             raise ValueError(f"n_probe={n_probe} needs slot scores, this method has none")

@@ -88,20 +88,11 @@ class HashIndex:
     # -- searching ---------------------------------------------------------------------------------
 
     def search(
-        self,
-        vectors: Array,
-        *,
-        bucket_ids: MaybeArray = None,
-        scores: MaybeArray = None,
-        n_neighbors: int = 10,
-        n_probe: int | None = None,
-        max_candidates: int | None = None,
-        fill: str = "path",
-        filter_ids: Any = None,
-        exclude_self: Any = False,
-        metric: str = "euclidean",
-        threads: int | None = None,
-    ) -> SearchResult:
+        self, vectors: Array, *, bucket_ids: MaybeArray = None, scores: MaybeArray = None,
+        n_neighbors: int = 10, n_probe: int | None = None, max_candidates: int | None = None,
+        fill: str = "path", filter_ids: Any = None, exclude_self: Any = False,
+        metric: str = "euclidean", threads: int | None = None,
+    ) -> SearchResult:  # fmt: skip
         """Find the nearest items among those in the buckets of each query.
 
         The ranking is exact: distances are computed in float64 and rounded to float32 once, equal
@@ -189,14 +180,9 @@ class HashIndex:
             self._snapshot = self._snapshot.compacted()
 
     def checked_items(
-        self,
-        bucket_ids: Array,
-        vectors: Array,
-        ids: MaybeArray = None,
-        labels: MaybeArray = None,
-        *,
-        next_id: int | None = None,
-    ) -> Items:
+        self, bucket_ids: Array, vectors: Array, ids: MaybeArray = None, labels: MaybeArray = None,
+        *, next_id: int | None = None,
+    ) -> Items:  # fmt: skip
         """Check items as :meth:`add` does, but not that ids are free, and change nothing."""
         start = self.next_id if next_id is None else next_id
         return validate.checked_items(self._snapshot, bucket_ids, vectors, ids, labels, start)
@@ -279,8 +265,8 @@ class HashIndex:
 
     def verify(self) -> None:
         """Read everything, and raise ``CorruptIndexError`` with all that is wrong, if anything."""
-        problems = storage.problems_of(self._snapshot, self._stored[0] if self._stored else None)
-        if problems:
+        place = self._stored[0] if self._stored else None
+        if problems := storage.problems_of(self._snapshot, place):
             raise CorruptIndexError("\n".join(problems))
 
     # -- looking into it ---------------------------------------------------------------------------
@@ -300,14 +286,9 @@ class HashIndex:
         return inspect.stats(self._snapshot)
 
     def explain(
-        self,
-        vector: Array,
-        bucket_ids: MaybeArray = None,
-        scores: MaybeArray = None,
-        *,
-        shown_scores: MaybeArray = None,
-        **options: Any,
-    ) -> dict[str, Any]:
+        self, vector: Array, bucket_ids: MaybeArray = None, scores: MaybeArray = None,
+        *, shown_scores: MaybeArray = None, **options: Any,
+    ) -> dict[str, Any]:  # fmt: skip
         """Explain the search for one vector; the options are those of :meth:`search`.
 
         ``shown_scores`` are slot scores to show if it is ``bucket_ids`` that say where to look.
@@ -320,8 +301,7 @@ class HashIndex:
         ``truncated``, ``n_items``.
         """
         allowed = HashIndex.search.__kwdefaults__ or {}
-        unknown = options.keys() - allowed.keys()
-        if unknown:
+        if unknown := options.keys() - allowed.keys():
             raise ValueError(f"unknown option {min(unknown)!r} (allowed: {', '.join(allowed)})")
         snapshot = self._snapshot
         query = validate.checked_queries(vector, snapshot.dim)

@@ -12,6 +12,7 @@ from hashcade.index.search import Request, make_request, plan, run
 from hashcade.index.segment import NO_LABEL, Int64s
 from hashcade.index.snapshot import ClassCounts, Snapshot
 
+Scores = npt.NDArray[Any] | None
 _SAMPLE = 2000
 
 
@@ -223,9 +224,7 @@ def _by_size(labels: Int64s, counts: Int64s) -> dict[int, int]:
 # -- one query -------------------------------------------------------------------------------------
 
 
-def explain(
-    snapshot: Snapshot, request: Request, shown_scores: npt.NDArray[Any] | None
-) -> dict[str, Any]:
+def explain(snapshot: Snapshot, request: Request, shown_scores: Scores) -> dict[str, Any]:
     """See ``HashIndex.explain``: of one query, and scores (depth, width) if it comes with none."""
     visits, _ = plan(snapshot, request)
     result = run(snapshot, request)
@@ -276,9 +275,7 @@ def explain(
     }
 
 
-def _levels(
-    snapshot: Snapshot, own: list[int], scores: npt.NDArray[Any] | None
-) -> list[dict[str, Any]]:
+def _levels(snapshot: Snapshot, own: list[int], scores: Scores) -> list[dict[str, Any]]:
     """Walk down the query's own paths: at each level the slot, its score and what lies below it."""
     levels = []
     paths = snapshot.shape.paths(np.array(own, dtype=np.int64)).tolist()

@@ -7,8 +7,8 @@ number counts. So the result is the same for one query or many, one thread or mo
 several: the best by (distance as returned, id). Visits are sorted by where they start, so that a
 tile is read from memory once for all queries that look at it.
 
-Functions that are called for each visit take an array and the number of a row, not the row: a slice
-would count references, with an atomic operation each time, which cost a tenth of a scan.
+Functions that are called for each visit take an array and the number of a row: a slice would count
+references, with an atomic operation each time, which cost a tenth of a scan.
 """
 
 from __future__ import annotations
@@ -170,10 +170,7 @@ def _is_checked(table, segment, row):  # type: ignore[no-untyped-def]
 def search_segments(  # type: ignore[no-untyped-def]
     table, visits, queries, metric, errors, exclude, mask, allowed, keys, names, sizes
 ):
-    """Make the visits, and leave the best of each query in its heap.
-
-    ``errors`` : float64[q] is the absolute error of the fast distances of each query.
-    """
+    """Make the visits, and leave the best of each query in its heap; ``errors`` are absolute."""
     n_visits, dim, room = visits.shape[0], queries.shape[1], keys.shape[1]
     # Twice the worst relative error of the fast pass; that of inner products is absolute.
     relative = (dim + 8) * 2.0**-23 if metric == EUCLIDEAN else 0.0
@@ -257,9 +254,8 @@ def search(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Answer some queries: check, plan, scan and finish.
 
-    ``max_norm`` is the largest norm of an entry; the arguments from ``order`` to ``allowed`` are
-    those of :func:`plan_visits`. The result goes into float32[q, n], int64[q, n], int64[q] and
-    bool[q]. Returns ``DONE``, or why not; then contents of the result are undefined.
+    ``max_norm`` is the largest norm of an entry; from ``order`` to ``allowed`` see
+    :func:`plan_visits`. Returns ``DONE``, or why not; then contents of the result are undefined.
     """
     n_queries, dim = queries.shape
     errors = np.empty(n_queries)

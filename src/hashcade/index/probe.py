@@ -90,8 +90,7 @@ def pop(values, names, row, size):  # type: ignore[no-untyped-def]
 def best_buckets(scores, query, n_probe, table):  # type: ignore[no-untyped-def]
     """Find the ``n_probe`` occupied buckets with the largest sums of a query's slot scores.
 
-    ``scores`` : float64[q, depth, width]; ``table`` is described in ``layout.py``. Returns numbers
-    of buckets, best first, and how many buckets' sums were computed on the way.
+    Returns their numbers, best first, and how many buckets' sums were computed on the way.
     """
     depth, n_nodes, n_buckets = table[layout.DEPTH], table[layout.N_NODES], table[layout.N_BUCKETS]
     live = array_at(table[layout.LIVE], n_buckets, np.int64)

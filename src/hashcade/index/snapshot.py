@@ -30,12 +30,9 @@ _GROWTH = 2
 class BucketTree:
     """All occupied buckets of a snapshot.
 
-    Nodes of all levels lie in one array: first those of level 1, then of level 2, and so on; the
-    last level are the buckets, in ascending order of their ids. The root is not stored.
-
-    ``rows`` has the number of each bucket within each segment, -1 where a segment has none; it is
-    None for one segment, which has the same buckets. Children of node i are
-    ``children[i]..children[i + 1] - 1``.
+    Nodes of all levels lie in one array, level after level without the root; the last are the
+    buckets. Children of node i are ``children[i]..children[i + 1] - 1``. ``rows`` are the numbers
+    of the buckets within each segment, -1 for none; None for one segment, with the same buckets.
     """
 
     buckets: Int64s  # (n_buckets,) ids of the occupied ones, ascending

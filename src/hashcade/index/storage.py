@@ -223,10 +223,7 @@ def is_index(path: str | os.PathLike[str]) -> bool:
 
 
 def read_generation(path: str | os.PathLike[str]) -> str:
-    """Return the generation of the index in a directory, which is new with every save.
-
-    Raises ``StorageError`` if there is no index, or its manifest cannot be read.
-    """
+    """Return the generation of the index in a directory, which is new with every save."""
     _require_index(Path(path))
     with storage_errors(f"cannot read the index {path}"):
         return read_manifest(Path(path)).generation

@@ -149,8 +149,8 @@ def plan_visits(  # type: ignore[no-untyped-def]
     visits = np.empty((max(4, 2 * (last - first)), 6), dtype=np.int64)
     n_visits = np.int64(0)
     one_by_one = counts_one_by_one(table, exclude, mask, allowed, max_candidates)
-    # A bit for each bucket and item that the present query has seen. What is not needed is not
-    # allocated, but is the name of something else: half of a small search is allocations.
+    # A bit for each bucket and item that the present query has seen. What is not needed is the
+    # name of something else: half of a small search is allocations.
     visited = np.zeros((n_buckets >> 6) + 1, dtype=np.int64)
     seen = visited
     if table[layout.N_ITEMS] > 0:
