@@ -22,19 +22,13 @@ Arrays = dict[str, npt.NDArray[Any]]
 Record = dict[str, Any]  # of a segment in the manifest, see ``storage.py``
 
 
-def as_bytes(array: npt.NDArray[Any]) -> memoryview:
-    """Return the bytes of an array without copying them; it must be contiguous."""
-    view: Any = array.data
-    return memoryview(view).cast("B") if array.size else memoryview(b"")
-
-
 def block_crc(arrays: Arrays, row: int) -> int:
     """Return the checksum of the block of bucket number ``row``."""
     start, stop = arrays["offsets"][row : row + 2].tolist()
     crc = 0
     for name in ("ids", "items", "labels", "vectors"):
         if name in arrays:
-            crc = zlib.crc32(as_bytes(arrays[name][start:stop]), crc)
+            crc = zlib.crc32(arrays[name][start:stop].data, crc)
     return crc
 
 
@@ -92,7 +86,7 @@ class StoredCheck(NoCheck):
         for name in names:
             section = self._record["sections"][name]
             data = self._raw[section["offset"] : section["offset"] + section["bytes"]]
-            if zlib.crc32(as_bytes(data)) != section["crc32"]:
+            if zlib.crc32(data.data) != section["crc32"]:
                 yield f"{self.path}: section {name} is damaged: its checksum is wrong"
         for row in rows:
             if block_crc(self._arrays, row) != self._arrays["blocks"][row]:
@@ -124,8 +118,8 @@ def structure_problems(arrays: Arrays, n: int, dim: int, n_buckets: int) -> list
     for name, array in arrays.items():
         dtypes, shape = kinds[name]
         if array.dtype.name not in dtypes.split(" or ") or array.shape != shape:
-            found, must = f"{array.dtype}{list(array.shape)}", f"{dtypes}{list(shape)}"
-            problems.append(f"{name} is {found}, must be {must}")
+            actual = f"{array.dtype}{list(array.shape)}"
+            problems.append(f"{name} is {actual}, must be {dtypes}{list(shape)}")
     if problems:
         return problems
     if n == 0 or len(buckets) == 0:

@@ -140,10 +140,7 @@ _exact_sum: Any = intrinsic(_emit_exact_sum)
 
 @helper()
 def exact_key(vectors, row, queries, q, metric):  # type: ignore[no-untyped-def]
-    """Return what results are ordered by: the distance, or minus the inner product, of two rows.
-
-    The same bits on every machine; rounded to float32 as the very last step.
-    """
+    """Return what results are ordered by: the distance, or minus the inner product, of two rows."""
     total = _exact_sum(vectors, row, queries, q, metric)
     if metric == EUCLIDEAN:
         return np.float32(math.sqrt(total))

@@ -54,29 +54,16 @@ class HashIndex:
 
     @classmethod
     def build(
-        cls,
-        bucket_ids: Array,
-        vectors: Array,
-        ids: MaybeArray = None,
-        labels: MaybeArray = None,
-        *,
-        shape: CodeShape,
-    ) -> HashIndex:
-        """Build an index.
+        cls, bucket_ids: Array, vectors: Array, ids: MaybeArray = None, labels: MaybeArray = None,
+        *, shape: CodeShape,
+    ) -> HashIndex:  # fmt: skip
+        """Build an index of ``vectors`` (n, dim) in buckets ``bucket_ids`` (n, sparsity) or (n,).
 
-        Parameters
-        ----------
-        bucket_ids : int[n, sparsity] or int[n]
-            The buckets of each item. A bucket that is named twice for an item counts once.
-        vectors : float[n, dim]
-            What results are ranked by; stored as float32. NaN and infinite values are refused.
-        ids : int[n], optional
-            Names of the items, not negative, none twice. Default: 0..n-1.
-        labels : int[n], optional
-            Classes of the items, for :meth:`stats`, :meth:`explain` and :meth:`labels_of`; -1
-            (``NO_LABEL``) for an item without. If not given, the index never has labels.
-        shape
-            Shape of the table, which gives the range of bucket ids and the tree for filling.
+        A bucket that is named twice for an item counts once. Vectors are stored as float32; NaN and
+        infinite values are refused. ``ids`` are not negative, none twice, by default 0..n-1.
+        ``labels`` are classes, for :meth:`stats`, :meth:`explain` and :meth:`labels_of`, -1
+        (``NO_LABEL``) for an item without; if not given, the index never has labels. ``shape``
+        gives the range of bucket ids and the tree for filling.
         """
         if not isinstance(shape, CodeShape):
             raise ValueError(f"shape={shape!r} must be a CodeShape")
@@ -210,12 +197,8 @@ class HashIndex:
     def save(self, path: Place, *, generation: str | None = None, lock_held: bool = False) -> None:
         """Write the index into a directory, which is made if it is not there.
 
-        At every moment, whatever happens, the directory holds the old state or the new one. What
-        did not change is not written again. Other indexes keep what they loaded from there.
-
-        ``generation`` names the new state, from :func:`new_generation`, for a caller that has to
-        know it before; with ``lock_held`` the caller has the writer lock.
-
+        At every moment the directory holds the old state or the new one. ``generation`` names the
+        new state, from :func:`new_generation`; with ``lock_held`` the caller has the writer lock.
         Raises ``IndexLockedError`` if another writer, or a service, holds the directory, and
         ``StorageError`` if it cannot be written, or another writer has changed it since this index
         was loaded from it or saved to it.
@@ -239,7 +222,6 @@ class HashIndex:
 
         With ``mmap`` files are mapped into memory: opening takes milliseconds, processes share the
         memory, and every bucket is checked when it is first read. Else all is read and checked now.
-
         Raises ``CorruptIndexError`` if something is damaged, with ``mmap`` also in a later call;
         ``IncompatibleFormatError`` for another format version; ``StorageError`` if there is none.
         """
@@ -293,12 +275,11 @@ class HashIndex:
 
         ``shown_scores`` are slot scores to show if it is ``bucket_ids`` that say where to look.
 
-        Returns a dictionary. ``levels``: from the top down the slots of the query's own buckets,
-        each with score and rank, and how many buckets and entries lie below it. ``buckets``: those
-        looked into, in order, each with ``path``, ``size``, ``classes`` (label: count, largest
-        first), ``score``, how many ``candidates`` it gave, and whether it is a ``fill``.
-        ``results``: id, distance, label, and the ``buckets`` it came from. ``candidates``,
-        ``truncated``, ``n_items``.
+        Returns ``levels``: from the top down the slots of the query's own buckets, each with score,
+        rank, and how many buckets and entries lie below it; ``buckets``: those looked into, in
+        order, each with ``path``, ``size``, ``classes`` (label: count, largest first), ``score``,
+        how many ``candidates`` it gave, and whether it is a ``fill``; ``results``: id, distance,
+        label, and the ``buckets`` it came from; ``candidates``, ``truncated``, ``n_items``.
         """
         allowed = HashIndex.search.__kwdefaults__ or {}
         if unknown := options.keys() - allowed.keys():
@@ -387,10 +368,8 @@ class HashIndex:
 
     def __repr__(self) -> str:
         n_occupied = int((self._snapshot.tree.live > 0).sum())
-        return (
-            f"HashIndex({len(self)} items, dim={self.dim}, "
-            f"{n_occupied} of {self.shape.n_buckets} buckets occupied)"
-        )
+        buckets = f"{n_occupied} of {self.shape.n_buckets} buckets occupied"
+        return f"HashIndex({len(self)} items, dim={self.dim}, {buckets})"
 
 
 def warmup() -> None:

@@ -94,10 +94,8 @@ def _class_stats(counts: ClassCounts) -> dict[str, Any]:
     columns = (n_entries.astype(np.int64).tolist(), n_buckets.tolist(), purity.tolist())
     names = ("n_entries", "n_buckets", "purity")
     rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    return {
-        "purity": float(counts.majority.sum() / max(counts.count.sum(), 1)),
-        "classes": dict(zip(counts.labels.tolist(), rows, strict=True)),
-    }
+    overall = float(counts.majority.sum() / max(counts.count.sum(), 1))
+    return {"purity": overall, "classes": dict(zip(counts.labels.tolist(), rows, strict=True))}
 
 
 # -- items and buckets -----------------------------------------------------------------------------
@@ -256,18 +254,14 @@ def explain(snapshot: Snapshot, request: Request, shown_scores: Scores) -> dict[
         buckets[bucket]["candidates"] += len(visited)
         for item in visited[np.isin(visited, ids)].tolist():
             sources[item].append(bucket)
-    found = zip(ids.tolist(), result.distances[0].tolist(), snapshot.labels_of(ids), strict=False)
+    labels_or_none = [None if x == NO_LABEL else x for x in snapshot.labels_of(ids).tolist()]
+    rows = zip(ids.tolist(), result.distances[0].tolist(), labels_or_none, strict=False)
     return {
         "levels": _levels(snapshot, own, scores),
         "buckets": list(buckets.values()),
         "results": [
-            {
-                "id": item,
-                "distance": distance,
-                "label": None if label == NO_LABEL else int(label),
-                "buckets": sources[item],
-            }
-            for item, distance, label in found
+            {"id": item, "distance": distance, "label": label, "buckets": sources[item]}
+            for item, distance, label in rows
         ],
         "candidates": int(result.candidates[0]),
         "truncated": bool(result.truncated[0]),

@@ -33,8 +33,7 @@ from hashcade.index.layout import array_at, entries_at, segment_row
 from hashcade.index.probe import is_above, pop, push, replace_root
 from hashcade.index.visits import counts_one_by_one, passes_filter, plan_visits
 
-# What a search returns: the result is there; a query has NaN or a bucket id out of range; a block
-# of a stored segment has to be checked first.
+# What a search returns: done, a NaN or a bucket id out of range, a block has to be checked first.
 DONE, BAD_INPUT, UNCHECKED = range(3)
 
 _TILE = 4096  # entries whose fast distances are held at a time: they stay in the first cache
@@ -45,10 +44,8 @@ _TILE = 4096  # entries whose fast distances are held at a time: they stay in th
 
 @helper()
 def prune_bound(worst, relative, absolute):  # type: ignore[no-untyped-def]
-    """Return the fast distance beyond which nothing can be better than a fast distance ``worst``.
-
-    Both may be off, in opposite directions, hence twice the error. Rounded up into float32.
-    """
+    """Return the fast distance beyond which nothing can be better than one of ``worst``."""
+    # Both may be off, in opposite directions, hence twice the error.
     bound = worst + abs(worst) * (2.0 * relative + 1e-6) + 2.0 * absolute
     bound += abs(bound) * 1e-6  # rounding to float32, and of the result that is returned
     if bound != bound:  # NaN: an overflow in the fast pass

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 ) = range(14)  # fmt: skip
 FIRST_SEGMENT = 14
 
-# Of a segment, counted from the start of its row; its items and entries are counted through all
-# segments from FIRST_ITEM and FIRST_ENTRY on.
+# Of a segment, from the start of its row; FIRST_ITEM and FIRST_ENTRY count through all segments.
 (
     N_ENTRIES, VECTORS, IDS, ITEMS, REMOVED, N_OWN_BUCKETS, OFFSETS, CHECKED,
     FIRST_ITEM, FIRST_ENTRY,

@@ -1,8 +1,8 @@
 """Through the bucket tree: the buckets with the best sums of slot scores, and the best slots.
 
-Sums of scores are float64 and run from level 1 down. Floating-point addition is monotone, so a
-bound that is added up in the same order is never below a sum that it bounds, and the search
-through the tree gives exactly what scoring all buckets would give. Equal sums: the lower id first.
+Sums of scores run from level 1 down. Floating-point addition is monotone, so a bound that is added
+up in the same order is never below a sum that it bounds, and the search through the tree gives
+exactly what scoring all buckets would give. Equal sums: the lower id first.
 """
 
 from __future__ import annotations
@@ -12,23 +12,6 @@ import numpy as np
 from hashcade._kernels import helper
 from hashcade.index import layout
 from hashcade.index.layout import array_at
-
-# -- small tools ---------------------------------------------------------------------------------
-
-
-@helper()
-def first_not_below(values, value):  # type: ignore[no-untyped-def]
-    """Return the first position in a sorted int64 array whose value is at least ``value``."""
-    low = 0
-    high = values.shape[0]
-    while low < high:
-        middle = (low + high) >> 1
-        if values[middle] < value:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
 
 # -- heaps: rows of values and names, with the largest pair at the root --------------------------
 

@@ -1,8 +1,7 @@
 """A search from the first check to the result.
 
 Arrays that can be used as they are go straight into the kernel, which looks at their values; only
-if it finds something wrong are they checked here, to say what. A call of one small query takes
-some microseconds, and a check in Python as much as some hundred distances.
+if it finds something wrong are they checked here, to say what: a check in Python takes its time.
 """
 
 from __future__ import annotations
@@ -119,10 +118,8 @@ def make_request(
 
 def _is_plain(value: Any, dtype: npt.DTypeLike) -> bool:
     """Whether a value is a two-dimensional array that a kernel can be given."""
-    return (
-        type(value) is np.ndarray and value.dtype is dtype and value.ndim == 2
-        and value.flags.carray
-    )  # fmt: skip
+    is_array = type(value) is np.ndarray and value.dtype is dtype
+    return is_array and value.ndim == 2 and value.flags.carray
 
 
 # -- running it ----------------------------------------------------------------------------------

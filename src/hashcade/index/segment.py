@@ -3,10 +3,8 @@
 An entry is one item in one bucket. A segment is an immutable batch of entries, bucket after
 bucket, in the order in which they came; an item has an entry, with a copy of its vector, in each
 of its buckets, so that a bucket is one block that is read in sequence and checked by itself.
-
-An index is a short list of segments, the oldest first. Adding appends a small one and merges
-neighbours of similar size, so there are about log2(n) of them at most; removing marks entries
-in a copy of a mask. Nothing that a running search looks at is ever written to.
+Adding appends a small segment and merges neighbours of similar size; removing marks entries in a
+copy of a mask. Nothing that a running search looks at is ever written to.
 """
 
 from __future__ import annotations
@@ -103,16 +101,6 @@ class Segment:
         order = np.argsort(self.ids, kind="stable")
         return order.astype(np.int32) if self.n_entries < 2**31 else order
 
-    def entries_of(self, ids: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the entries of the items with these ids, and for each its position in ``ids``."""
-        order = self.order_by_id
-        low = np.searchsorted(self.ids, ids, side="left", sorter=order)
-        high = np.searchsorted(self.ids, ids, side="right", sorter=order)
-        counts = high - low
-        position = np.repeat(np.arange(len(ids)), counts)
-        within = np.arange(len(position)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return order[low[position] + within].astype(np.int64), position
-
     def rows_of(self, entries: Int64s) -> Int64s:
         """Return the numbers of the buckets that entries lie in."""
         return np.searchsorted(self.offsets, entries, side="right") - 1
@@ -144,11 +132,17 @@ class View:
 
     def entries_of(self, ids: Int64s) -> tuple[Int64s, Int64s]:
         """Return the live entries of these items, and for each its position in ``ids``."""
-        entries, position = self.segment.entries_of(ids)
-        if len(self.removed) and len(entries):
-            live = self.removed[entries] == 0
-            return entries[live], position[live]
-        return entries, position
+        order = self.segment.order_by_id
+        low = np.searchsorted(self.segment.ids, ids, "left", order)
+        high = np.searchsorted(self.segment.ids, ids, "right", order)
+        counts = high - low
+        position = np.repeat(np.arange(len(ids)), counts)
+        within = np.arange(len(position)) - np.repeat(np.cumsum(counts) - counts, counts)
+        entries = order[low[position] + within].astype(np.int64)
+        if len(self.removed) == 0:
+            return entries, position
+        live = self.removed[entries] == 0
+        return entries[live], position[live]
 
     @cached_property
     def live_per_bucket(self) -> Int64s:

@@ -1,7 +1,6 @@
 """The state of an index at one moment: never written to, only replaced as a whole.
 
-The segments hold the buckets, the bucket tree finds them: probing works on numbers of occupied
-buckets (their rank among all of them) and never touches a vector.
+The segments hold the buckets, the tree finds them, by their rank among the occupied ones.
 """
 
 from __future__ import annotations

@@ -8,11 +8,10 @@
         removed-<uid>.bin    one bit per removed entry of a segment
         lock                 held by the writer, by a service as long as it runs
 
-Files other than the manifest are written once under a name of their own, flushed to the disk, and
-never touched again. The manifest is written beside the old one and renamed over it, which is the
-one moment at which the state changes. What no manifest names is left over from a writer that was
-stopped, and is removed by the next. The manifest is JSON; its first value is the CRC-32 of every
-byte after it, so that no byte can change unseen::
+Files other than the manifest are written once, flushed to the disk, and never touched again. The
+manifest is written beside the old one and renamed over it, the one moment at which the state
+changes. What no manifest names was left by a writer that was stopped, and the next removes it.
+The manifest is JSON; its first value is the CRC-32 of every byte after it::
 
     {"checksum": "1c291ca3", "format": "hashcade-index", "version": 1, "generation": "...", ...
      "segments": [{"file", "uid", "bytes", "n_items", "n_entries", "max_norm",
@@ -22,8 +21,7 @@ byte after it, so that no byte can change unseen::
 A section is one array; its bytes, and its checksum, include the padding to a multiple of 64.
 
 Reading checks the manifest, the length of every file and the arrays that say where things are; the
-blocks of the buckets when they are first read (:class:`StoredCheck`). What is damaged after it was
-checked is not seen until the index is loaded again or verified.
+blocks of the buckets when they are first read, once (:class:`StoredCheck`).
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ import json
 import mmap as mmap_module
 import os
 import zlib
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,7 +44,6 @@ from hashcade.errors import CorruptIndexError, IncompatibleFormatError, StorageE
 from hashcade.index.checksums import (
     Record,
     StoredCheck,
-    as_bytes,
     block_crc,
     content_problems,
     structure_problems,
@@ -107,10 +103,8 @@ def save(
             except (FileNotFoundError, CorruptIndexError):
                 current = None  # nothing there that could be reused
             if expected is not None and (current is None or current.generation not in expected):
-                raise StorageError(
-                    f"{directory} was changed by another writer since it was read",
-                    hint="load it again, or save elsewhere",
-                )
+                message = f"{directory} was changed by another writer since it was read"
+                raise StorageError(message, hint="load it again, or save elsewhere")
             new_files: list[Path] = []
             try:
                 manifest = _write_files(directory, snapshot, generation, current, new_files)
@@ -139,10 +133,8 @@ def _make_directory(directory: Path) -> None:
         names = [path.name for path in directory.iterdir()]
         strangers = [name for name in names if name != LOCK_NAME and not name.startswith(_OURS)]
         if strangers:
-            raise StorageError(
-                f"{directory} is not an index and not empty: {min(strangers)}",
-                hint="choose another path",
-            )
+            message = f"{directory} is not an index and not empty: {min(strangers)}"
+            raise StorageError(message, hint="choose another path")
 
 
 def _write_files(
@@ -151,7 +143,7 @@ def _write_files(
 ) -> Manifest:  # fmt: skip
     """Write the files that are not there; their paths are appended to ``new_files`` before."""
 
-    def write(kind: str, uid: str, parts: Sequence[memoryview | bytes]) -> Record:
+    def write(kind: str, uid: str, parts: list[Any]) -> Record:
         path = directory / f"{kind}-{uid}.bin"
         new_files.append(path)
         write_file(path, parts)
@@ -191,23 +183,23 @@ def _write_files(
     )  # fmt: skip
 
 
-def _sections(segment: Segment) -> tuple[Record, list[memoryview | bytes]]:
+def _sections(segment: Segment) -> tuple[Record, list[Any]]:
     """Return the arrays of a segment file: what they are, and their bytes."""
     segment.check.blocks()  # what was damaged must not get a new checksum
     arrays = segment.arrays
     crcs = [block_crc(arrays, row) for row in range(len(segment.buckets))]
     arrays["blocks"] = np.array(crcs, dtype=np.uint32)
     sections: Record = {}
-    parts: list[memoryview | bytes] = []
+    parts: list[Any] = []
     at = 0
     for name, array in arrays.items():
         dtype = array.dtype.newbyteorder("<")
-        data = as_bytes(np.ascontiguousarray(array, dtype))
+        data = np.ascontiguousarray(array, dtype)
         padding = bytes(-data.nbytes % _ALIGNMENT)
         size = data.nbytes + len(padding)
         sections[name] = {
             "offset": at, "bytes": size, "dtype": dtype.str, "shape": list(array.shape),
-            "crc32": zlib.crc32(padding, zlib.crc32(data)),
+            "crc32": zlib.crc32(padding, zlib.crc32(data.data)),
         }  # fmt: skip
         parts += [data, padding]
         at += size
@@ -242,10 +234,9 @@ def read_manifest(directory: Path) -> Manifest:
         del body["checksum"]
         kind, version = body.pop("format"), body.pop("version")
         if (kind, version) != (FORMAT, VERSION):
-            raise IncompatibleFormatError(
-                f"{path} is {kind} version {version}, this package reads {VERSION} of {FORMAT}",
-                hint="build the index again, or use the version of hashcade that wrote it",
-            )
+            message = f"{path} is {kind} version {version}, this package reads {VERSION}"
+            hint = "build the index again, or use the version of hashcade that wrote it"
+            raise IncompatibleFormatError(message, hint=hint)
         manifest = Manifest(**{**body, "shape": CodeShape(**body["shape"])})
         manifest.files()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -255,10 +246,8 @@ def read_manifest(directory: Path) -> Manifest:
 
 def _require_index(directory: Path) -> None:
     if not is_index(directory):
-        raise StorageError(
-            f"{directory} holds no index: there is no {MANIFEST_NAME}",
-            hint="check the path, or build an index there",
-        )
+        message = f"{directory} holds no index: there is no {MANIFEST_NAME}"
+        raise StorageError(message, hint="check the path, or build an index there")
 
 
 def load(directory: Path, *, mmap: bool) -> tuple[Snapshot, Manifest]:
@@ -291,9 +280,8 @@ def _open(directory: Path, manifest: Manifest, mmap: bool) -> Snapshot:
             tuple(views), tree, manifest.shape, manifest.dim, manifest.with_labels, manifest.next_id
         )
         if snapshot.n_items != manifest.n_items:
-            raise CorruptIndexError(
-                f"{directory} has {snapshot.n_items} items, the manifest says {manifest.n_items}"
-            )
+            counts = f"{snapshot.n_items} items, the manifest says {manifest.n_items}"
+            raise CorruptIndexError(f"{directory} has {counts}")
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptIndexError(f"{path}: {error!r}") from error
     return snapshot
@@ -325,9 +313,8 @@ def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) ->
         arrays["buckets"], arrays["offsets"], record["n_items"], record["max_norm"],
         record["uid"], check,
     )  # fmt: skip
-    problems = structure_problems(
-        arrays, record["n_entries"], manifest.dim, manifest.shape.n_buckets
-    )
+    n_entries, n_buckets = record["n_entries"], manifest.shape.n_buckets
+    problems = structure_problems(arrays, n_entries, manifest.dim, n_buckets)
     if ("labels" in arrays) != manifest.with_labels:
         problems.append("labels are not as the manifest says")
     if problems:
@@ -342,10 +329,8 @@ def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) ->
 
 def _open_removed(path: Path, record: Record, segment: Segment) -> View:
     data, n = path.read_bytes(), segment.n_entries
-    if len(data) != record["bytes"] or zlib.crc32(data) != record["crc32"]:
+    if len(data) != (n + 7) // 8 or zlib.crc32(data) != record["crc32"]:
         raise CorruptIndexError(f"{path} is damaged: its checksum or its length is wrong")
-    if len(data) != (n + 7) // 8:
-        raise CorruptIndexError(f"{path} does not fit its segment of {n} entries")
     removed = np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=n)
     return View(segment, removed, record["n_items"], record["uid"])
 
@@ -370,9 +355,8 @@ def problems_of(snapshot: Snapshot, directory: Path | None) -> list[str]:
             if damage := segment.check.all_problems():
                 problems += damage
                 continue
-        faults = structure_problems(
-            segment.arrays, segment.n_entries, snapshot.dim, snapshot.shape.n_buckets
-        )
+        n_entries, n_buckets = segment.n_entries, snapshot.shape.n_buckets
+        faults = structure_problems(segment.arrays, n_entries, snapshot.dim, n_buckets)
         problems += [f"{where}: {p}" for p in faults or content_problems(view)]
         all_ids.append(np.unique(segment.ids[view.live_entries()]))
     ids = np.concatenate(all_ids)

@@ -79,10 +79,8 @@ def checked_buckets(value: object, n: int, shape: CodeShape, several: int | None
         raise ValueError(f"bucket_ids has {buckets.shape[1]} columns, shape.sparsity={several}")
     bad = np.any((buckets < 0) | (buckets >= shape.n_buckets), axis=1)
     if bad.any():
-        raise ValueError(
-            f"bucket_ids has values outside 0..{shape.n_buckets - 1} in {name_rows(bad)},"
-            f" must be >= 0 and < n_buckets={shape.n_buckets}"
-        )
+        outside = f"outside 0..{shape.n_buckets - 1} in {name_rows(bad)}"
+        raise ValueError(f"bucket_ids has values {outside}, n_buckets={shape.n_buckets}")
     return plain(buckets, np.int64)
 
 
@@ -92,10 +90,8 @@ def checked_scores(value: object, n: int, shape: CodeShape) -> npt.NDArray[np.fl
     if scores.ndim == 2 and n == 1:
         scores = scores[None]
     if scores.shape != (n, shape.depth, shape.width):
-        raise ValueError(
-            f"scores has shape {scores.shape}, must be "
-            f"(n={n}, depth={shape.depth}, width={shape.width})"
-        )
+        must = f"(n={n}, depth={shape.depth}, width={shape.width})"
+        raise ValueError(f"scores has shape {scores.shape}, must be {must}")
     if scores.dtype.kind not in "fiub":
         raise ValueError(f"scores has dtype {scores.dtype}, must be real numbers")
     scores = plain(scores, np.float64)
@@ -161,7 +157,6 @@ def checked_path(value: object, shape: CodeShape) -> tuple[int, ...]:
     """Return the path to a node: up to ``depth`` slots."""
     path = _integers("path", value, None, 0)
     if len(path) > shape.depth or path.max(initial=0) >= shape.width:
-        raise ValueError(
-            f"path={path.tolist()} must be at most depth={shape.depth} slots < width={shape.width}"
-        )
+        must = f"at most depth={shape.depth} slots < width={shape.width}"
+        raise ValueError(f"path={path.tolist()} must be {must}")
     return tuple(path.tolist())

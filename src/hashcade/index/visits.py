@@ -1,10 +1,9 @@
 """Where to look: from bucket ids or slot scores to the entries that a query visits.
 
 For each query a list of visits (segment, first entry, last entry), in order, and the number of
-items in them, each counted once. First come the query's own buckets, in the order given, or the
-``n_probe`` best ones. With too few items, and ``fill``, come the others: with scores in the order
-of a walk through the tree, best slot first, the last level fastest; without, those of the same
-parent by ascending id, then of the parent's parent, for each of the query's buckets in turn.
+items in them, each counted once. First come the query's own buckets, then to fill the others: with
+scores in the order of a walk through the tree, best slot first, the last level fastest; without,
+those of the same parent by ascending id, then of its parent, for each of the own buckets in turn.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 from hashcade._kernels import helper, kernel
 from hashcade.index import layout
 from hashcade.index.layout import array_at, entries_at, segment_row
-from hashcade.index.probe import best_buckets, first_not_below, sort_children
+from hashcade.index.probe import best_buckets, sort_children
 
 NO_LIMIT = 1 << 62
 
@@ -24,28 +23,25 @@ def passes_filter(item_id, mask, allowed):  # type: ignore[no-untyped-def]
     """Whether an id passes the filter: a mask over ids, or sorted ids, or none: both are empty."""
     if mask.shape[0] > 0:
         return 0 <= item_id < mask.shape[0] and mask[item_id]
-    at = first_not_below(allowed, item_id)
+    at = np.searchsorted(allowed, item_id)
     return allowed.shape[0] == 0 or (at < allowed.shape[0] and allowed[at] == item_id)
 
 
 @helper()
 def counts_one_by_one(table, exclude, mask, allowed, max_candidates):  # type: ignore[no-untyped-def]
     """Whether entries must be looked at to count the items in a bucket."""
-    return (
-        mask.shape[0] + allowed.shape[0] + exclude.shape[0] > 0
-        or table[layout.N_ITEMS] > 0
-        or (max_candidates < NO_LIMIT and table[layout.ANY_REMOVED] != 0)
-    )
+    n_named = mask.shape[0] + allowed.shape[0] + exclude.shape[0]
+    may_stop_early = max_candidates < NO_LIMIT and table[layout.ANY_REMOVED] != 0
+    return n_named > 0 or table[layout.N_ITEMS] > 0 or may_stop_early
 
 
 @helper()
 def count_items(  # type: ignore[no-untyped-def]
     table, segment, start, stop, room, own, mask, allowed, seen
 ):
-    """Count items not seen before among entries start..stop; stop early when ``room`` is used up.
+    """Count items not ``seen`` before among entries start..stop, up to ``room``.
 
-    ``seen`` has a bit for each item, and is not used if all items have one entry. Returns the
-    count, the entry to stop before, and whether there was more.
+    Returns the count, the entry to stop before, and whether there was more.
     """
     ids = entries_at(table, segment, layout.IDS, np.int64)
     removed = entries_at(table, segment, layout.REMOVED, np.uint8)
@@ -182,7 +178,7 @@ def plan_visits(  # type: ignore[no-untyped-def]
                 if n_probe > 0:
                     bucket = best[at]
                 else:
-                    number = first_not_below(buckets, bucket_ids[query, at])
+                    number = np.searchsorted(buckets, bucket_ids[query, at])
                     if number < n_buckets and buckets[number] == bucket_ids[query, at]:
                         bucket = np.int64(number)
                 at += 1
@@ -217,10 +213,10 @@ def plan_visits(  # type: ignore[no-untyped-def]
                         block = n_own
                     elif up < depth:
                         lowest = bucket_ids[query, block] // span * span
-                        low = np.int64(first_not_below(buckets, lowest))
+                        low = np.int64(np.searchsorted(buckets, lowest))
                         high = n_buckets  # lowest + span may lie beyond int64
                         if lowest + (span - 1) < buckets[n_buckets - 1]:
-                            high = np.int64(first_not_below(buckets, lowest + span))
+                            high = np.int64(np.searchsorted(buckets, lowest + span))
                         block += 1
                 if low == high:
                     break
@@ -236,16 +232,9 @@ def plan_visits(  # type: ignore[no-untyped-def]
         truncated[query] = full
         for visit in range(first_visit, n_visits):
             visited[visits[visit, 4] >> 6] = 0
-            if table[layout.N_ITEMS] > 0:
-                _forget_items(table, visits, visit, seen)
+            items = entries_at(table, visits[visit, 1], layout.ITEMS, np.int32)
+            if items.shape[0] > 0:
+                first_item = table[segment_row(visits[visit, 1]) + layout.FIRST_ITEM]
+                for entry in range(visits[visit, 2], visits[visit, 3]):
+                    seen[(first_item + items[entry]) >> 6] = 0
     return visits[:n_visits]
-
-
-@helper()
-def _forget_items(table, visits, visit, seen):  # type: ignore[no-untyped-def]
-    """Clear the bits of the items of a visit."""
-    items = entries_at(table, visits[visit, 1], layout.ITEMS, np.int32)
-    first_item = table[segment_row(visits[visit, 1]) + layout.FIRST_ITEM]
-    if items.shape[0] > 0:
-        for entry in range(visits[visit, 2], visits[visit, 3]):
-            seen[(first_item + items[entry]) >> 6] = 0
