@@ -69,9 +69,6 @@ def _address(array: npt.NDArray[Any] | None) -> int:
     return int(array.ctypes.data)
 
 
-# -- for kernels: arrays by address ---------------------------------------------------------------
-
-
 def _emit_pointer(typing_context, address):  # type: ignore[no-untyped-def]
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return builder.inttoptr(args[0], context.get_value_type(types.voidptr))

@@ -122,9 +122,6 @@ def _is_plain(value: Any, dtype: npt.DTypeLike) -> bool:
     return is_array and value.ndim == 2 and value.flags.carray
 
 
-# -- running it ----------------------------------------------------------------------------------
-
-
 def run(snapshot: Snapshot, request: Request) -> SearchResult:
     """Answer a request."""
     queries, n_neighbors, metric, threads = request[:4]
