@@ -126,12 +126,12 @@ def rerank(  # type: ignore[no-untyped-def]
         key = exact_key(vectors, rows[k, j], queries, q, metric)
         if size == room and not is_above(keys[q, 0], names[q, 0], key, item_id):
             continue
-        again = False
         if several:  # an item lies in several buckets, and must not be taken twice
-            for other in range(size):
-                again = again or names[q, other] == item_id
-        if again:
-            continue
+            other = 0
+            while other < size and names[q, other] != item_id:
+                other += 1
+            if other < size:
+                continue
         if size == room:
             replace_root(keys, names, q, size, key, item_id)
         else:
