@@ -65,7 +65,7 @@ def test_values_that_are_no_numbers_are_refused_by_row(value):
         ({"ids": range(-1, N - 1)}, "0..2.*63-1, is not in row 0"),
         ({"ids": range(3)}, "ids has 3 entries, vectors has 200 rows"),
         ({"ids": np.arange(N) / 2}, "ids has dtype float64"),
-        ({"labels": range(3)}, r"labels has shape \(3,\), must be \(200,\)"),
+        ({"labels": range(3)}, "labels has 3 entries, vectors has 200 rows"),
         ({"labels": ["cat"] * N}, "labels has dtype <U3, must be integers"),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_bad_build_says_why(change, message):
         ({"metric": ["euclidean"]}, "metric=.* must be one of"),
         ({"filter_ids": [0.5]}, "filter_ids has dtype float64, must be bool or integers"),
         ({"filter_ids": [[1]]}, r"filter_ids has shape \(1, 1\)"),
-        ({"exclude_self": [1, 2]}, r"exclude_self has shape \(2,\).*\(1,\)"),
+        ({"exclude_self": [1, 2]}, "exclude_self has 2 entries, vectors has 1 rows"),
         ({"threads": 0}, "threads=0 must be >= 1"),
     ],
 )

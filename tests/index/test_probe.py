@@ -17,11 +17,6 @@ def best_buckets(scores, n_probe, table):
     return probe.best_buckets(scores, 0, n_probe, table)
 
 
-@njit
-def stable_argsort(keys):
-    return probe.stable_argsort(keys)
-
-
 def snapshot_of(buckets, shape):
     buckets = np.asarray(buckets, dtype=np.int64)
     n = len(buckets)
@@ -77,9 +72,3 @@ def test_buckets_that_were_emptied_are_passed_over():
     scores = np.zeros((2, 4))
     scores[1, 2] = 1.0
     assert find(snapshot, scores, 3)[0].tolist() == [1, 9]
-
-
-@given(st.lists(st.integers(-4, 4), max_size=70))
-def test_sorting_is_stable(keys):
-    keys = np.array(keys, dtype=np.float64)
-    np.testing.assert_array_equal(stable_argsort(keys), np.argsort(keys, kind="stable"))

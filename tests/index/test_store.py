@@ -184,10 +184,10 @@ def test_a_flipped_byte_in_a_block_is_an_error_when_it_is_read(tmp_path):
     good = read_all(index)
     (record,) = read_manifest(path).segments
     for name in ("vectors", "ids", "labels"):
-        section = record.sections[name]
-        used = int(np.prod(section.shape)) * np.dtype(section.dtype).itemsize
+        section = record["sections"][name]
+        used = int(np.prod(section["shape"])) * np.dtype(section["dtype"]).itemsize
         for at in np.linspace(0, used - 1, 25).astype(int).tolist():
-            flip(path / record.file, section.offset + at, 0x10)
+            flip(path / record["file"], section["offset"] + at, 0x10)
             try:
                 loaded = HashIndex.load(path)
                 with pytest.raises(CorruptIndexError):
@@ -197,7 +197,7 @@ def test_a_flipped_byte_in_a_block_is_an_error_when_it_is_read(tmp_path):
                 with pytest.raises(CorruptIndexError):
                     HashIndex.load(path, mmap=False)
             finally:
-                flip(path / record.file, section.offset + at, 0x10)
+                flip(path / record["file"], section["offset"] + at, 0x10)
     assert read_all(HashIndex.load(path)) == good
 
 
@@ -206,11 +206,11 @@ def test_truncation_at_every_boundary_is_refused(stored):
     manifest = read_manifest(path)
     cuts = []
     for record in manifest.segments:
-        ends = [0, *(s.offset + s.bytes for s in record.sections.values())]
-        cuts += [(record.file, end + d) for end in ends for d in (-1, 0, 1)]
-        if record.removed:
-            cuts += [(record.removed.file, n) for n in (0, 1, record.removed.bytes - 1)]
-            cuts += [(record.removed.file, record.removed.bytes + 1)]
+        ends = [0, *(s["offset"] + s["bytes"] for s in record["sections"].values())]
+        cuts += [(record["file"], end + d) for end in ends for d in (-1, 0, 1)]
+        if record["removed"]:
+            cuts += [(record["removed"]["file"], n) for n in (0, 1, record["removed"]["bytes"] - 1)]
+            cuts += [(record["removed"]["file"], record["removed"]["bytes"] + 1)]
     manifest_size = (path / "manifest.json").stat().st_size
     cuts += [("manifest.json", n) for n in (0, 1, 14, 22, 100, manifest_size - 1)]
     cuts += [("manifest.json", manifest_size + 1)]
@@ -248,8 +248,12 @@ def test_verify_says_all_that_is_wrong(tmp_path):
     some_index(n=500).save(tmp_path / "a")
     record = read_manifest(tmp_path / "a").segments[0]
     loaded = HashIndex.load(tmp_path / "a")
-    for at in (0, record.sections["vectors"].bytes - 200, record.sections["ids"].offset):
-        flip(tmp_path / "a" / record.file, at, 0xFF)
+    for at in (
+        0,
+        record["sections"]["vectors"]["bytes"] - 200,
+        record["sections"]["ids"]["offset"],
+    ):
+        flip(tmp_path / "a" / record["file"], at, 0xFF)
     flip(tmp_path / "a" / "manifest.json", 40, 1)
     with pytest.raises(CorruptIndexError) as caught:
         loaded.verify()
@@ -263,7 +267,7 @@ def test_verify_says_all_that_is_wrong(tmp_path):
 def test_damage_does_not_get_a_new_checksum(tmp_path):
     some_index().save(tmp_path / "a")
     record = read_manifest(tmp_path / "a").segments[0]
-    flip(tmp_path / "a" / record.file, 5, 1)
+    flip(tmp_path / "a" / record["file"], 5, 1)
     loaded = HashIndex.load(tmp_path / "a")
     with pytest.raises(CorruptIndexError):
         loaded.save(tmp_path / "b")
@@ -275,7 +279,7 @@ def test_damage_does_not_get_a_new_checksum(tmp_path):
 def test_damaged_ids_are_seen_by_changes(tmp_path):
     some_index().save(tmp_path / "a")
     record = read_manifest(tmp_path / "a").segments[0]
-    flip(tmp_path / "a" / record.file, record.sections["ids"].offset, 1)
+    flip(tmp_path / "a" / record["file"], record["sections"]["ids"]["offset"], 1)
     loaded = HashIndex.load(tmp_path / "a")
     with pytest.raises(CorruptIndexError, match="section ids"):
         loaded.remove([0])
@@ -435,7 +439,7 @@ def test_item_numbers_out_of_range_do_not_reach_the_kernel(tmp_path):
     index._snapshot = replace(index._snapshot, views=(view, *index._snapshot.views[1:]))
     storage.save(path, index._snapshot, new_generation(), None)
     manifest = read_manifest(path)
-    assert manifest.segments[0].n_items == segment.n_items
+    assert manifest.segments[0]["n_items"] == segment.n_items
     loaded = HashIndex.load(path)
     with pytest.raises(CorruptIndexError, match=r"items must be in 0\.\.119"):
         read_all(loaded)

@@ -1,12 +1,6 @@
 """The index: a hash table for exact search among the items of a few buckets.
 
-- :class:`HashIndex`: build, search, change, store, look into.
-- :class:`SearchResult`: what a search gives.
-- :class:`Encoded`: what a model makes of items, and where a search looks for them.
-- :func:`is_index`, :func:`read_generation`: what a directory holds, without loading it.
-- :func:`warmup`: compile everything beforehand.
-
-Needs numpy and numba; never torch.
+:class:`HashIndex` is it, :class:`Encoded` what a model makes of items. Needs numba; never torch.
 """
 
 from typing import TYPE_CHECKING
@@ -15,8 +9,7 @@ from hashcade._lazy import lazy_names
 
 if TYPE_CHECKING:
     from hashcade.index.encoded import Encoded
-    from hashcade.index.index import HashIndex
-    from hashcade.index.precompile import warmup
+    from hashcade.index.index import HashIndex, warmup
     from hashcade.index.search import METRICS, SearchResult
     from hashcade.index.segment import NO_LABEL, Items
     from hashcade.index.storage import is_index, new_generation, read_generation
@@ -35,7 +28,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             "is_index": "hashcade.index.storage",
             "new_generation": "hashcade.index.storage",
             "read_generation": "hashcade.index.storage",
-            "warmup": "hashcade.index.precompile",
+            "warmup": "hashcade.index.index",
         },
     )
 

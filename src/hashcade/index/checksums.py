@@ -1,14 +1,14 @@
 """Checksums: of each block (the entries of one bucket), which is read and checked by itself.
 
 The checksum of a block is the CRC-32 of its ids, item numbers, labels and vectors, one after the
-other. It finds every damage of up to 32 bits in a row for certain, and any other but one in four
-thousand million; it comes with Python, and runs at several gigabytes a second.
+other. It finds all damage of up to 32 bits in a row, and any other but one in 2**32.
 """
 
 from __future__ import annotations
 
 import mmap as mmap_module
 import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,144 +16,114 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade.errors import CorruptIndexError
-from hashcade.index.manifest import SegmentRecord
-from hashcade.index.segment import NO_LABEL, Int64s, Segment, View
+from hashcade.index.segment import NO_LABEL, Int64s, NoCheck, View
+
+Arrays = dict[str, npt.NDArray[Any]]
+Record = dict[str, Any]  # of a segment in the manifest, see ``storage.py``
 
 
-def as_bytes(array: npt.NDArray[Any]) -> memoryview:
-    """Return the bytes of an array without copying them; it must be contiguous."""
-    view: Any = array.data
-    return memoryview(view).cast("B") if array.size else memoryview(b"")
-
-
-def block_crc(segment: Segment, row: int) -> int:
+def block_crc(arrays: Arrays, row: int) -> int:
     """Return the checksum of the block of bucket number ``row``."""
-    start, stop = int(segment.offsets[row]), int(segment.offsets[row + 1])
+    start, stop = arrays["offsets"][row : row + 2].tolist()
     crc = 0
-    for array in (segment.ids, segment.items, segment.labels, segment.vectors):
-        if array is not None:
-            crc = zlib.crc32(as_bytes(array[start:stop]), crc)
+    for name in ("ids", "items", "labels", "vectors"):
+        if name in arrays:
+            crc = zlib.crc32(arrays[name][start:stop].data, crc)
     return crc
 
 
-def block_crcs(segment: Segment) -> npt.NDArray[np.uint32]:
-    """Return the checksums of all blocks."""
-    return np.array([block_crc(segment, b) for b in range(len(segment.buckets))], dtype=np.uint32)
-
-
-class StoredCheck:
+class StoredCheck(NoCheck):
     """Checks of a stored segment, each made once, when something is first read.
 
-    Two threads may check the same block at the same time; they come to the same result.
+    ``checked`` : bool[n_buckets + 1] are the blocks that are known to be right, the last one for
+    ids and item numbers as a whole, which counting reads before it is known which blocks will be
+    visited. Always the same array, because kernels know its address.
     """
 
     def __init__(
-        self, path: Path, record: SegmentRecord, raw: npt.NDArray[np.uint8],
-        mapped: mmap_module.mmap | None, crcs: npt.NDArray[np.uint32],
+        self, path: Path, record: Record, raw: npt.NDArray[np.uint8],
+        mapped: mmap_module.mmap | None, arrays: Arrays,
     ) -> None:  # fmt: skip
         self.path = path
         self._record = record
         self._raw = raw
         self._mapped = mapped
-        self._crcs = crcs
-        self.checked = np.zeros(len(crcs) + 1, dtype=np.bool_)
+        self._arrays = arrays
         self._sections: set[str] = set()
+        self.checked: npt.NDArray[np.bool_] = np.zeros(len(arrays["blocks"]) + 1, dtype=np.bool_)
 
-    def buckets(self, segment: Segment, rows: Int64s) -> None:
-        """Check blocks that were not checked before."""
-        rows = rows[~self.checked[rows]]
-        if len(rows) > 0:
-            self._refuse_shrunk()
-        for row in rows.tolist():
-            if block_crc(segment, row) != self._crcs[row]:
-                raise CorruptIndexError(self._damaged_block(segment, row))
+    def blocks(self, rows: Int64s | None = None) -> None:
+        """Check blocks, all by default, that were not checked before."""
+        rows = np.arange(len(self.checked) - 1) if rows is None else rows
+        for row in rows[~self.checked[rows]].tolist():
+            self._require([], [row])
             self.checked[row] = True
 
-    def ids(self, segment: Segment) -> None:
+    def ids(self) -> None:
         """Check ids and item numbers as a whole: a kernel must not use a number out of range."""
         if self.checked[-1]:
             return
         self.section("ids")
-        if segment.items is not None:
-            self.section("items")
-            if segment.items.min() < 0 or segment.items.max() >= segment.n_items:
-                raise CorruptIndexError(f"{self.path}: items must be in 0..{segment.n_items - 1}")
+        self.section("items")
+        items, n_items = self._arrays.get("items"), self._record["n_items"]
+        if items is not None and (items.min() < 0 or items.max() >= n_items):
+            raise CorruptIndexError(f"{self.path}: items must be in 0..{n_items - 1}")
         self.checked[-1] = True
 
     def section(self, name: str) -> None:
-        """Check a whole array that was not checked before."""
-        if name not in self._sections:
-            self._refuse_shrunk()
-            problem = self._section_problem(name)
-            if problem:
-                raise CorruptIndexError(problem)
+        """Check a whole array, padding included, that was not checked before."""
+        if name in self._arrays and name not in self._sections:
+            self._require([name], [])
             self._sections.add(name)
 
-    def everything(self, segment: Segment) -> None:
-        """Check all sections, padding included, and all blocks."""
-        for name in self._record.sections:
-            self.section(name)
-        self.ids(segment)
-        self.buckets(segment, np.arange(len(self._crcs)))
+    def problems(self, names: Iterable[str], rows: Iterable[int]) -> Iterator[str]:
+        """Check sections and blocks anew, and name those that are damaged."""
+        size = self._record["bytes"]
+        if self._mapped is not None and self._mapped.size() != size:
+            # Reading beyond the end of a mapped file would end the process.
+            yield f"{self.path} has {self._mapped.size()} bytes, must have {size}"
+            return
+        for name in names:
+            section = self._record["sections"][name]
+            data = self._raw[section["offset"] : section["offset"] + section["bytes"]]
+            if zlib.crc32(data.data) != section["crc32"]:
+                yield f"{self.path}: section {name} is damaged: its checksum is wrong"
+        for row in rows:
+            if block_crc(self._arrays, row) != self._arrays["blocks"][row]:
+                bucket = self._arrays["buckets"][row]
+                yield f"{self.path}: bucket {bucket} is damaged: its checksum is wrong"
 
-    def problems(self, segment: Segment) -> list[str]:
-        """Check everything anew, and list all that is wrong."""
-        try:
-            self._refuse_shrunk()
-        except CorruptIndexError as error:
-            return [str(error)]
-        return [p for name in self._record.sections if (p := self._section_problem(name))] + [
-            self._damaged_block(segment, row)
-            for row in range(len(self._crcs))
-            if block_crc(segment, row) != self._crcs[row]
-        ]
+    def all_problems(self) -> list[str]:
+        """Check everything anew, and name all that is damaged."""
+        return list(self.problems(self._arrays, range(len(self.checked) - 1)))
 
-    def _damaged_block(self, segment: Segment, row: int) -> str:
-        return f"{self.path}: bucket {segment.buckets[row]} is damaged: its checksum is wrong"
-
-    def _section_problem(self, name: str) -> str | None:
-        section = self._record.sections[name]
-        data = self._raw[section.offset : section.offset + section.bytes]
-        if zlib.crc32(as_bytes(data)) == section.crc32:
-            return None
-        return f"{self.path}: section {name} is damaged: its checksum is wrong"
-
-    def _refuse_shrunk(self) -> None:
-        """Reading beyond the end of a mapped file would end the process."""
-        if self._mapped is not None and self._mapped.size() != self._record.bytes:
-            raise CorruptIndexError(
-                f"{self.path} has {self._mapped.size()} bytes, must have {self._record.bytes}"
-            )
+    def _require(self, names: Iterable[str], rows: Iterable[int]) -> None:
+        for problem in self.problems(names, rows):
+            raise CorruptIndexError(problem)
 
 
-# -- structure -----------------------------------------------------------------------------------
-
-
-def structure_problems(segment: Segment, n_buckets: int, dim: int) -> list[str]:
+def structure_problems(arrays: Arrays, n: int, dim: int, n_buckets: int) -> list[str]:
     """List what is wrong with the arrays that tell where things are; the others are not read."""
-    n = len(segment.ids)
-    buckets, offsets = segment.buckets, segment.offsets
-    kinds: list[tuple[str, Any, Any, tuple[int, ...]]] = [
-        ("ids", segment.ids, np.int64, (n,)),
-        ("vectors", segment.vectors, np.float32, (n, dim)),
-        ("buckets", buckets, np.int64, (len(buckets),)),
-        ("offsets", offsets, np.int64, (len(buckets) + 1,)),
-    ]
-    if segment.items is not None:
-        kinds.append(("items", segment.items, np.int32, (n,)))
-    if segment.labels is not None:
-        kinds.append(("labels", segment.labels, segment.labels.dtype, (n,)))
-    problems = [
-        f"{name} is {array.dtype}{list(array.shape)}, must be {np.dtype(dtype)}{list(shape)}"
-        for name, array, dtype, shape in kinds
-        if array.dtype != dtype or array.shape != shape
-    ]
+    buckets, offsets = arrays["buckets"], arrays["offsets"]
+    kinds = {
+        "vectors": ("float32", (n, dim)),
+        "ids": ("int64", (n,)),
+        "labels": ("int32 or int64", (n,)),
+        "items": ("int32", (n,)),
+        "buckets": ("int64", (len(buckets),)),
+        "offsets": ("int64", (len(buckets) + 1,)),
+        "blocks": ("uint32", (len(buckets),)),
+    }
+    problems = []
+    for name, array in arrays.items():
+        dtypes, shape = kinds[name]
+        if array.dtype.name not in dtypes.split(" or ") or array.shape != shape:
+            actual = f"{array.dtype}{list(array.shape)}"
+            problems.append(f"{name} is {actual}, must be {dtypes}{list(shape)}")
     if problems:
         return problems
-    if segment.labels is not None and segment.labels.dtype not in (np.int32, np.int64):
-        problems.append(f"labels has dtype {segment.labels.dtype}, must be int32 or int64")
     if n == 0 or len(buckets) == 0:
-        return [*problems, "a segment must not be empty"]
+        return ["a segment must not be empty"]
     if buckets[0] < 0 or buckets[-1] >= n_buckets or (buckets[1:] <= buckets[:-1]).any():
         problems.append(f"buckets must ascend within 0..{n_buckets - 1}")
     if offsets[0] != 0 or offsets[-1] != n or (offsets[1:] <= offsets[:-1]).any():
@@ -170,8 +140,7 @@ def content_problems(view: View) -> list[str]:
             break
     if segment.labels is not None and segment.labels.min() < NO_LABEL:
         problems.append(f"labels must be >= {NO_LABEL}")
-    if len(view.removed) not in (0, segment.n_entries):
-        problems.append(f"{len(view.removed)} removal marks for {segment.n_entries} entries")
-    elif (n_live := len(np.unique(segment.ids[view.live_entries()]))) != view.n_items:
+    n_live = len(np.unique(segment.ids[view.live_entries()]))
+    if n_live != view.n_items:
         problems.append(f"{n_live} items are there, must be {view.n_items}")
     return problems

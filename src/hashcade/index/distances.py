@@ -76,25 +76,19 @@ def fast_distances_of_four(  # type: ignore[no-untyped-def]
                     c += value * queries[qc, j]
                     d += value * queries[qd, j]
                 a, b, c, d = -a, -b, -c, -d
-            out[0, row - start] = a
-            out[1, row - start] = b
-            out[2, row - start] = c
-            out[3, row - start] = d
-            least_a = min(least_a, a)
-            least_b = min(least_b, b)
-            least_c = min(least_c, c)
-            least_d = min(least_d, d)
-        nearest[0, chunk] = least_a
-        nearest[1, chunk] = least_b
-        nearest[2, chunk] = least_c
-        nearest[3, chunk] = least_d
+            at = row - start
+            out[0, at], out[1, at], out[2, at], out[3, at] = a, b, c, d
+            least_a, least_b = min(least_a, a), min(least_b, b)
+            least_c, least_d = min(least_c, c), min(least_d, d)
+        nearest[0, chunk], nearest[1, chunk] = least_a, least_b
+        nearest[2, chunk], nearest[3, chunk] = least_c, least_d
 
 
 # -- exact distances: float64, eight sums in a fixed order -------------------------------------
 
 
-def _emit_eight_sums(typing_context, vectors, row, queries, q, metric):  # type: ignore[no-untyped-def]
-    """Sum the terms of whole groups of eight: term j goes to sum number j % 8.
+def _emit_exact_sum(typing_context, vectors, row, queries, q, metric):  # type: ignore[no-untyped-def]
+    """Sum the terms of two rows: term j goes to sum number j % 8, and the eight are added in order.
 
     Written out as vector operations, because the order is part of the result and so must not be
     left to the optimiser, which in turn does not find the vectors without the freedom to reorder.
@@ -104,71 +98,50 @@ def _emit_eight_sums(typing_context, vectors, row, queries, q, metric):  # type:
         left = context.make_array(signature.args[0])(context, builder, args[0])
         right = context.make_array(signature.args[2])(context, builder, args[2])
         n = builder.extract_value(left.shape, 1)
-        size = n.type
+        three = ir.Constant(n.type, 3)
+        groups = builder.lshr(n, three)
+        whole = builder.shl(groups, three)
         vector = builder.gep(left.data, [builder.mul(args[1], n)])
         query = builder.gep(right.data, [builder.mul(args[3], n)])
-        singles = ir.VectorType(ir.FloatType(), 8)
-        doubles = ir.VectorType(ir.DoubleType(), 8)
+        euclidean = builder.icmp_signed("==", args[4], ir.Constant(args[4].type, EUCLIDEAN))
+        single, double = ir.FloatType(), ir.DoubleType()
+        singles, doubles = ir.VectorType(single, 8), ir.VectorType(double, 8)
+
+        def term(at, narrow, wide):  # type: ignore[no-untyped-def]
+            pointers = [builder.bitcast(builder.gep(row, [at]), narrow) for row in (vector, query)]
+            x, q = (builder.fpext(builder.load(p, align=4), wide) for p in pointers)
+            difference = builder.fsub(x, q)
+            left, right = (builder.select(euclidean, difference, value) for value in (x, q))
+            return builder.fmul(left, right)
+
         zero = ir.Constant(doubles, [0.0] * 8)
         sums = cgutils.alloca_once_value(builder, zero)  # type: ignore[no-untyped-call]
-        euclidean = builder.icmp_signed("==", args[4], ir.Constant(args[4].type, EUCLIDEAN))
-        groups = builder.lshr(n, ir.Constant(size, 3))
         with cgutils.for_range(builder, groups) as loop:
-            at = builder.shl(loop.index, ir.Constant(size, 3))
+            terms: Any = term(builder.shl(loop.index, three), singles.as_pointer(), doubles)  # type: ignore[no-untyped-call]
+            builder.store(builder.fadd(builder.load(sums), terms), sums)
+        # What is left, in memory of its own: single sums of the first could not stay in registers.
+        rest = cgutils.alloca_once_value(builder, builder.load(sums))  # type: ignore[no-untyped-call]
+        lanes = builder.bitcast(rest, double.as_pointer())
+        with cgutils.for_range(builder, builder.sub(n, whole)) as loop:
+            lane = builder.gep(lanes, [loop.index])
+            last: Any = term(builder.add(whole, loop.index), single.as_pointer(), double)  # type: ignore[no-untyped-call]
+            builder.store(builder.fadd(builder.load(lane), last), lane)
+        total = builder.load(lanes)
+        for k in range(1, 8):
+            lane = builder.gep(lanes, [ir.Constant(n.type, k)])
+            total = builder.fadd(total, builder.load(lane))
+        return total
 
-            def loaded(data):  # type: ignore[no-untyped-def]
-                pointer = builder.bitcast(builder.gep(data, [at]), singles.as_pointer())
-                return builder.fpext(builder.load(pointer, align=4), doubles)
-
-            x: Any = loaded(vector)  # type: ignore[no-untyped-call]
-            q: Any = loaded(query)  # type: ignore[no-untyped-call]
-            difference = builder.fsub(x, q)
-            a = builder.select(euclidean, difference, x)
-            b = builder.select(euclidean, difference, q)
-            builder.store(builder.fadd(builder.load(sums), builder.fmul(a, b)), sums)
-        final = builder.load(sums)
-        lanes = [builder.extract_element(final, ir.Constant(ir.IntType(32), k)) for k in range(8)]
-        return context.make_tuple(builder, signature.return_type, lanes)
-
-    eight: Any = types.UniTuple(types.float64, 8)  # type: ignore[no-untyped-call]
-    return eight(vectors, types.int64, queries, types.int64, metric), generate
+    return types.float64(vectors, types.int64, queries, types.int64, metric), generate
 
 
-_eight_sums: Any = intrinsic(_emit_eight_sums)
+_exact_sum: Any = intrinsic(_emit_exact_sum)
 
 
 @helper()
 def exact_key(vectors, row, queries, q, metric):  # type: ignore[no-untyped-def]
-    """Return what results are ordered by: the distance, or minus the inner product, of two rows.
-
-    Term j goes to sum number j % 8 and the eight sums are added up in order, so that the same
-    bits come out on every machine. The result is rounded to float32 as the very last step.
-    """
-    s0, s1, s2, s3, s4, s5, s6, s7 = _eight_sums(vectors, row, queries, q, metric)
-    dim = vectors.shape[1]
-    whole = dim - dim % 8
-    for j in range(whole, dim):  # fewer than eight are left, so sum 7 gets none of them
-        if metric == EUCLIDEAN:
-            diff = np.float64(vectors[row, j]) - np.float64(queries[q, j])
-            term = diff * diff
-        else:
-            term = np.float64(vectors[row, j]) * np.float64(queries[q, j])
-        lane = j - whole
-        if lane == 0:
-            s0 += term
-        elif lane == 1:
-            s1 += term
-        elif lane == 2:
-            s2 += term
-        elif lane == 3:
-            s3 += term
-        elif lane == 4:
-            s4 += term
-        elif lane == 5:
-            s5 += term
-        else:
-            s6 += term
-    total = s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7
+    """Return what results are ordered by: the distance, or minus the inner product, of two rows."""
+    total = _exact_sum(vectors, row, queries, q, metric)
     if metric == EUCLIDEAN:
         return np.float32(math.sqrt(total))
     return np.float32(-total)

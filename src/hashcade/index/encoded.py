@@ -13,21 +13,14 @@ import numpy.typing as npt
 class Encoded:
     """Items as the model sees them, from one pass of the network.
 
-    Attributes
-    ----------
-    vectors : float32[n, dim]
-        What candidates are ranked by.
-    bucket_ids : int64[n, sparsity]
-        The buckets of each item, best first.
-    scores : float32[n, depth, width] or None
-        Slot scores; None for a method that has none, whose queries never leave their buckets.
-    by_path : bool
-        Whether the buckets are those of the best slots, as in the paper, and not of a code book.
+    ``vectors`` are what candidates are ranked by, ``bucket_ids`` the buckets of each item, best
+    first, ``scores`` the slot scores; None for a method that has none, whose queries never leave
+    their buckets. ``by_path``: the buckets are those of the best slots, not of a code book.
     """
 
-    vectors: npt.NDArray[np.float32]
-    bucket_ids: npt.NDArray[np.int64]
-    scores: npt.NDArray[np.float32] | None
+    vectors: npt.NDArray[np.float32]  # (n, dim)
+    bucket_ids: npt.NDArray[np.int64]  # (n, sparsity)
+    scores: npt.NDArray[np.float32] | None  # (n, depth, width)
     by_path: bool
 
     def __len__(self) -> int:
@@ -41,9 +34,8 @@ class Encoded:
     def where_to_look(self, n_probe: int = 1) -> dict[str, Any]:
         """Where a query looks, as arguments for :meth:`HashIndex.search`.
 
-        By default in its own buckets. With ``n_probe`` above 1 in as many occupied buckets, those
-        with the largest sums of slot scores. A path is found from the scores alone, which also say
-        how to go on; the buckets of a code book are not those of the best slots, so they are named.
+        By default in its own buckets, with ``n_probe`` above 1 in those with the largest sums of
+        scores. The buckets of a path follow from the scores, which also say how to go on.
         """
         if n_probe > 1 and self.scores is None:
             raise ValueError(f"n_probe={n_probe} needs slot scores, this method has none")

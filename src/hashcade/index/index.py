@@ -16,20 +16,21 @@ from hashcade._validate import checked_count, checked_seed, checked_vectors, nam
 from hashcade.codes import CodeShape
 from hashcade.errors import CorruptIndexError, StorageError, add_hint
 from hashcade.index import inspect, storage, validate
-from hashcade.index.explain import explain
-from hashcade.index.search import SETTINGS, SearchResult, make_request, run
-from hashcade.index.segment import Items
+from hashcade.index.search import SearchResult, make_request, run
+from hashcade.index.segment import Int64s, Items
 from hashcade.index.snapshot import Snapshot, empty_snapshot
+
+Array = npt.ArrayLike
+MaybeArray = npt.ArrayLike | None
+Place = str | os.PathLike[str]
 
 
 class HashIndex:
     """Items in buckets: exact search among the few that share a bucket with the query.
 
-    Made by :meth:`build` or :meth:`load`. Bucket ids may come from a learned hasher, or from you.
-
-    A search looks at one state of the index from beginning to end, whatever is added or removed
-    meanwhile: changes make a new state and put it in place at once. Searches may run in any
-    number of threads; changes wait for each other.
+    Made by :meth:`build` or :meth:`load`. A search looks at one state of the index from beginning
+    to end: changes make a new state and put it in place at once. Searches may run in any number of
+    threads; changes wait for each other.
 
     Examples
     --------
@@ -53,29 +54,16 @@ class HashIndex:
 
     @classmethod
     def build(
-        cls,
-        bucket_ids: npt.ArrayLike,
-        vectors: npt.ArrayLike,
-        ids: npt.ArrayLike | None = None,
-        labels: npt.ArrayLike | None = None,
-        *,
-        shape: CodeShape,
-    ) -> HashIndex:
-        """Build an index.
+        cls, bucket_ids: Array, vectors: Array, ids: MaybeArray = None, labels: MaybeArray = None,
+        *, shape: CodeShape,
+    ) -> HashIndex:  # fmt: skip
+        """Build an index of ``vectors`` (n, dim) in buckets ``bucket_ids`` (n, sparsity) or (n,).
 
-        Parameters
-        ----------
-        bucket_ids : int[n, sparsity] or int[n]
-            The buckets of each item. A bucket that is named twice for an item counts once.
-        vectors : float[n, dim]
-            What results are ranked by; stored as float32. NaN and infinite values are refused.
-        ids : int[n], optional
-            Names of the items, not negative, none twice. Default: 0..n-1.
-        labels : int[n], optional
-            Classes of the items, for :meth:`stats`, :meth:`explain` and :meth:`labels_of`; -1
-            (``NO_LABEL``) for an item without. If not given, the index never has labels.
-        shape
-            Shape of the table, which gives the range of bucket ids and the tree for filling.
+        A bucket that is named twice for an item counts once. Vectors are stored as float32; NaN and
+        infinite values are refused. ``ids`` are not negative, none twice, by default 0..n-1.
+        ``labels`` are classes, for :meth:`stats`, :meth:`explain` and :meth:`labels_of`, -1
+        (``NO_LABEL``) for an item without; if not given, the index never has labels. ``shape``
+        gives the range of bucket ids and the tree for filling.
         """
         if not isinstance(shape, CodeShape):
             raise ValueError(f"shape={shape!r} must be a CodeShape")
@@ -87,25 +75,15 @@ class HashIndex:
     # -- searching ---------------------------------------------------------------------------------
 
     def search(
-        self,
-        vectors: npt.ArrayLike,
-        *,
-        bucket_ids: npt.ArrayLike | None = None,
-        scores: npt.ArrayLike | None = None,
-        n_neighbors: int = 10,
-        n_probe: int | None = None,
-        max_candidates: int | None = None,
-        fill: str = "path",
-        filter_ids: Any = None,
-        exclude_self: Any = False,
-        metric: str = "euclidean",
-        threads: int | None = None,
-    ) -> SearchResult:
+        self, vectors: Array, *, bucket_ids: MaybeArray = None, scores: MaybeArray = None,
+        n_neighbors: int = 10, n_probe: int | None = None, max_candidates: int | None = None,
+        fill: str = "path", filter_ids: Any = None, exclude_self: Any = False,
+        metric: str = "euclidean", threads: int | None = None,
+    ) -> SearchResult:  # fmt: skip
         """Find the nearest items among those in the buckets of each query.
 
-        The ranking is exact: distances are computed in float64 and rounded to float32 once, and
-        equal distances are ordered by id. The answer depends neither on the number of threads nor
-        on which queries are asked together.
+        The ranking is exact: distances are computed in float64 and rounded to float32 once, equal
+        ones are ordered by id, and neither threads nor the other queries change the answer.
 
         Parameters
         ----------
@@ -114,28 +92,23 @@ class HashIndex:
         bucket_ids : int[q, p] or int[q]
             The buckets to look into, any number of them per query. (For one query: int[p] too.)
         scores : float[q, depth, width]
-            Slot scores instead: without ``n_probe`` the buckets of the hash function are looked
-            into, ``shape.sparsity`` of them. NaN and +inf are refused.
+            Slot scores instead; without ``n_probe`` they name ``shape.sparsity`` buckets.
         n_neighbors
-            Results per query. If fewer exist, rows are padded with id -1.
+            Results per query, padded with id -1.
         n_probe
-            With scores: look into this many occupied buckets, those with the largest sums of slot
-            scores over the levels; equal sums by bucket id.
+            Look into this many occupied buckets, those with the largest sums of scores.
         max_candidates
-            Compute at most this many distances per query. Buckets are visited in order and items
-            in the order in which they were added, so what is left out is always the same;
-            ``truncated`` tells that something was.
+            Compute at most this many distances per query, in the order of buckets and of adding;
+            ``truncated`` tells that something was left out.
         fill
-            What to do with fewer than ``n_neighbors`` candidates. ``"path"``: continue bucket by
-            bucket, with scores in the lexicographic order of the query's sorted slots, without
-            scores through the buckets of the same parent, then of the parent's parent, up to the
-            root. ``"none"``: pad.
+            With fewer than ``n_neighbors`` candidates ``"path"`` continues bucket by bucket, with
+            scores in the lexicographic order of the query's sorted slots, without through the
+            buckets of the same parent, then of its parent, up to the root. ``"none"``: pad.
         filter_ids : set or int[m], or bool[m]
             Only these items may be found: ids, or a mask over ids (``mask[id]``; ids beyond its end
-            are out). Others are neither candidates nor results, and filling continues past them.
+            are out). Others are no candidates, and filling continues past them.
         exclude_self : bool or int[q]
-            An id per query that it must not find; True is short for ``arange(q)``, for queries
-            that are the items of an index built without ids, in order.
+            An id per query that it must not find; True is short for ``arange(q)``.
         metric
             ``"euclidean"``, or ``"inner_product"`` with the largest first.
         threads
@@ -151,47 +124,34 @@ class HashIndex:
     # -- changing ----------------------------------------------------------------------------------
 
     def add(
-        self,
-        bucket_ids: npt.ArrayLike,
-        vectors: npt.ArrayLike,
-        ids: npt.ArrayLike | None = None,
-        labels: npt.ArrayLike | None = None,
-    ) -> npt.NDArray[np.int64]:
-        """Add items, and return their ids; the arguments are those of :meth:`build`.
+        self, bucket_ids: Array, vectors: Array, ids: MaybeArray = None, labels: MaybeArray = None
+    ) -> Int64s:
+        """Add items as :meth:`build` does, and return their ids.
 
-        Without ``ids`` they continue after the largest id that was ever here, without ``labels``
-        items have none. If an id is here already, nothing is added.
+        Without ``ids`` they continue after the largest that was ever here. If an id is here
+        already, nothing is added.
         """
         with self._change:
             items = self.checked_items(bucket_ids, vectors, ids, labels)
             if ids is not None:
                 present = items.ids[self._snapshot.contains(items.ids)]
                 if len(present):
-                    raise add_hint(
-                        ValueError(f"{name_ids(present)} already in the index"),
-                        "remove them first, or use upsert",
-                    )
+                    error = ValueError(f"{name_ids(present)} already in the index")
+                    raise add_hint(error, "remove them first, or use upsert")
             self._snapshot = self._snapshot.with_items(items)
             return items.ids
 
     def upsert(
-        self,
-        ids: npt.ArrayLike,
-        bucket_ids: npt.ArrayLike,
-        vectors: npt.ArrayLike,
-        labels: npt.ArrayLike | None = None,
+        self, ids: Array, bucket_ids: Array, vectors: Array, labels: MaybeArray = None
     ) -> None:
-        """Put items in the place of those with the same ids, and add those whose id is new.
-
-        It is one change: no search sees an item twice, or not at all.
-        """
+        """Replace items with the same ids, and add the others, in one change."""
         with self._change:
             items = self.checked_items(bucket_ids, vectors, ids, labels)
             present = items.ids[self._snapshot.contains(items.ids)]
             old = self._snapshot.without(present) if len(present) else self._snapshot
             self._snapshot = old.with_items(items)
 
-    def remove(self, ids: npt.ArrayLike) -> None:
+    def remove(self, ids: Array) -> None:
         """Remove items by id. An id that is not here is refused, and then nothing is removed."""
         with self._change:
             names = validate.checked_ids("ids", ids)
@@ -207,23 +167,12 @@ class HashIndex:
             self._snapshot = self._snapshot.compacted()
 
     def checked_items(
-        self,
-        bucket_ids: npt.ArrayLike,
-        vectors: npt.ArrayLike,
-        ids: npt.ArrayLike | None = None,
-        labels: npt.ArrayLike | None = None,
-        *,
-        next_id: int | None = None,
-    ) -> Items:
-        """Check items as :meth:`add` does, and return them as it would store them.
-
-        Nothing is changed, and ids need not be free. Without ``ids`` they continue at ``next_id``.
-        """
+        self, bucket_ids: Array, vectors: Array, ids: MaybeArray = None, labels: MaybeArray = None,
+        *, next_id: int | None = None,
+    ) -> Items:  # fmt: skip
+        """Check items as :meth:`add` does, but not that ids are free, and change nothing."""
         start = self.next_id if next_id is None else next_id
-        return validate.checked_items(
-            bucket_ids, vectors, ids, labels,
-            shape=self.shape, dim=self.dim, with_labels=self.has_labels, next_id=start,
-        )  # fmt: skip
+        return validate.checked_items(self._snapshot, bucket_ids, vectors, ids, labels, start)
 
     @property
     def next_id(self) -> int:
@@ -237,10 +186,7 @@ class HashIndex:
                 self._snapshot = replace(self._snapshot, next_id=bound)
 
     def copy(self) -> HashIndex:
-        """Return an index with the same items that goes its own way from here.
-
-        No item is copied, so a change can be tried on a copy, and be kept or dropped as a whole.
-        """
+        """Return an index with the same items that goes its own way from here; none is copied."""
         with self._change:
             other = HashIndex(self._snapshot)
             other._stored = self._stored
@@ -248,25 +194,14 @@ class HashIndex:
 
     # -- storing -----------------------------------------------------------------------------------
 
-    def save(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        generation: str | None = None,
-        lock_held: bool = False,
-    ) -> None:
+    def save(self, path: Place, *, generation: str | None = None, lock_held: bool = False) -> None:
         """Write the index into a directory, which is made if it is not there.
 
-        At every moment, whatever happens, the directory holds the old state or the new one. What
-        is there already and did not change is not written again. Other indexes that were loaded
-        from the directory keep what they loaded.
-
-        ``generation`` names the new state, from :func:`new_generation`, for a caller that has to
-        know it before it is there; with ``lock_held`` the caller has the writer lock.
-
+        At every moment the directory holds the old state or the new one. ``generation`` names the
+        new state, from :func:`new_generation`; with ``lock_held`` the caller has the writer lock.
         Raises ``IndexLockedError`` if another writer, or a service, holds the directory, and
-        ``StorageError`` if it cannot be written, or if another writer has changed it since this
-        index was loaded from it or saved to it: nothing of theirs is overwritten unseen.
+        ``StorageError`` if it cannot be written, or another writer has changed it since this index
+        was loaded from it or saved to it.
         """
         directory = Path(path)
         generation = generation or storage.new_generation()
@@ -282,15 +217,13 @@ class HashIndex:
             self._stored = (place, frozenset({generation}))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, mmap: bool = True) -> HashIndex:
+    def load(cls, path: Place, *, mmap: bool = True) -> HashIndex:
         """Open an index that was saved.
 
         With ``mmap`` files are mapped into memory: opening takes milliseconds, processes share the
         memory, and every bucket is checked when it is first read. Else all is read and checked now.
-
-        Raises ``CorruptIndexError`` if something is damaged, with ``mmap`` also in a later call
-        that reads a damaged bucket; ``IncompatibleFormatError`` for another format version;
-        ``StorageError`` if there is no index, or it cannot be read.
+        Raises ``CorruptIndexError`` if something is damaged, with ``mmap`` also in a later call;
+        ``IncompatibleFormatError`` for another format version; ``StorageError`` if there is none.
         """
         directory = Path(path)
         snapshot, manifest = storage.load(directory, mmap=mmap)
@@ -314,8 +247,8 @@ class HashIndex:
 
     def verify(self) -> None:
         """Read everything, and raise ``CorruptIndexError`` with all that is wrong, if anything."""
-        problems = storage.problems_of(self._snapshot, self._stored[0] if self._stored else None)
-        if problems:
+        place = self._stored[0] if self._stored else None
+        if problems := storage.problems_of(self._snapshot, place):
             raise CorruptIndexError("\n".join(problems))
 
     # -- looking into it ---------------------------------------------------------------------------
@@ -325,48 +258,41 @@ class HashIndex:
 
         ``n_items``, ``n_entries`` (items times their buckets), ``dim``, ``n_buckets``,
         ``n_occupied``, ``empty_share``, ``largest_bucket``, ``mean_bucket`` (of occupied ones),
-        ``gini`` (of the sizes of all buckets: 0 even, 1 everything in one),
-        ``expected_candidates`` (items in the buckets of an item, on average, itself included; for
-        several buckets per item from a sample), ``expected_speedup``, ``n_segments``,
+        ``gini`` (of all sizes: 0 even, 1 all in one), ``expected_candidates`` (items in the buckets
+        of an item, on average; for several from a sample), ``expected_speedup``, ``n_segments``,
         ``n_removed_entries``, ``bytes_vectors``, ``bytes_other``. With labels also, of the entries
         that have one, ``purity`` (share of entries of their bucket's largest class) and
-        ``classes``: for each label ``n_entries``, ``n_buckets`` it lies in, and ``purity`` (how
-        much of the bucket of one of its items is of the same class, on average).
+        ``classes``: for each label ``n_entries``, ``n_buckets`` it lies in, and ``purity`` (share
+        of its class in the bucket of one of its entries, on average).
         """
         return inspect.stats(self._snapshot)
 
     def explain(
-        self,
-        vector: npt.ArrayLike,
-        bucket_ids: npt.ArrayLike | None = None,
-        scores: npt.ArrayLike | None = None,
-        *,
-        shown_scores: npt.ArrayLike | None = None,
-        **options: Any,
-    ) -> dict[str, Any]:
+        self, vector: Array, bucket_ids: MaybeArray = None, scores: MaybeArray = None,
+        *, shown_scores: MaybeArray = None, **options: Any,
+    ) -> dict[str, Any]:  # fmt: skip
         """Explain the search for one vector; the options are those of :meth:`search`.
 
         ``shown_scores`` are slot scores to show if it is ``bucket_ids`` that say where to look.
 
-        Returns a dictionary. ``levels``: from the top down the slots of the query's own buckets,
-        each with its score and rank (with scores), and how many buckets and entries lie below it.
-        ``buckets``: those looked into, in order, each with ``path``, ``size``, ``classes`` (label:
-        count, largest first), ``score``, how many ``candidates`` it gave, and whether it is a
-        ``fill``. ``results``: id, distance, label, and the ``buckets`` it came from.
-        ``candidates``, ``truncated``, ``n_items``.
+        Returns ``levels``: from the top down the slots of the query's own buckets, each with score,
+        rank, and how many buckets and entries lie below it; ``buckets``: those looked into, in
+        order, each with ``path``, ``size``, ``classes`` (label: count, largest first), ``score``,
+        how many ``candidates`` it gave, and whether it is a ``fill``; ``results``: id, distance,
+        label, and the ``buckets`` it came from; ``candidates``, ``truncated``, ``n_items``.
         """
-        unknown = options.keys() - SETTINGS.keys()
-        if unknown:
-            raise ValueError(f"unknown option {min(unknown)!r} (allowed: {', '.join(SETTINGS)})")
+        allowed = HashIndex.search.__kwdefaults__ or {}
+        if unknown := options.keys() - allowed.keys():
+            raise ValueError(f"unknown option {min(unknown)!r} (allowed: {', '.join(allowed)})")
         snapshot = self._snapshot
         query = validate.checked_queries(vector, snapshot.dim)
         if len(query) != 1:
             raise ValueError(f"vector has {len(query)} rows, must be one vector")
-        request = make_request(snapshot, query, bucket_ids, scores, **{**SETTINGS, **options})
+        request = make_request(snapshot, query, bucket_ids, scores, **options)
         shown = None
         if shown_scores is not None:
             shown = validate.checked_scores(shown_scores, 1, snapshot.shape)[0]
-        return explain(snapshot, request, shown)
+        return inspect.explain(snapshot, request, shown)
 
     def item(self, item_id: int) -> dict[str, Any]:
         """Return one item: ``id``, ``label`` (None without), ``bucket_ids``, ``vector``."""
@@ -374,19 +300,19 @@ class HashIndex:
 
     def bucket(
         self, bucket_id: int, *, start: int = 0, limit: int = 100
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+    ) -> tuple[Int64s, Int64s | None]:
         """Return ids and labels of the items of a bucket, in the order in which they came."""
         number = int(self.shape.bucket_ids(self.shape.paths(bucket_id)))
         first = checked_count("start", start, at_least=0)
-        return inspect.bucket_items(self._snapshot, number, first, checked_count("limit", limit))
+        part = slice(first, first + checked_count("limit", limit))
+        ids, labels = inspect.bucket_items(self._snapshot, number)
+        return ids[part], None if labels is None else labels[part]
 
     def node(self, path: Sequence[int] = ()) -> dict[str, Any]:
         """Describe a node of the tree, the root by default, and its occupied children.
 
-        ``path``, ``n_buckets`` (occupied ones below it), ``n_entries``, ``purity`` (share of
-        entries of their bucket's largest class), ``classes`` (label: count, largest first) and
-        ``children``: the same for each occupied ``slot`` below, in ascending order. Without
-        labels ``purity`` and ``classes`` are None.
+        ``path``, ``n_buckets`` (occupied), ``n_entries``, ``purity`` and ``classes`` (label: count,
+        largest first; both None without labels), ``children``: the same for each ``slot`` below.
         """
         return inspect.node(self._snapshot, validate.checked_path(path, self.shape))
 
@@ -394,35 +320,30 @@ class HashIndex:
         """Describe all occupied nodes as :meth:`node` does; buckets have no ``children``."""
         return inspect.tree(self._snapshot)
 
-    def largest_buckets(self, path: Sequence[int] = (), limit: int = 10) -> npt.NDArray[np.int64]:
+    def largest_buckets(self, path: Sequence[int] = (), limit: int = 10) -> Int64s:
         """Return the ids of the fullest buckets below a node, fullest first."""
         slots = validate.checked_path(path, self.shape)
         return inspect.largest_buckets(self._snapshot, slots, checked_count("limit", limit))
 
-    def sample(self, n: int, *, random_state: int = 0) -> npt.NDArray[np.int64]:
+    def sample(self, n: int, *, random_state: int = 0) -> Int64s:
         """Return the ids of ``n`` items drawn at random, or of all if there are fewer."""
         return inspect.sample_ids(self._snapshot, checked_count("n", n), checked_seed(random_state))
 
-    def labels_of(self, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def labels_of(self, ids: Array) -> Int64s:
         """Return labels by id, in the same shape; -1 (``NO_LABEL``) for none, and for no item."""
         names = np.asarray(ids, dtype=np.int64)
         return self._snapshot.labels_of(names.ravel()).reshape(names.shape)
 
-    def contains(self, ids: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    def contains(self, ids: Array) -> npt.NDArray[np.bool_]:
         """Return for each id whether there is such an item, in the same shape."""
         names = np.asarray(ids, dtype=np.int64)
         return self._snapshot.contains(names.ravel()).reshape(names.shape)
 
-    def entries(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def entries(self) -> tuple[Int64s, Int64s]:
         """Return bucket id and item id of all entries: an item is named once per bucket."""
         snapshot = self._snapshot
         numbers, ids, _ = snapshot.entries()
         return snapshot.tree.buckets[numbers], ids
-
-    @property
-    def mean_bucket_size(self) -> float:
-        """Entries in the bucket of an entry, on average: what a search in one bucket reads."""
-        return self._snapshot.tree.mean_bucket_size
 
     @property
     def shape(self) -> CodeShape:
@@ -447,7 +368,13 @@ class HashIndex:
 
     def __repr__(self) -> str:
         n_occupied = int((self._snapshot.tree.live > 0).sum())
-        return (
-            f"HashIndex({len(self)} items, dim={self.dim}, "
-            f"{n_occupied} of {self.shape.n_buckets} buckets occupied)"
-        )
+        buckets = f"{n_occupied} of {self.shape.n_buckets} buckets occupied"
+        return f"HashIndex({len(self)} items, dim={self.dim}, {buckets})"
+
+
+def warmup() -> None:
+    """Compile all that the index needs, or load it from the cache: then no search waits for it."""
+    vectors = np.zeros((1, 1), dtype=np.float32)
+    index = HashIndex.build([0], vectors, shape=CodeShape(width=2, depth=1))
+    index.search(vectors, bucket_ids=np.array([[0]]), threads=1)
+    index.explain(vectors[0], bucket_ids=[0])

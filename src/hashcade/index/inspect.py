@@ -1,16 +1,18 @@
-"""What an index looks like: from above in numbers, and item by item and node by node."""
+"""What an index looks like: in numbers, item by item, node by node, and through one query."""
 
 from __future__ import annotations
 
+from operator import getitem
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.index.search import make_request, plan
+from hashcade.index.search import Request, make_request, plan, run
 from hashcade.index.segment import NO_LABEL, Int64s
 from hashcade.index.snapshot import ClassCounts, Snapshot
 
+Scores = npt.NDArray[Any] | None
 _SAMPLE = 2000
 
 
@@ -19,10 +21,16 @@ _SAMPLE = 2000
 
 def stats(snapshot: Snapshot) -> dict[str, Any]:
     """See ``HashIndex.stats``."""
-    sizes = snapshot.tree.live[snapshot.tree.live > 0]
+    tree, views = snapshot.tree, snapshot.views
+    sizes = tree.live[tree.live > 0]
     n, n_entries, n_buckets = snapshot.n_items, int(sizes.sum()), snapshot.shape.n_buckets
     candidates = _expected_candidates(snapshot)
-    vectors, other = _memory(snapshot)
+    vectors = sum(view.segment.vectors.nbytes for view in views)
+    arrays: list[Any] = [tree.buckets, tree.rows, tree.live, tree.slots, tree.children]
+    for view in views:
+        arrays += [*view.segment.arrays.values(), view.removed]
+        arrays.append(view.segment.__dict__.get("order_by_id"))
+    n_bytes = {array.ctypes.data: array.nbytes for array in arrays if array is not None}
     result: dict[str, Any] = {
         "n_items": n,
         "n_entries": n_entries,
@@ -35,10 +43,10 @@ def stats(snapshot: Snapshot) -> dict[str, Any]:
         "gini": gini(sizes, n_buckets),
         "expected_candidates": candidates,
         "expected_speedup": n / candidates if candidates else 0.0,
-        "n_segments": len(snapshot.views),
-        "n_removed_entries": int(sum(view.removed.sum() for view in snapshot.views)),
+        "n_segments": len(views),
+        "n_removed_entries": int(sum(view.removed.sum() for view in views)),
         "bytes_vectors": vectors,
-        "bytes_other": other,
+        "bytes_other": sum(n_bytes.values()) - vectors,
     }
     if snapshot.class_counts is not None:
         result.update(_class_stats(snapshot.class_counts))
@@ -46,10 +54,7 @@ def stats(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def gini(sizes: Int64s, n_buckets: int) -> float:
-    """Return the Gini coefficient of bucket sizes, empty buckets included.
-
-    0: all buckets are equally full. Near 1: everything lies in a few.
-    """
+    """Return the Gini coefficient of bucket sizes, empty buckets included."""
     total = int(sizes.sum())
     if total == 0:
         return 0.0
@@ -62,8 +67,6 @@ def gini(sizes: Int64s, n_buckets: int) -> float:
 
 def _expected_candidates(snapshot: Snapshot) -> float:
     """Return the mean number of items in the buckets of an item."""
-    if snapshot.n_items == 0:
-        return 0.0
     if not snapshot.any_several:
         return snapshot.tree.mean_bucket_size
     # Several buckets overlap, so items are counted, for a sample at regular distances.
@@ -78,45 +81,21 @@ def _expected_candidates(snapshot: Snapshot) -> float:
         own = snapshot.tree.buckets[numbers[order[starts[k] : ends[k]]]]
         rows[row] = np.resize(own, width)  # a bucket that is named twice counts once
     queries = np.zeros((len(rows), snapshot.dim), dtype=np.float32)
-    request = make_request(
-        snapshot, queries, rows, None, 1, None, None, "none", None, False, "euclidean", 1
-    )
+    request = make_request(snapshot, queries, rows, n_neighbors=1, fill="none")
     return float(plan(snapshot, request)[1].mean())
-
-
-def _memory(snapshot: Snapshot) -> tuple[int, int]:
-    """Return the bytes of the vectors, and of everything else."""
-    tree = snapshot.tree
-    vectors = sum(view.segment.vectors.nbytes for view in snapshot.views)
-    arrays: list[npt.NDArray[Any] | None] = [tree.buckets, tree.rows, tree.live]
-    arrays += [tree.slots, tree.children]
-    for view in snapshot.views:
-        segment = view.segment
-        arrays += [segment.ids, segment.labels, segment.items, segment.buckets, segment.offsets]
-        arrays += [view.removed, segment.__dict__.get("order_by_id")]
-    sizes = {array.ctypes.data: array.nbytes for array in arrays if array is not None}
-    return vectors, sum(sizes.values())
 
 
 def _class_stats(counts: ClassCounts) -> dict[str, Any]:
     """Return purity, overall and per class."""
-    if len(counts.labels) == 0:
-        return {"purity": 0.0, "classes": {}}
     size = np.bincount(counts.number, weights=counts.count)[counts.number]
     n_entries = np.bincount(counts.code, weights=counts.count)
     n_buckets = np.bincount(counts.code)
     purity = np.bincount(counts.code, weights=counts.count**2 / size) / n_entries
-    return {
-        "purity": float(counts.majority.sum() / counts.count.sum()),
-        "classes": {
-            int(label): {
-                "n_entries": int(n_entries[k]),
-                "n_buckets": int(n_buckets[k]),
-                "purity": float(purity[k]),
-            }
-            for k, label in enumerate(counts.labels)
-        },
-    }
+    columns = (n_entries.astype(np.int64).tolist(), n_buckets.tolist(), purity.tolist())
+    names = ("n_entries", "n_buckets", "purity")
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    overall = float(counts.majority.sum() / max(counts.count.sum(), 1))
+    return {"purity": overall, "classes": dict(zip(counts.labels.tolist(), rows, strict=True))}
 
 
 # -- items and buckets -----------------------------------------------------------------------------
@@ -126,60 +105,33 @@ def item(snapshot: Snapshot, item_id: int) -> dict[str, Any]:
     """See ``HashIndex.item``."""
     for view in snapshot.views:
         entries, _ = view.entries_of(np.array([item_id], dtype=np.int64))
-        if len(entries) == 0:
-            continue
-        segment = view.segment
-        rows = segment.rows_of(entries)
-        segment.check_rows(np.unique(rows))
-        label = NO_LABEL if segment.labels is None else int(segment.labels[entries[0]])
-        return {
-            "id": item_id,
-            "label": None if label == NO_LABEL else label,
-            "bucket_ids": np.sort(segment.buckets[rows]),
-            "vector": np.array(segment.vectors[entries[0]]),
-        }
+        if len(entries) > 0:
+            segment, rows = view.segment, view.segment.rows_of(entries)
+            segment.check.blocks(np.unique(rows))
+            label = NO_LABEL if segment.labels is None else int(segment.labels[entries[0]])
+            return {
+                "id": item_id,
+                "label": None if label == NO_LABEL else label,
+                "bucket_ids": np.sort(segment.buckets[rows]),
+                "vector": np.array(segment.vectors[entries[0]]),
+            }
     raise ValueError(f"id {item_id} not in the index")
 
 
-def bucket_items(
-    snapshot: Snapshot, bucket_id: int, start: int, limit: int
-) -> tuple[Int64s, Int64s | None]:
-    """See ``HashIndex.bucket``."""
+def bucket_items(snapshot: Snapshot, bucket_id: int) -> tuple[Int64s, Int64s | None]:
+    """Return ids and labels of a bucket, in the order in which they came."""
     ids: list[npt.NDArray[Any]] = [np.empty(0, dtype=np.int64)]
     labels: list[npt.NDArray[Any]] = [np.empty(0, dtype=np.int64)]
-    number = int(np.searchsorted(snapshot.tree.buckets, bucket_id))
-    if number < len(snapshot.tree.buckets) and snapshot.tree.buckets[number] == bucket_id:
-        for own_ids, own_labels in _bucket_parts(snapshot, number):
-            ids.append(own_ids)
-            labels.append(own_labels)
-    part = slice(start, start + limit)
-    all_labels = np.concatenate(labels).astype(np.int64)[part]
-    return np.concatenate(ids)[part], all_labels if snapshot.with_labels else None
-
-
-def _bucket_parts(
-    snapshot: Snapshot, number: int
-) -> list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-    """Return ids and labels (or nothing) of a bucket, segment after segment, after a check."""
-    parts = []
-    for segment_number, view in enumerate(snapshot.views):
-        segment, row = view.segment, snapshot.tree.row(segment_number, number)
-        if row >= 0:
-            segment.check_rows(np.array([row]))
+    for view in snapshot.views:
+        segment = view.segment
+        row = int(np.searchsorted(segment.buckets, bucket_id))
+        if row < len(segment.buckets) and segment.buckets[row] == bucket_id:
+            segment.check.blocks(np.array([row]))
             live = view.live_entries(int(segment.offsets[row]), int(segment.offsets[row + 1]))
-            labels = segment.ids[:0] if segment.labels is None else segment.labels[live]
-            parts.append((segment.ids[live], labels))
-    return parts
-
-
-def bucket_classes(snapshot: Snapshot, number: int) -> dict[int, int] | None:
-    """Return how many entries of each class a bucket has, largest first; None without labels."""
-    if not snapshot.with_labels:
-        return None
-    labels = np.concatenate([labels for _, labels in _bucket_parts(snapshot, number)])
-    values, counts = np.unique(labels[labels != NO_LABEL], return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    return {int(values[k]): int(counts[k]) for k in order}
+            ids.append(segment.ids[live])
+            if segment.labels is not None:
+                labels.append(segment.labels[live])
+    return np.concatenate(ids), np.concatenate(labels) if snapshot.with_labels else None
 
 
 def sample_ids(snapshot: Snapshot, n: int, seed: int) -> Int64s:
@@ -194,10 +146,9 @@ def sample_ids(snapshot: Snapshot, n: int, seed: int) -> Int64s:
         for place in rng.integers(0, starts[-1], size=4 * n).tolist():
             number = int(np.searchsorted(starts, place, side="right")) - 1
             view, entry = snapshot.views[number], place - int(starts[number])
-            if len(view.removed) and view.removed[entry]:
-                continue
-            view.segment.check_ids()
-            drawn[int(view.segment.ids[entry])] = None
+            if len(view.removed) == 0 or not view.removed[entry]:
+                view.segment.check.ids()
+                drawn[int(view.segment.ids[entry])] = None
     if len(drawn) < n:  # nearly all items are asked for, or nearly all were removed
         every = rng.permutation(np.unique(snapshot.entries()[1]))
         drawn = dict.fromkeys(every[:n].tolist())
@@ -217,9 +168,8 @@ def largest_buckets(snapshot: Snapshot, path: tuple[int, ...], limit: int) -> In
 
 def node(snapshot: Snapshot, path: tuple[int, ...]) -> dict[str, Any]:
     """See ``HashIndex.node``."""
-    children = [
-        {"slot": slot, **_summary(snapshot, (*path, slot))} for slot in _slots_below(snapshot, path)
-    ]
+    slots = _slots_below(snapshot, path)
+    children = [{"slot": slot, **_summary(snapshot, (*path, slot))} for slot in slots]
     return {"path": list(path), **_summary(snapshot, path), "children": children}
 
 
@@ -227,42 +177,109 @@ def tree(snapshot: Snapshot, path: tuple[int, ...] = ()) -> dict[str, Any]:
     """See ``HashIndex.tree``."""
     result = {"path": list(path), **_summary(snapshot, path)}
     if len(path) < snapshot.shape.depth:
-        result["children"] = [
-            tree(snapshot, (*path, slot)) for slot in _slots_below(snapshot, path)
-        ]
+        slots = _slots_below(snapshot, path)
+        result["children"] = [tree(snapshot, (*path, slot)) for slot in slots]
     return result
 
 
 def _slots_below(snapshot: Snapshot, path: tuple[int, ...]) -> list[int]:
     """Return the slots of a node that lead to live entries, ascending."""
-    shape = snapshot.shape
-    if len(path) == shape.depth:
+    if len(path) == snapshot.shape.depth:
         return []
-    low, high = snapshot.tree.below(path, shape)
+    low, high = snapshot.tree.below(path, snapshot.shape)
     buckets = snapshot.tree.buckets[low:high][snapshot.tree.live[low:high] > 0]
-    span = shape.width ** (shape.depth - len(path) - 1)
-    slots: list[int] = np.unique(buckets // span % shape.width).tolist()
+    slots: list[int] = np.unique(snapshot.shape.paths(buckets)[:, len(path)]).tolist()
     return slots
 
 
 def _summary(snapshot: Snapshot, path: tuple[int, ...]) -> dict[str, Any]:
     """Describe the buckets below a node together."""
     low, high = snapshot.tree.below(path, snapshot.shape)
-    live = snapshot.tree.live[low:high]
     counts = snapshot.class_counts
     purity, classes = None, None
     if counts is not None:
         first, last = np.searchsorted(counts.number, [low, high])
-        per_class = np.bincount(
-            counts.code[first:last], weights=counts.count[first:last], minlength=len(counts.labels)
-        ).astype(np.int64)
-        order = np.argsort(-per_class, kind="stable")[: int((per_class > 0).sum())]
-        classes = {int(counts.labels[k]): int(per_class[k]) for k in order}
+        classes = _by_size(counts.labels[counts.code[first:last]], counts.count[first:last])
         if classes:
-            purity = int(counts.majority[low:high].sum()) / int(per_class.sum())
+            purity = int(counts.majority[low:high].sum()) / sum(classes.values())
+    return {**_occupied(snapshot, path), "purity": purity, "classes": classes}
+
+
+def _occupied(snapshot: Snapshot, path: tuple[int, ...]) -> dict[str, int]:
+    low, high = snapshot.tree.below(path, snapshot.shape)
+    live = snapshot.tree.live[low:high]
+    return {"n_buckets": int((live > 0).sum()), "n_entries": int(live.sum())}
+
+
+def _by_size(labels: Int64s, counts: Int64s) -> dict[int, int]:
+    """Add up counts by label: largest first, then by label."""
+    values, inverse = np.unique(labels, return_inverse=True)
+    totals = np.bincount(inverse, weights=counts, minlength=len(values)).astype(np.int64)
+    order = np.argsort(-totals, kind="stable")
+    return dict(zip(values[order].tolist(), totals[order].tolist(), strict=True))
+
+
+# -- one query -------------------------------------------------------------------------------------
+
+
+def explain(snapshot: Snapshot, request: Request, shown_scores: Scores) -> dict[str, Any]:
+    """See ``HashIndex.explain``: of one query, and scores (depth, width) if it comes with none."""
+    visits, _ = plan(snapshot, request)
+    result = run(snapshot, request)
+    scores = request.scores[0] if len(request.scores) else shown_scores
+    own = request.bucket_ids[0].tolist()
+    if request.n_probe > 0:
+        order = list(dict.fromkeys(visits[:, 4].tolist()))
+        own = snapshot.tree.buckets[order[: request.n_probe]].tolist()
+    ids = result.ids[0][result.ids[0] >= 0]
+    sources: dict[int, list[int]] = {item: [] for item in ids.tolist()}
+    buckets: dict[int, dict[str, Any]] = {}
+    for _, segment_number, start, stop, number, _ in visits.tolist():
+        bucket = int(snapshot.tree.buckets[number])
+        if bucket not in buckets:
+            path = snapshot.shape.paths(bucket).tolist()
+            labels = bucket_items(snapshot, bucket)[1]
+            labels = None if labels is None else labels[labels != NO_LABEL]
+            buckets[bucket] = {
+                "bucket": bucket,
+                "path": path,
+                "size": int(snapshot.tree.live[number]),
+                "classes": None if labels is None else _by_size(labels, np.ones_like(labels)),
+                "score": None if scores is None else sum(map(getitem, scores.tolist(), path)),
+                "candidates": 0,
+                "fill": bucket not in own,
+            }
+        view = snapshot.views[segment_number]
+        visited = view.segment.ids[view.live_entries(start, stop)]
+        buckets[bucket]["candidates"] += len(visited)
+        for item in visited[np.isin(visited, ids)].tolist():
+            sources[item].append(bucket)
+    labels_or_none = [None if x == NO_LABEL else x for x in snapshot.labels_of(ids).tolist()]
+    rows = zip(ids.tolist(), result.distances[0].tolist(), labels_or_none, strict=False)
     return {
-        "n_buckets": int((live > 0).sum()),
-        "n_entries": int(live.sum()),
-        "purity": purity,
-        "classes": classes,
+        "levels": _levels(snapshot, own, scores),
+        "buckets": list(buckets.values()),
+        "results": [
+            {"id": item, "distance": distance, "label": label, "buckets": sources[item]}
+            for item, distance, label in rows
+        ],
+        "candidates": int(result.candidates[0]),
+        "truncated": bool(result.truncated[0]),
+        "n_items": snapshot.n_items,
     }
+
+
+def _levels(snapshot: Snapshot, own: list[int], scores: Scores) -> list[dict[str, Any]]:
+    """Walk down the query's own paths: at each level the slot, its score and what lies below it."""
+    levels = []
+    paths = snapshot.shape.paths(np.array(own, dtype=np.int64)).tolist()
+    for level in range(snapshot.shape.depth):
+        nodes = []
+        for path in dict.fromkeys(tuple(path[: level + 1]) for path in paths):
+            slot, score, rank = path[-1], None, None
+            if scores is not None:
+                score = float(scores[level, slot])
+                rank = np.argsort(-scores[level], kind="stable").tolist().index(slot)
+            nodes.append({"slot": slot, "score": score, "rank": rank, **_occupied(snapshot, path)})
+        levels.append({"level": level + 1, "nodes": nodes})
+    return levels

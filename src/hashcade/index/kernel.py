@@ -1,18 +1,14 @@
 """The search kernel: from queries to the best entries of their buckets, in one compiled call.
 
 Two passes, fused. The fast one computes float32 distances of a tile of entries to up to four
-queries at once, summing in whatever order suits the vector unit. It decides nothing but this:
-an entry that cannot be among the best, the rounding error allowed for, is dropped. Whatever
-remains is ranked again in float64, in a fixed order, and only this number counts. So the
-result is the same for one query or many, one thread or more, one segment or several: the best by
-(distance as returned, id).
+queries at once, in whatever order suits the vector unit, and drops what cannot be among the best,
+the rounding error allowed for. What remains is ranked in float64, in a fixed order, and only this
+number counts. So the result is the same for one query or many, one thread or more, one segment or
+several: the best by (distance as returned, id). Visits are sorted by where they start, so that a
+tile is read from memory once for all queries that look at it.
 
-Entries lie row after row in memory, so one query on a cold bucket runs at the speed of the memory
-bus. Visits are sorted by where they start: queries that look at the same bucket are next to each
-other, and a tile is read from memory once for all of them.
-
-Functions that are called for each visit take an array and the number of a row, not the row: a slice
-would count references, with an atomic operation each time, which cost a tenth of a scan.
+Functions that are called for each visit take an array and the number of a row: a slice would count
+references, with an atomic operation each time, which cost a tenth of a scan.
 """
 
 from __future__ import annotations
@@ -33,15 +29,12 @@ from hashcade.index.distances import (
     fast_distances_of_four,
     sum_of_squares,
 )
-from hashcade.index.layout import float32_rows, int32s, int64s, segment_row, uint8s
-from hashcade.index.probe import stable_argsort
-from hashcade.index.visits import NO_FILTER, counts_one_by_one, passes_filter, plan_visits
+from hashcade.index.layout import array_at, entries_at, segment_row
+from hashcade.index.probe import is_above, pop, push, replace_root
+from hashcade.index.visits import counts_one_by_one, passes_filter, plan_visits
 
-# What a search returns: the result is there; a query has NaN or a bucket id out of range; a block
-# of a stored segment has to be checked first.
-DONE = 0
-BAD_INPUT = 1
-UNCHECKED = 2
+# What a search returns: done, a NaN or a bucket id out of range, a block has to be checked first.
+DONE, BAD_INPUT, UNCHECKED = range(3)
 
 _TILE = 4096  # entries whose fast distances are held at a time: they stay in the first cache
 
@@ -50,20 +43,9 @@ _TILE = 4096  # entries whose fast distances are held at a time: they stay in th
 
 
 @helper()
-def inner_product_error(square, max_norm, dim):  # type: ignore[no-untyped-def]
-    """Return how far a fast inner product may be off, for a query with this sum of squares."""
-    size = math.sqrt(square) * max_norm
-    if size > 1e37:  # float32 may overflow: everything is ranked exactly
-        return np.inf
-    return (dim + 8) * 2.0**-23 * size + 1e-36
-
-
-@helper()
 def prune_bound(worst, relative, absolute):  # type: ignore[no-untyped-def]
-    """Return the fast distance beyond which nothing can be better than a fast distance ``worst``.
-
-    Both may be off, in opposite directions, hence twice the error. Rounded up into float32.
-    """
+    """Return the fast distance beyond which nothing can be better than one of ``worst``."""
+    # Both may be off, in opposite directions, hence twice the error.
     bound = worst + abs(worst) * (2.0 * relative + 1e-6) + 2.0 * absolute
     bound += abs(bound) * 1e-6  # rounding to float32, and of the result that is returned
     if bound != bound:  # NaN: an overflow in the fast pass
@@ -72,59 +54,29 @@ def prune_bound(worst, relative, absolute):  # type: ignore[no-untyped-def]
 
 
 @helper()
-def _push_largest(heaps, k, value, size):  # type: ignore[no-untyped-def]
-    hole = size
-    while hole > 0:
-        parent = (hole - 1) >> 1
-        if not value > heaps[k, parent]:
-            break
-        heaps[k, hole] = heaps[k, parent]
-        hole = parent
-    heaps[k, hole] = value
-
-
-@helper()
-def _replace_largest(heaps, k, value, size):  # type: ignore[no-untyped-def]
-    hole = 0
-    while True:
-        child = 2 * hole + 1
-        if child >= size:
-            break
-        if child + 1 < size and heaps[k, child + 1] > heaps[k, child]:
-            child += 1
-        if not heaps[k, child] > value:
-            break
-        heaps[k, hole] = heaps[k, child]
-        hole = child
-    heaps[k, hole] = value
-
-
-@helper()
 def prune(  # type: ignore[no-untyped-def]
-    fast, nearest, k, start, stop, own, ids, removed, filter_mode, mask, allowed,
+    fast, nearest, k, start, stop, own, ids, removed, mask, allowed,
     relative, absolute, bound, heaps, size, rows, values, n_rows,
 ):  # fmt: skip
     """Keep the entries start..stop that may be among the best, by their fast distances.
 
-    ``heaps[k]`` has the best fast distances of this visit, the worst at its root. The entries of a
-    bucket are different items, so as soon as it is full there are that many items no farther than
-    its root, and nothing beyond the root, errors allowed for, is needed.
-    Returns the new sizes of heap and rows, and the new bound.
+    ``heaps[k]`` has the best fast distances of this visit, as values and names, the worst at its
+    root. The entries of a bucket are different items, so once it is full nothing beyond its root,
+    errors allowed for, is needed. Returns the new sizes of heap and rows, and the new bound.
     """
     room = heaps.shape[1] - 1
     # A bound from the nearest of each chunk: as many different items as are asked for, one more
     # if one may be left out. It takes the place of the heap. (Not if others may be left out.)
     n_needed = room + (own >= 0)
     n_chunks = (stop - start) // CHUNK
-    by_chunks = (
-        size == 0 and removed.shape[0] == 0 and filter_mode == NO_FILTER and n_chunks >= n_needed
-    )
+    filtered = mask.shape[0] + allowed.shape[0] > 0
+    by_chunks = size == 0 and removed.shape[0] == 0 and not filtered and n_chunks >= n_needed
     if by_chunks:
         for chunk in range(n_needed):
-            _push_largest(heaps, k, nearest[k, chunk], chunk)
+            push(heaps, heaps, k, chunk, nearest[k, chunk], nearest[k, chunk])
         for chunk in range(n_needed, n_chunks):
             if nearest[k, chunk] < heaps[k, 0]:
-                _replace_largest(heaps, k, nearest[k, chunk], n_needed)
+                replace_root(heaps, heaps, k, n_needed, nearest[k, chunk], nearest[k, chunk])
         bound = min(bound, prune_bound(np.float64(heaps[k, 0]), relative, absolute))
     for low in range(start, stop, CHUNK):
         if nearest[k, (low - start) // CHUNK] > bound:  # most chunks are too far as a whole
@@ -136,7 +88,7 @@ def prune(  # type: ignore[no-untyped-def]
             # Ids lie elsewhere in memory, and one is read only if it may decide something.
             if own >= 0 and ids[row] == own:
                 continue
-            if filter_mode != NO_FILTER and not passes_filter(ids[row], filter_mode, mask, allowed):
+            if filtered and not passes_filter(ids[row], mask, allowed):
                 continue
             rows[k, n_rows] = row
             values[k, n_rows] = value
@@ -144,41 +96,16 @@ def prune(  # type: ignore[no-untyped-def]
             if by_chunks:  # a heap would not bring the bound down by much
                 continue
             if size < room:
-                _push_largest(heaps, k, value, size)
+                push(heaps, heaps, k, size, value, value)
                 size += 1
             elif value < heaps[k, 0]:
-                _replace_largest(heaps, k, value, room)
+                replace_root(heaps, heaps, k, room, value, value)
             if size == room:
                 bound = min(bound, prune_bound(np.float64(heaps[k, 0]), relative, absolute))
     return size, n_rows, bound
 
 
 # -- the best so far: per query a heap of keys and ids with the worst at its root ----------------
-
-
-@helper()
-def _worse(key_a, id_a, key_b, id_b):  # type: ignore[no-untyped-def]
-    return key_a > key_b or (key_a == key_b and id_a > id_b)
-
-
-@helper()
-def _sift_down(keys, names, q, size, key, item_id):  # type: ignore[no-untyped-def]
-    hole = 0
-    while True:
-        child = 2 * hole + 1
-        if child >= size:
-            break
-        if child + 1 < size and _worse(
-            keys[q, child + 1], names[q, child + 1], keys[q, child], names[q, child]
-        ):
-            child += 1
-        if not _worse(keys[q, child], names[q, child], key, item_id):
-            break
-        keys[q, hole] = keys[q, child]
-        names[q, hole] = names[q, child]
-        hole = child
-    keys[q, hole] = key
-    names[q, hole] = item_id
 
 
 @helper()
@@ -197,30 +124,19 @@ def rerank(  # type: ignore[no-untyped-def]
     for j in range(n_near):
         item_id = rows[k, half + j]
         key = exact_key(vectors, rows[k, j], queries, q, metric)
-        if size == room and not _worse(keys[q, 0], names[q, 0], key, item_id):
+        if size == room and not is_above(keys[q, 0], names[q, 0], key, item_id):
             continue
         if several:  # an item lies in several buckets, and must not be taken twice
-            again = False
-            for other in range(size):
-                if names[q, other] == item_id:
-                    again = True
-                    break
-            if again:
+            other = 0
+            while other < size and names[q, other] != item_id:
+                other += 1
+            if other < size:
                 continue
         if size == room:
-            _sift_down(keys, names, q, size, key, item_id)
-            continue
-        hole = size
-        while hole > 0:
-            parent = (hole - 1) >> 1
-            if not _worse(key, item_id, keys[q, parent], names[q, parent]):
-                break
-            keys[q, hole] = keys[q, parent]
-            names[q, hole] = names[q, parent]
-            hole = parent
-        keys[q, hole] = key
-        names[q, hole] = item_id
-        size += 1
+            replace_root(keys, names, q, size, key, item_id)
+        else:
+            push(keys, names, q, size, key, item_id)
+            size += 1
     return size
 
 
@@ -228,10 +144,7 @@ def rerank(  # type: ignore[no-untyped-def]
 def finish(keys, names, q, size, metric):  # type: ignore[no-untyped-def]
     """Turn a heap into a row: best first, inner products with their own sign, padded."""
     for end in range(size - 1, 0, -1):
-        worst_key, worst_id = keys[q, 0], names[q, 0]
-        _sift_down(keys, names, q, end, keys[q, end], names[q, end])
-        keys[q, end] = worst_key
-        names[q, end] = worst_id
+        keys[q, end], names[q, end] = pop(keys, names, q, end + 1)
     for k in range(size, keys.shape[1]):
         keys[q, k] = np.inf
         names[q, k] = -1
@@ -247,60 +160,25 @@ def finish(keys, names, q, size, metric):  # type: ignore[no-untyped-def]
 def _is_checked(table, segment, row):  # type: ignore[no-untyped-def]
     """Whether a block of a segment was checked; the one after the last stands for all ids."""
     address = table[segment_row(segment) + layout.CHECKED]
-    return address == 0 or uint8s(address, row + 1)[row] != 0
-
-
-@helper()
-def _has_checked_ids(table):  # type: ignore[no-untyped-def]
-    """Whether ids and item numbers were checked as a whole, in all segments."""
-    for segment in range(table[layout.N_SEGMENTS]):
-        if not _is_checked(table, segment, table[segment_row(segment) + layout.N_OWN_BUCKETS]):
-            return False
-    return True
-
-
-@helper()
-def _has_checked_blocks(table, visits):  # type: ignore[no-untyped-def]
-    """Whether all blocks that are about to be read were checked."""
-    n_buckets = table[layout.N_BUCKETS]
-    rows = int32s(table[layout.ROWS], table[layout.N_SEGMENTS] * n_buckets)
-    for visit in range(visits.shape[0]):
-        segment, row = visits[visit, 1], visits[visit, 4]
-        if table[layout.ROWS] != 0:
-            row = np.int64(rows[segment * n_buckets + row])
-        if not _is_checked(table, segment, row):
-            return False
-    return True
-
-
-@helper()
-def _order_of_visits(table, visits):  # type: ignore[no-untyped-def]
-    """Sort visits by segment, then by entry; ``places`` are exact up to 2**53."""
-    n_visits = visits.shape[0]
-    if n_visits == 1:
-        return np.zeros(1, dtype=np.int64)
-    places = np.empty(n_visits)
-    for visit in range(n_visits):
-        first_entry = table[segment_row(visits[visit, 1]) + layout.FIRST_ENTRY]
-        places[visit] = first_entry + visits[visit, 2]
-    return stable_argsort(places)
+    return address == 0 or array_at(address, row + 1, np.uint8)[row] != 0
 
 
 @helper()
 def search_segments(  # type: ignore[no-untyped-def]
-    table, visits, queries, metric, errors, exclude, filter_mode, mask, allowed, keys, names, sizes
+    table, visits, queries, metric, errors, exclude, mask, allowed, keys, names, sizes
 ):
-    """Make the visits, and leave the best of each query in its heap.
-
-    ``errors`` : float64[q] is the absolute error of the fast distances of each query.
-    """
+    """Make the visits, and leave the best of each query in its heap; ``errors`` are absolute."""
     n_visits, dim, room = visits.shape[0], queries.shape[1], keys.shape[1]
     # Twice the worst relative error of the fast pass; that of inner products is absolute.
     relative = (dim + 8) * 2.0**-23 if metric == EUCLIDEAN else 0.0
     longest: Any = np.int64(0)
     for visit in range(n_visits):
         longest = max(longest, visits[visit, 3] - visits[visit, 2])
-    order = _order_of_visits(table, visits)
+    places = np.zeros(n_visits, dtype=np.int64)  # by segment, then by entry
+    for visit in range(n_visits):
+        base = segment_row(visits[visit, 1])
+        places[visit] = table[base + layout.FIRST_ENTRY] + visits[visit, 2]
+    order = np.argsort(places, kind="mergesort")
     lanes: Any = n_visits if n_visits < 3 else np.int64(4)  # three are scanned as four
     tile: Any = min(-(-longest // CHUNK) * CHUNK, _TILE)  # whole chunks
     fast = np.empty((lanes, tile), dtype=np.float32)
@@ -315,12 +193,9 @@ def search_segments(  # type: ignore[no-untyped-def]
         # Up to four visits with one start: a tile is read once for all of them.
         segment, start = visits[order[done], 1], visits[order[done], 2]
         base = segment_row(segment)
-        n_entries = table[base + layout.N_ENTRIES]
-        vectors = float32_rows(table[base + layout.VECTORS], n_entries, dim)
-        ids = int64s(table[base + layout.IDS], n_entries)
-        removed = uint8s(
-            table[base + layout.REMOVED], n_entries if table[base + layout.REMOVED] != 0 else 0
-        )
+        ids = entries_at(table, segment, layout.IDS, np.int64)
+        vectors = array_at(table[base + layout.VECTORS], (ids.shape[0], dim), np.float32)
+        removed = entries_at(table, segment, layout.REMOVED, np.uint8)
         several = table[base + layout.ITEMS] != 0
         farthest = start
         together = 0
@@ -356,7 +231,7 @@ def search_segments(  # type: ignore[no-untyped-def]
                 own = exclude[q] if exclude.shape[0] > 0 else np.int64(-1)
                 lane[k, 2], lane[k, 3], bounds[k] = prune(
                     fast, nearest, k, low, min(high, lane[k, 1]), own, ids, removed,
-                    filter_mode, mask, allowed, relative, errors[q],
+                    mask, allowed, relative, errors[q],
                     bounds[k], heaps, lane[k, 2], rows, values, lane[k, 3],
                 )  # fmt: skip
         for k in range(together):
@@ -371,14 +246,13 @@ def search_segments(  # type: ignore[no-untyped-def]
 @kernel()
 def search(  # type: ignore[no-untyped-def]
     table, max_norm, queries, metric, order, first, last,
-    bucket_ids, scores, n_probe, fill, max_candidates, exclude, filter_mode, mask, allowed,
+    bucket_ids, scores, n_probe, fill, max_candidates, exclude, mask, allowed,
     distances, ids, candidates, truncated,
 ):  # fmt: skip
     """Answer some queries: check, plan, scan and finish.
 
-    ``max_norm`` is the largest norm of an entry; the arguments from ``order`` to ``allowed`` are
-    those of :func:`plan_visits`. The result goes into float32[q, n], int64[q, n], int64[q] and
-    bool[q]. Returns ``DONE``, or why not; then contents of the result are undefined.
+    ``max_norm`` is the largest norm of an entry; from ``order`` to ``allowed`` see
+    :func:`plan_visits`. Returns ``DONE``, or why not; then contents of the result are undefined.
     """
     n_queries, dim = queries.shape
     errors = np.empty(n_queries)
@@ -392,20 +266,25 @@ def search(  # type: ignore[no-untyped-def]
                 return BAD_INPUT
         errors[q] = 1e-36
         if metric == INNER_PRODUCT:
-            errors[q] = inner_product_error(square, max_norm, dim)
-    one_by_one = counts_one_by_one(table, exclude, filter_mode, max_candidates)
-    if one_by_one and not _has_checked_ids(table):
-        return UNCHECKED
+            size = math.sqrt(square) * max_norm
+            # Beyond 1e37 float32 may overflow: everything is ranked exactly.
+            errors[q] = np.inf if size > 1e37 else (dim + 8) * 2.0**-23 * size + 1e-36
+    one_by_one = counts_one_by_one(table, exclude, mask, allowed, max_candidates)
+    for segment in range(table[layout.N_SEGMENTS]):
+        n_blocks = table[segment_row(segment) + layout.N_OWN_BUCKETS]
+        if one_by_one and not _is_checked(table, segment, n_blocks):
+            return UNCHECKED
     visits = plan_visits(
         table, order, first, last, ids.shape[1], bucket_ids, scores, n_probe, fill,
-        max_candidates, exclude, filter_mode, mask, allowed, candidates, truncated,
+        max_candidates, exclude, mask, allowed, candidates, truncated,
     )  # fmt: skip
-    if not _has_checked_blocks(table, visits):
-        return UNCHECKED
+    for visit in range(visits.shape[0]):
+        if not _is_checked(table, visits[visit, 1], visits[visit, 5]):
+            return UNCHECKED
     sizes = np.zeros(n_queries, dtype=np.int64)
     if visits.shape[0] > 0:
         search_segments(
-            table, visits, queries, metric, errors, exclude, filter_mode, mask, allowed,
+            table, visits, queries, metric, errors, exclude, mask, allowed,
             distances, ids, sizes,
         )  # fmt: skip
     for local in range(first, last):

@@ -1,9 +1,8 @@
 """Where the arrays of an index lie in memory, as the kernels are told: one array of numbers.
 
-An index has any number of segments, their arrays may be read-only (which is another type to the
-compiler), and every argument costs time in a call. So a kernel takes one int64 array: counts and
-addresses of the bucket tree, and then a row for each segment. An address of 0 means that there is
-no such array. Whoever calls a kernel keeps the arrays alive.
+A kernel takes one int64 array, because every argument costs time in a call: counts and addresses of
+the bucket tree, and then a row for each segment. An address of 0 means that there is no such array.
+Whoever calls a kernel keeps the arrays alive.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from hashcade._kernels import helper
 
 if TYPE_CHECKING:
     from hashcade.codes import CodeShape
-    from hashcade.index.bucket_tree import BucketTree
     from hashcade.index.segment import View
+    from hashcade.index.snapshot import BucketTree
 
 # Of the index. N_ITEMS is 0 if no item has several entries: then nothing need be counted once.
 (
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
 ) = range(14)  # fmt: skip
 FIRST_SEGMENT = 14
 
-# Of a segment, counted from the start of its row; its items and entries are counted through all
-# segments from FIRST_ITEM and FIRST_ENTRY on.
+# Of a segment, from the start of its row; FIRST_ITEM and FIRST_ENTRY count through all segments.
 (
     N_ENTRIES, VECTORS, IDS, ITEMS, REMOVED, N_OWN_BUCKETS, OFFSETS, CHECKED,
     FIRST_ITEM, FIRST_ENTRY,
@@ -53,11 +51,10 @@ def describe(views: Sequence[View], tree: BucketTree, shape: CodeShape) -> npt.N
     first_item = first_entry = 0
     for view in views:
         segment = view.segment
-        checked = None if segment.check is None else segment.check.checked
         head += [
             segment.n_entries, _address(segment.vectors), _address(segment.ids),
             _address(segment.items), _address(view.removed),
-            len(segment.buckets), _address(segment.offsets), _address(checked),
+            len(segment.buckets), _address(segment.offsets), _address(segment.check.checked),
             first_item, first_entry,
         ]  # fmt: skip
         first_item += segment.n_items
@@ -70,9 +67,6 @@ def _address(array: npt.NDArray[Any] | None) -> int:
         return 0
     assert array.flags.c_contiguous
     return int(array.ctypes.data)
-
-
-# -- for kernels: arrays by address ---------------------------------------------------------------
 
 
 def _emit_pointer(typing_context, address):  # type: ignore[no-untyped-def]
@@ -92,24 +86,14 @@ def segment_row(segment):  # type: ignore[no-untyped-def]
 
 
 @helper()
-def int64s(address, n):  # type: ignore[no-untyped-def]
-    """Return the int64[n] at an address."""
-    return carray(_pointer(address), (n,), np.int64)
+def array_at(address, shape, dtype):  # type: ignore[no-untyped-def]
+    """Return the array at an address; a bool is a uint8 as well."""
+    return carray(_pointer(address), shape, dtype)
 
 
 @helper()
-def int32s(address, n):  # type: ignore[no-untyped-def]
-    """Return the int32[n] at an address."""
-    return carray(_pointer(address), (n,), np.int32)
-
-
-@helper()
-def uint8s(address, n):  # type: ignore[no-untyped-def]
-    """Return the uint8[n] at an address; a bool is one as well."""
-    return carray(_pointer(address), (n,), np.uint8)
-
-
-@helper()
-def float32_rows(address, n, dim):  # type: ignore[no-untyped-def]
-    """Return the float32[n, dim] at an address."""
-    return carray(_pointer(address), (n, dim), np.float32)
+def entries_at(table, segment, field, dtype):  # type: ignore[no-untyped-def]
+    """Return an array with one value per entry of a segment; empty if there is none."""
+    base = FIRST_SEGMENT + segment * SEGMENT_LENGTH
+    n_entries = table[base + N_ENTRIES] if table[base + field] != 0 else 0
+    return array_at(table[base + field], n_entries, dtype)

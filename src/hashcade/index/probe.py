@@ -1,8 +1,8 @@
 """Through the bucket tree: the buckets with the best sums of slot scores, and the best slots.
 
-Sums of scores are float64 and run from level 1 down. Floating-point addition is monotone, so a
-bound that is added up in the same order is never below a sum that it bounds, and the search
-through the tree gives exactly what scoring all buckets would give. Equal sums: the lower id first.
+Sums of scores run from level 1 down. Floating-point addition is monotone, so a bound that is added
+up in the same order is never below a sum that it bounds, and the search through the tree gives
+exactly what scoring all buckets would give. Equal sums: the lower id first.
 """
 
 from __future__ import annotations
@@ -11,133 +11,100 @@ import numpy as np
 
 from hashcade._kernels import helper
 from hashcade.index import layout
-from hashcade.index.layout import int32s, int64s
+from hashcade.index.layout import array_at
 
-# -- small tools ---------------------------------------------------------------------------------
-
-
-@helper()
-def first_not_below(values, value):  # type: ignore[no-untyped-def]
-    """Return the first position in a sorted int64 array whose value is at least ``value``."""
-    low = 0
-    high = values.shape[0]
-    while low < high:
-        middle = (low + high) >> 1
-        if values[middle] < value:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+# -- heaps: rows of values and names, with the largest pair at the root --------------------------
 
 
 @helper()
-def stable_argsort(keys):  # type: ignore[no-untyped-def]
-    """Return the order of float64 keys by merging; equal keys stay in the order they came in."""
-    n = keys.shape[0]
-    order = np.empty(n, dtype=np.int64)
-    for at in range(n):
-        order[at] = at
-    if n < 2:
-        return order
-    other = np.empty(n, dtype=np.int64)
-    run = 1
-    while run < n:
-        for low in range(0, n, 2 * run):
-            left, middle = low, min(low + run, n)
-            right, high = middle, min(low + 2 * run, n)
-            for at in range(low, high):
-                if left < middle and (right == high or keys[order[left]] <= keys[order[right]]):
-                    other[at] = order[left]
-                    left += 1
-                else:
-                    other[at] = order[right]
-                    right += 1
-        order, other = other, order
-        run *= 2
-    return order
+def is_above(value_a, name_a, value_b, name_b):  # type: ignore[no-untyped-def]
+    """Whether the first pair is larger: by value, of equal values by name."""
+    return value_a > value_b or (value_a == value_b and name_a > name_b)
+
+
+@helper()
+def push(values, names, row, size, value, name):  # type: ignore[no-untyped-def]
+    """Add a pair to a heap of ``size``."""
+    hole = size
+    while hole > 0:
+        parent = (hole - 1) >> 1
+        if not is_above(value, name, values[row, parent], names[row, parent]):
+            break
+        values[row, hole] = values[row, parent]
+        names[row, hole] = names[row, parent]
+        hole = parent
+    values[row, hole] = value
+    names[row, hole] = name
+
+
+@helper()
+def replace_root(values, names, row, size, value, name):  # type: ignore[no-untyped-def]
+    """Put a pair in the place of the root of a heap of ``size``."""
+    hole = 0
+    while True:
+        child = 2 * hole + 1
+        if child >= size:
+            break
+        if child + 1 < size and is_above(
+            values[row, child + 1], names[row, child + 1], values[row, child], names[row, child]
+        ):
+            child += 1
+        if not is_above(values[row, child], names[row, child], value, name):
+            break
+        values[row, hole] = values[row, child]
+        names[row, hole] = names[row, child]
+        hole = child
+    values[row, hole] = value
+    names[row, hole] = name
+
+
+@helper()
+def pop(values, names, row, size):  # type: ignore[no-untyped-def]
+    """Remove the root of a heap of ``size``, and return it; the heap is then one shorter."""
+    value, name, last = values[row, 0], names[row, 0], size - 1
+    replace_root(values, names, row, last, values[row, last], names[row, last])
+    return value, name
 
 
 # -- the n_probe best buckets -----------------------------------------------------------------
 
 
 @helper()
-def _push(values, nodes, size, value, node):  # type: ignore[no-untyped-def]
-    """Push onto a heap with the largest value at its root; of equal values the lower node."""
-    hole = size
-    while hole > 0:
-        parent = (hole - 1) >> 1
-        if values[parent] > value or (values[parent] == value and nodes[parent] < node):
-            break
-        values[hole] = values[parent]
-        nodes[hole] = nodes[parent]
-        hole = parent
-    values[hole] = value
-    nodes[hole] = node
-
-
-@helper()
-def _pop(values, nodes, size):  # type: ignore[no-untyped-def]
-    """Remove the root of a heap of ``size``; the heap is then one shorter."""
-    last = size - 1
-    value, node = values[last], nodes[last]
-    hole = 0
-    while True:
-        child = 2 * hole + 1
-        if child >= last:
-            break
-        if child + 1 < last and (
-            values[child + 1] > values[child]
-            or (values[child + 1] == values[child] and nodes[child + 1] < nodes[child])
-        ):
-            child += 1
-        if value > values[child] or (value == values[child] and node < nodes[child]):
-            break
-        values[hole] = values[child]
-        nodes[hole] = nodes[child]
-        hole = child
-    values[hole] = value
-    nodes[hole] = node
-
-
-@helper()
 def best_buckets(scores, query, n_probe, table):  # type: ignore[no-untyped-def]
     """Find the ``n_probe`` occupied buckets with the largest sums of a query's slot scores.
 
-    ``scores`` : float64[q, depth, width]; ``table`` is described in ``layout.py``. Returns numbers
-    of buckets, best first, and how many buckets' sums were computed on the way.
+    Returns their numbers, best first, and how many buckets' sums were computed on the way.
     """
     depth, n_nodes, n_buckets = table[layout.DEPTH], table[layout.N_NODES], table[layout.N_BUCKETS]
-    live = int64s(table[layout.LIVE], n_buckets)
-    level_starts = int64s(table[layout.LEVEL_STARTS], depth + 1)
-    slots = int32s(table[layout.SLOTS], n_nodes)
+    live = array_at(table[layout.LIVE], n_buckets, np.int64)
+    level_starts = array_at(table[layout.LEVEL_STARTS], depth + 1, np.int64)
+    slots = array_at(table[layout.SLOTS], n_nodes, np.int32)
     last_start = level_starts[depth - 1]
-    children = int64s(table[layout.CHILDREN], last_start + 1)
+    children = array_at(table[layout.CHILDREN], last_start + 1, np.int64)
     n_probe = min(n_probe, n_buckets)
     best_of = np.empty(depth)
     for level in range(depth):
         best_of[level] = scores[query, level, 0]
         for slot in range(1, scores.shape[2]):
             best_of[level] = max(best_of[level], scores[query, level, slot])
-    # The best so far: negated sums and negated numbers, so that the root is the worst of them
-    # and, of equal sums, the one with the highest id.
-    sums = np.empty(n_probe + 1)
-    numbers = np.empty(n_probe + 1, dtype=np.int64)
+    # The best so far: negated sums, so that the root is the worst, of equal ones the last.
+    sums = np.empty((1, n_probe + 1))
+    numbers = np.empty((1, n_probe + 1), dtype=np.int64)
     # Typed: a plain constant would have functions compiled once more, for this value alone.
-    size = np.int64(0)
+    row, size = np.int64(0), np.int64(0)
     n_scored = 0
     # Open nodes by their bound. Node -1 is the root; partial[] is the sum so far.
-    open_bound = np.empty(last_start + 1)
-    open_node = np.empty(last_start + 1, dtype=np.int64)
+    open_bound = np.empty((1, last_start + 1))
+    open_node = np.empty((1, last_start + 1), dtype=np.int64)
     partial = np.empty(last_start + 1)
-    open_bound[0] = np.inf
-    open_node[0] = -1
+    open_bound[0, 0] = np.inf
+    open_node[0, 0] = -1
     n_open = np.int64(1)
     while n_open > 0 and n_probe > 0:
-        bound, node = open_bound[0], open_node[0]
         # At a bound equal to the worst sum there may be an equal sum with a lower id.
-        if size == n_probe and bound < -sums[0]:
+        if size == n_probe and open_bound[0, 0] < -sums[0, 0]:
             break
-        _pop(open_bound, open_node, n_open)
+        _, node = pop(open_bound, open_node, row, n_open)
         n_open -= 1
         if node < 0:
             level = 0
@@ -156,26 +123,23 @@ def best_buckets(scores, query, n_probe, table):  # type: ignore[no-untyped-def]
                 if live[bucket] == 0:
                     continue
                 n_scored += 1
-                if size == n_probe:
-                    if total < -sums[0] or (total == -sums[0] and bucket > -numbers[0]):
-                        continue
-                    _pop(sums, numbers, size)
-                    size -= 1
-                _push(sums, numbers, size, -total, -bucket)
-                size += 1
+                if size < n_probe:
+                    push(sums, numbers, row, size, -total, bucket)
+                    size += 1
+                elif is_above(sums[0, 0], numbers[0, 0], -total, bucket):
+                    replace_root(sums, numbers, row, size, -total, bucket)
                 continue
             bound = total
             for below in range(level + 1, depth):
                 bound += best_of[below]
-            if size == n_probe and bound < -sums[0]:
+            if size == n_probe and bound < -sums[0, 0]:
                 continue
             partial[child] = total
-            _push(open_bound, open_node, n_open, bound, child)
+            push(open_bound, open_node, row, n_open, bound, child)
             n_open += 1
     best = np.empty(size, dtype=np.int64)
     for rest in range(size, 0, -1):
-        best[rest - 1] = -numbers[0]
-        _pop(sums, numbers, rest)
+        _, best[rest - 1] = pop(sums, numbers, row, rest)
     return best, n_scored
 
 
@@ -185,7 +149,7 @@ def sort_children(scores, query, level, slots, first, last, walk):  # type: igno
     values = np.empty(last - first)
     for child in range(first, last):
         values[child - first] = -scores[query, level, slots[child]]
-    order = stable_argsort(values)
+    order = np.argsort(values, kind="mergesort")
     for k in range(last - first):
         walk[level, k] = first + order[k]
     walk[level, walk.shape[1] - 2] = last - first

@@ -1,8 +1,7 @@
 """A search from the first check to the result.
 
 Arrays that can be used as they are go straight into the kernel, which looks at their values; only
-if it finds something wrong are they checked here, to say what. A call of one small query takes
-some microseconds, and a check in Python as much as some hundred distances.
+if it finds something wrong are they checked here, to say what: a check in Python takes its time.
 """
 
 from __future__ import annotations
@@ -26,40 +25,27 @@ from hashcade.index.snapshot import Snapshot
 
 METRICS = {"euclidean": EUCLIDEAN, "inner_product": INNER_PRODUCT}
 FILLS = {"path": 1, "none": 0}
-# The options of a search and their defaults.
-SETTINGS: dict[str, Any] = {
-    "n_neighbors": 10, "n_probe": None, "max_candidates": None, "fill": "path",
-    "filter_ids": None, "exclude_self": False, "metric": "euclidean", "threads": None,
-}  # fmt: skip
 # Less work than this (numbers read) is done sooner than another thread has begun.
 WORTH_A_THREAD = 1 << 19
 _SHARES_PER_THREAD = 4  # a thread that comes late takes fewer
 _FLOAT32, _INT64, _BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
 _NO_SCORES = np.empty((0, 1, 1), dtype=np.float64)
-_NO_FILTER = (visits.NO_FILTER, validate.NO_MASK, validate.NO_IDS)
+_NO_FILTER = (validate.NO_MASK, validate.NO_IDS)
 
 
 @dataclass(eq=False, slots=True)
 class SearchResult:
     """What a search found, and how much it looked at.
 
-    Attributes
-    ----------
-    distances : float32[q, n_neighbors]
-        Euclidean distances, or inner products; best first, equal ones by id. Where there is no
-        result: inf, or -inf for inner products.
-    ids : int64[q, n_neighbors]
-        Ids of the items, padded with -1.
-    candidates : int64[q]
-        Items whose distance was looked at, each counted once.
-    truncated : bool[q]
-        Whether ``max_candidates`` kept the query from looking at more.
+    ``distances``, or inner products, are best first, equal ones by id, padded with inf, or -inf for
+    inner products; ``ids`` are padded with -1. ``candidates`` are the items whose distance was
+    looked at, each counted once; ``truncated``: ``max_candidates`` left something out.
     """
 
-    distances: npt.NDArray[np.float32]
-    ids: npt.NDArray[np.int64]
-    candidates: npt.NDArray[np.int64]
-    truncated: npt.NDArray[np.bool_]
+    distances: Float32s  # (q, n_neighbors)
+    ids: Int64s  # (q, n_neighbors)
+    candidates: Int64s  # (q,)
+    truncated: npt.NDArray[np.bool_]  # (q,)
 
 
 class Request(NamedTuple):
@@ -71,29 +57,23 @@ class Request(NamedTuple):
     threads: int
     bucket_ids: Int64s  # (q, p)
     scores: npt.NDArray[np.float64]  # (q, depth, width), or empty
-    n_probe: int  # 0: the buckets in bucket_ids
-    fill: int
-    max_candidates: int  # -1: no limit
-    exclude: Int64s  # (q,), or empty
-    filter_mode: int
-    mask: npt.NDArray[np.bool_]
-    allowed: Int64s
+    n_probe: int  # so many buckets of the best sums of scores; 0: those in bucket_ids
+    fill: int  # 1: continue below n_neighbors items, along the scores unless these are empty
+    max_candidates: int
+    exclude: Int64s  # (q,) an id that each must not find, or empty
+    mask: npt.NDArray[np.bool_]  # over ids, or empty
+    allowed: Int64s  # sorted, or empty
 
 
 def make_request(
-    snapshot: Snapshot, vectors: Any, bucket_ids: Any, scores: Any, n_neighbors: Any,
-    n_probe: Any, max_candidates: Any, fill: Any, filter_ids: Any, exclude_self: Any,
-    metric: Any, threads: Any,
+    snapshot: Snapshot, vectors: Any, bucket_ids: Any = None, scores: Any = None,
+    n_neighbors: Any = 10, n_probe: Any = None, max_candidates: Any = None, fill: Any = "path",
+    filter_ids: Any = None, exclude_self: Any = False, metric: Any = "euclidean",
+    threads: Any = None,
 ) -> Request:  # fmt: skip
     """Check arguments but for the values of vectors and bucket ids that can be used as they are."""
     queries = vectors
-    if not (
-        type(vectors) is np.ndarray
-        and vectors.dtype is _FLOAT32
-        and vectors.ndim == 2
-        and vectors.shape[1] == snapshot.dim
-        and vectors.flags.carray
-    ):
+    if not (_is_plain(vectors, _FLOAT32) and vectors.shape[1] == snapshot.dim):
         queries = validate.checked_queries(vectors, snapshot.dim)
     n = len(queries)
     if (bucket_ids is None) == (scores is None):
@@ -102,7 +82,9 @@ def make_request(
     if type(n_neighbors) is not int or n_neighbors < 1:
         n_neighbors = checked_count("n_neighbors", n_neighbors)
     probes = 0 if n_probe is None else checked_count("n_probe", n_probe)
-    limit = -1 if max_candidates is None else checked_count("max_candidates", max_candidates)
+    limit = visits.NO_LIMIT
+    if max_candidates is not None:
+        limit = min(limit, checked_count("max_candidates", max_candidates))
     if type(fill) is not str or fill not in FILLS:
         fill = checked_choice("fill", fill, FILLS)
     if type(metric) is not str or metric not in METRICS:
@@ -115,17 +97,8 @@ def make_request(
     if scores is None:
         if probes > 0:
             raise ValueError(f"n_probe={probes} needs scores, got bucket_ids")
-        if not (
-            type(bucket_ids) is np.ndarray
-            and bucket_ids.dtype is _INT64
-            and bucket_ids.ndim == 2
-            and bucket_ids.shape[0] == n
-            and bucket_ids.shape[1] > 0
-            and bucket_ids.flags.carray
-        ):
-            bucket_ids = validate.checked_buckets(
-                bucket_ids, n, snapshot.shape, several=None, of="query"
-            )
+        if not (_is_plain(bucket_ids, _INT64) and len(bucket_ids) == n and bucket_ids.size > 0):
+            bucket_ids = validate.checked_buckets(bucket_ids, n, snapshot.shape)
     else:
         slots = validate.checked_scores(scores, n, snapshot.shape)
         bucket_ids = np.empty((n, 0), dtype=np.int64)
@@ -143,7 +116,10 @@ def make_request(
     return tuple.__new__(Request, fields)  # three times as fast as Request(...)
 
 
-# -- running it ----------------------------------------------------------------------------------
+def _is_plain(value: Any, dtype: npt.DTypeLike) -> bool:
+    """Whether a value is a two-dimensional array that a kernel can be given."""
+    is_array = type(value) is np.ndarray and value.dtype is dtype
+    return is_array and value.ndim == 2 and value.flags.carray
 
 
 def run(snapshot: Snapshot, request: Request) -> SearchResult:
@@ -157,7 +133,8 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
     truncated = np.empty(n, _BOOL)
     if threads > 1 and n > 1:
         n_visits = n * (request.n_probe or request.bucket_ids.shape[1])
-        threads = min(threads, n, int(n_visits * snapshot.work_per_bucket / WORTH_A_THREAD))
+        work_per_visit = snapshot.tree.mean_bucket_size * snapshot.dim
+        threads = min(threads, n, int(n_visits * work_per_visit / WORTH_A_THREAD))
 
     table, max_norm = snapshot.table, snapshot.max_norm
     while True:
@@ -173,21 +150,15 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
             return SearchResult(distances, ids, candidates, truncated)
         if status == kernel.BAD_INPUT:
             validate.checked_queries(queries, snapshot.dim)
-            validate.checked_buckets(
-                request.bucket_ids, n, snapshot.shape, several=None, of="query"
-            )
+            validate.checked_buckets(request.bucket_ids, n, snapshot.shape)
         plan(snapshot, request)  # checks what is about to be read
 
 
 def _search_in_threads(threads: int, bucket_ids: Int64s, given: Any, where: Any, out: Any) -> int:
-    """Divide the queries into shares, which this thread and those of a pool take one by one.
-
-    Queries of one bucket stay together, so that it is read once for all of them. A thread that
-    has not begun when everything is done is not waited for.
-    """
+    """Divide the queries into shares, which this thread and those of a pool take one by one."""
     n = len(bucket_ids)
     order = np.arange(n)
-    if bucket_ids.shape[1] > 0:
+    if bucket_ids.shape[1] > 0:  # a bucket is read once for all of its queries
         order = np.argsort(bucket_ids[:, 0], kind="stable")
     n_shares = min(n, threads * _SHARES_PER_THREAD)
     shares = deque((n * k // n_shares, n * (k + 1) // n_shares) for k in range(n_shares))
@@ -202,7 +173,7 @@ def _search_in_threads(threads: int, bucket_ids: Int64s, given: Any, where: Any,
             status = max(status, kernel.search(*given, order, *share, *where, *out))
 
     helpers = [_pool(threads - 1).submit(work) for _ in range(threads - 1)]
-    status = work()
+    status = work()  # then whoever has not begun is not waited for
     return max([status, *(helper.result() for helper in helpers if not helper.cancel())])
 
 
@@ -215,28 +186,21 @@ if hasattr(os, "register_at_fork"):  # threads do not survive a fork
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
-def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s, npt.NDArray[np.bool_]]:
-    """Return visits, candidates and truncated, as ``visits.plan_visits`` describes them.
+def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s]:
+    """Return visits and candidates, as ``visits.plan_visits`` describes them.
 
     All that a search will read is checked, if it comes from a file and was not checked before.
     """
     n = len(request.queries)
-    if (
-        snapshot.any_several
-        or request.filter_mode != visits.NO_FILTER
-        or len(request.exclude) > 0
-        or request.max_candidates >= 0
-    ):
+    n_named = len(request.mask) + len(request.allowed) + len(request.exclude)
+    if snapshot.any_several or n_named > 0 or request.max_candidates < visits.NO_LIMIT:
         for view in snapshot.views:
-            view.segment.check_ids()
-    candidates = np.empty(n, dtype=np.int64)
-    truncated = np.empty(n, dtype=np.bool_)
+            view.segment.check.ids()
+    candidates, truncated = np.empty(n, _INT64), np.empty(n, _BOOL)
     planned = visits.plan_visits(
         snapshot.table, validate.NO_IDS, 0, n, request.n_neighbors, *request[4:],
         candidates, truncated,
     )  # fmt: skip
     for number, view in enumerate(snapshot.views):
-        if view.segment.check is not None:
-            starts = np.unique(planned[planned[:, 1] == number, 2])
-            view.segment.check_rows(view.segment.rows_of(starts))
-    return planned, candidates, truncated
+        view.segment.check.blocks(np.unique(planned[planned[:, 1] == number, 5]))
+    return planned, candidates

@@ -1,13 +1,10 @@
 """Segments: entries sorted by bucket.
 
 An entry is one item in one bucket. A segment is an immutable batch of entries, bucket after
-bucket, in the order in which they came within a bucket; with ``sparsity`` s an item has s
-entries, each with a copy of the vector, so that a bucket is one block that is read in sequence
-and can be stored, checked and moved by itself. It costs s times the memory of the vectors.
-
-An index is a short list of segments, the oldest first. Adding appends a small one and merges
-neighbours of similar size, so there are about log2(n) of them at most; removing marks entries
-in a copy of a mask. Nothing that a running search looks at is ever written to.
+bucket, in the order in which they came; an item has an entry, with a copy of its vector, in each
+of its buckets, so that a bucket is one block that is read in sequence and checked by itself.
+Adding appends a small segment and merges neighbours of similar size; removing marks entries in a
+copy of a mask. Nothing that a running search looks at is ever written to.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -49,56 +46,48 @@ def new_uid() -> str:
     return uuid.uuid4().hex
 
 
-class BlockCheck(Protocol):
-    """Checks of a stored segment before it is read, see ``checksums.py``; memory needs none.
+class NoCheck:
+    """Checks before a segment is read: of one in memory none, see ``checksums.StoredCheck``."""
 
-    ``checked`` : bool[n_buckets + 1] are the blocks that are known to be right. The last one is for
-    ids and item numbers as a whole, which counting reads before it is known which blocks will be
-    visited. Always the same array, because kernels know its address.
-    """
+    checked: npt.NDArray[np.bool_] | None = None
 
-    checked: npt.NDArray[np.bool_]
+    def blocks(self, rows: Int64s | None = None) -> None:
+        """Raise ``CorruptIndexError`` if a block of these buckets, or any, is damaged."""
 
-    def buckets(self, segment: Segment, rows: Int64s) -> None: ...  # noqa: D102
-    def ids(self, segment: Segment) -> None: ...  # noqa: D102
-    def section(self, name: str) -> None: ...  # noqa: D102
+    def ids(self) -> None:
+        """Raise ``CorruptIndexError`` if ids or item numbers are damaged."""
+
+    def section(self, name: str) -> None:
+        """Raise ``CorruptIndexError`` if an array as a whole is damaged."""
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
     """Entries sorted by bucket.
 
-    Attributes
-    ----------
-    buckets : int64[n_buckets]
-        Ids of the occupied buckets, ascending.
-    offsets : int64[n_buckets + 1]
-        Entries of bucket number b are ``offsets[b]..offsets[b + 1] - 1``.
-    ids : int64[n_entries]
-    vectors : float32[n_entries, dim]
-    labels : int32 or int64[n_entries], or None
-    items : int32[n_entries], or None
-        Number of the entry's item within the segment. None if every item has one entry.
-    n_items : int
-    max_norm : float
-        The largest euclidean norm of a vector, which bounds the error of fast inner products.
+    Entries of bucket number b are ``offsets[b]..offsets[b + 1] - 1``.
     """
 
-    buckets: Int64s
-    offsets: Int64s
-    ids: Int64s
-    vectors: Float32s
-    labels: Labels | None
-    items: npt.NDArray[np.int32] | None
+    vectors: Float32s  # (n_entries, dim)
+    ids: Int64s  # (n_entries,)
+    labels: Labels | None  # (n_entries,)
+    items: npt.NDArray[np.int32] | None  # (n_entries,) numbers, None: every item has one entry
+    buckets: Int64s  # (n_buckets,) ids of the occupied ones, ascending
+    offsets: Int64s  # (n_buckets + 1,)
     n_items: int
-    max_norm: float
+    max_norm: float  # of the vectors: bounds the error of fast inner products
     uid: str = field(default_factory=new_uid)
-    check: BlockCheck | None = None
+    check: NoCheck = field(default_factory=NoCheck)
 
     def __post_init__(self) -> None:
-        for array in (self.buckets, self.offsets, self.ids, self.vectors, self.labels, self.items):
-            if array is not None:
-                array.flags.writeable = False
+        for array in self.arrays.values():
+            array.flags.writeable = False
+
+    @property
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays by their names, in the order in which they are stored."""
+        names = ("vectors", "ids", "labels", "items", "buckets", "offsets")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @property
     def n_entries(self) -> int:
@@ -108,38 +97,13 @@ class Segment:
     @cached_property
     def order_by_id(self) -> npt.NDArray[Any]:
         """Entries in ascending order of their ids; made when an id is first looked up."""
-        self.check_ids()
+        self.check.ids()
         order = np.argsort(self.ids, kind="stable")
         return order.astype(np.int32) if self.n_entries < 2**31 else order
-
-    def entries_of(self, ids: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the entries of the items with these ids, and for each its position in ``ids``."""
-        order = self.order_by_id
-        low = np.searchsorted(self.ids, ids, side="left", sorter=order)
-        high = np.searchsorted(self.ids, ids, side="right", sorter=order)
-        counts = high - low
-        position = np.repeat(np.arange(len(ids)), counts)
-        within = np.arange(len(position)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return order[low[position] + within].astype(np.int64), position
 
     def rows_of(self, entries: Int64s) -> Int64s:
         """Return the numbers of the buckets that entries lie in."""
         return np.searchsorted(self.offsets, entries, side="right") - 1
-
-    def check_rows(self, rows: Int64s) -> None:
-        """Raise ``CorruptIndexError`` if one of these blocks is damaged."""
-        if self.check is not None:
-            self.check.buckets(self, rows)
-
-    def check_ids(self) -> None:
-        """Raise ``CorruptIndexError`` if ids or item numbers are damaged."""
-        if self.check is not None:
-            self.check.ids(self)
-
-    def check_labels(self) -> None:
-        """Raise ``CorruptIndexError`` if labels are damaged."""
-        if self.check is not None and self.labels is not None:
-            self.check.section("labels")
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,9 +117,6 @@ class View:
     removed: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
     n_removed_items: int = 0
     removed_uid: str = ""
-
-    def __post_init__(self) -> None:
-        self.removed.flags.writeable = False
 
     @property
     def n_items(self) -> int:
@@ -171,11 +132,17 @@ class View:
 
     def entries_of(self, ids: Int64s) -> tuple[Int64s, Int64s]:
         """Return the live entries of these items, and for each its position in ``ids``."""
-        entries, position = self.segment.entries_of(ids)
-        if len(self.removed) and len(entries):
-            live = self.removed[entries] == 0
-            return entries[live], position[live]
-        return entries, position
+        order = self.segment.order_by_id
+        low = np.searchsorted(self.segment.ids, ids, "left", order)
+        high = np.searchsorted(self.segment.ids, ids, "right", order)
+        counts = high - low
+        position = np.repeat(np.arange(len(ids)), counts)
+        within = np.arange(len(position)) - np.repeat(np.cumsum(counts) - counts, counts)
+        entries = order[low[position] + within].astype(np.int64)
+        if len(self.removed) == 0:
+            return entries, position
+        live = self.removed[entries] == 0
+        return entries[live], position[live]
 
     @cached_property
     def live_per_bucket(self) -> Int64s:
@@ -188,8 +155,8 @@ class View:
 
     def without(self, entries: Int64s, n_items: int) -> View:
         """Return the view with these entries, which belong to ``n_items`` items, removed."""
-        n_entries = self.segment.n_entries
-        removed = self.removed.copy() if len(self.removed) else np.zeros(n_entries, np.uint8)
+        removed = np.zeros(self.segment.n_entries, np.uint8)
+        removed[: len(self.removed)] = self.removed
         removed[entries] = 1
         view = View(self.segment, removed, self.n_removed_items + n_items, new_uid())
         # Counted on from the old count: to count anew would read the whole mask.
@@ -219,17 +186,19 @@ def build_segment(items: Items) -> Segment:
     buckets, offsets = _runs(bucket[order])
     sorted_vectors = aligned_empty(len(item), vectors.shape[1])
     np.take(vectors, item, axis=0, out=sorted_vectors)
-    return Segment(
-        buckets, offsets, ids[item], sorted_vectors,
-        None if labels is None else _compact_labels(labels)[item],
-        item.astype(np.int32) if several > 1 else None, n, largest_norm(vectors),
-    )  # fmt: skip
+    classes: Any = None
+    if labels is not None:
+        small = labels.max(initial=0) <= np.iinfo(np.int32).max  # never below -1
+        classes = labels.astype(np.int32 if small else np.int64)[item]
+    numbers = item.astype(np.int32) if several > 1 else None
+    norm = largest_norm(vectors)
+    return Segment(sorted_vectors, ids[item], classes, numbers, buckets, offsets, n, norm)
 
 
 def merge_segments(views: Sequence[View]) -> Segment:
     """Put the live entries of several segments into one, the order within a bucket kept."""
     for view in views:
-        view.segment.check_rows(np.arange(len(view.segment.buckets)))
+        view.segment.check.blocks()
     parts = [(view.segment, view.live_entries()) for view in views]
     bucket = np.concatenate([s.buckets[s.rows_of(entries)] for s, entries in parts])
     order = np.argsort(bucket, kind="stable")
@@ -250,19 +219,13 @@ def merge_segments(views: Sequence[View]) -> Segment:
         items, n_items = inverse.astype(np.int32), len(unique)
     buckets, offsets = _runs(bucket[order])
     norm = max(segment.max_norm for segment, _ in parts)
-    return Segment(buckets, offsets, ids, vectors, labels, items, n_items, norm)
+    return Segment(vectors, ids, labels, items, buckets, offsets, n_items, norm)
 
 
 def _runs(buckets: Int64s) -> tuple[Int64s, Int64s]:
     """Return the different ones of sorted bucket ids, and where each begins and the last ends."""
     starts = np.flatnonzero(np.diff(buckets, prepend=-1))
     return buckets[starts], np.append(starts, len(buckets)).astype(np.int64)
-
-
-def _compact_labels(labels: npt.NDArray[Any]) -> Labels:
-    if len(labels) == 0 or labels.max() <= np.iinfo(np.int32).max:  # never below -1
-        return labels.astype(np.int32)
-    return labels.astype(np.int64)
 
 
 def largest_norm(vectors: Float32s) -> float:

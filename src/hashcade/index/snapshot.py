@@ -1,71 +1,123 @@
-"""The state of an index at one moment: never written to, only replaced as a whole."""
+"""The state of an index at one moment: never written to, only replaced as a whole.
+
+The segments hold the buckets, the tree finds them, by their rank among the occupied ones.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hashcade.codes import CodeShape
-from hashcade.index.bucket_tree import BucketTree, build_tree
 from hashcade.index.layout import describe
-from hashcade.index.segment import (
-    NO_LABEL,
-    Int64s,
-    Items,
-    View,
-    build_segment,
-    merge_segments,
-)
+from hashcade.index.segment import NO_LABEL, Int64s, Items, View, build_segment, merge_segments
 
 # Neighbouring segments are merged while the older one is less than this many times as large.
 _GROWTH = 2
 
 
-@dataclass(frozen=True, eq=False)
-class ClassCounts:
-    """How many entries of which class lie in which bucket; those without a label do not count.
+# -- the bucket tree -----------------------------------------------------------------------------
 
-    Attributes
-    ----------
-    labels : int64[n_classes]
-    number, code, count : int64[n_pairs]
-        Pairs of bucket number and position in ``labels`` that occur, by bucket, and how often.
-    majority : int64[n_buckets]
-        Entries of the largest class of each bucket.
+
+@dataclass(frozen=True, eq=False)
+class BucketTree:
+    """All occupied buckets of a snapshot.
+
+    Nodes of all levels lie in one array, level after level without the root; the last are the
+    buckets. Children of node i are ``children[i]..children[i + 1] - 1``. ``rows`` are the numbers
+    of the buckets within each segment, -1 for none; None for one segment, with the same buckets.
     """
 
-    labels: Int64s
-    number: Int64s
-    code: Int64s
-    count: Int64s
-    majority: Int64s
+    buckets: Int64s  # (n_buckets,) ids of the occupied ones, ascending
+    rows: npt.NDArray[np.int32] | None  # (n_segments, n_buckets)
+    live: Int64s  # (n_buckets,) entries that were not removed; a bucket may be down to 0 of them
+    level_starts: Int64s  # (depth + 1,) where the nodes of each level begin, and the last ends
+    slots: npt.NDArray[np.int32]  # (n_nodes,) the slot that leads to each
+    children: Int64s  # (n_inner_nodes + 1,)
+
+    @cached_property
+    def mean_bucket_size(self) -> float:
+        """Entries in the bucket of an entry, on average."""
+        live = self.live.astype(np.float64)
+        return float((live**2).sum() / max(live.sum(), 1.0))
+
+    def below(self, path: Sequence[int], shape: CodeShape) -> tuple[int, int]:
+        """Return the numbers of the buckets below a node: the first, and that after the last."""
+        prefix = 0
+        for slot in path:
+            prefix = prefix * shape.width + slot
+        span = shape.width ** (shape.depth - len(path))
+        low = int(np.searchsorted(self.buckets, prefix * span))
+        # (prefix + 1) * span may lie beyond int64, the last bucket does not.
+        return low, int(np.searchsorted(self.buckets, prefix * span + (span - 1), "right"))
+
+
+def build_tree(
+    views: Sequence[View], shape: CodeShape, previous: BucketTree | None = None
+) -> BucketTree:
+    """Collect the buckets of all segments; the nodes are taken over if no bucket is new."""
+    rows = None
+    if len(views) == 1:
+        buckets, live = views[0].segment.buckets, views[0].live_per_bucket
+    else:
+        empty = np.empty(0, dtype=np.int64)
+        buckets = np.unique(np.concatenate([empty, *(view.segment.buckets for view in views)]))
+        rows = np.full((len(views), len(buckets)), -1, dtype=np.int32)
+        live = np.zeros(len(buckets), dtype=np.int64)
+        for number, view in enumerate(views):
+            at = np.searchsorted(buckets, view.segment.buckets)
+            rows[number, at] = np.arange(len(at), dtype=np.int32)
+            live[at] += view.live_per_bucket
+    if previous is not None and np.array_equal(previous.buckets, buckets):
+        return replace(previous, rows=rows, live=live)
+    return BucketTree(buckets, rows, live, *_nodes(buckets, shape))
+
+
+def _nodes(buckets: Int64s, shape: CodeShape) -> tuple[Int64s, npt.NDArray[np.int32], Int64s]:
+    prefixes = [buckets]  # from the last level up
+    for _ in range(shape.depth - 1):
+        prefixes.append(np.unique(prefixes[-1] // shape.width))
+    prefixes.reverse()
+    level_starts = np.cumsum([0, *map(len, prefixes)], dtype=np.int64)
+    slots = np.concatenate([p % shape.width for p in prefixes]).astype(np.int32)
+    children = [
+        level_starts[level + 1] + np.searchsorted(below // shape.width, above)
+        for level, (above, below) in enumerate(pairwise(prefixes))
+    ]
+    ends = np.concatenate([*children, level_starts[-1:]]).astype(np.int64)
+    return level_starts, slots, ends
+
+
+# -- the snapshot --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ClassCounts:
+    """How many entries of which class lie in which bucket; those without a label do not count."""
+
+    labels: Int64s  # (n_classes,)
+    number: Int64s  # (n_pairs,) of each pair that occurs: number of the bucket, ascending
+    code: Int64s  # (n_pairs,) and position in labels
+    count: Int64s  # (n_pairs,) and how often
+    majority: Int64s  # (n_buckets,) entries of the largest class
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """Segments without what was removed, and the tree of their buckets.
+    """Segments without what was removed, and the tree of their buckets."""
 
-    Attributes
-    ----------
-    views
-        The oldest first. An item lies in exactly one of them.
-    tree
-    shape, dim, with_labels
-        What was fixed when the index was built.
-    next_id
-        Larger than every id that was ever here: where automatic ids continue.
-    """
-
-    views: tuple[View, ...]
+    views: tuple[View, ...]  # the oldest first; an item lies in exactly one of them
     tree: BucketTree
     shape: CodeShape
     dim: int
     with_labels: bool
-    next_id: int
+    next_id: int  # larger than every id that was ever here
 
     @cached_property
     def n_items(self) -> int:
@@ -79,10 +131,7 @@ class Snapshot:
 
     @cached_property
     def max_norm(self) -> float:
-        """A bound of the norms of all vectors.
-
-        Never below what underflow may have hidden when squares were summed in float32.
-        """
+        """A bound of the norms of all vectors, with what float32 squares may have lost."""
         hidden = 1e-18 * float(np.sqrt(self.dim))
         return max((view.segment.max_norm for view in self.views), default=0.0) + hidden
 
@@ -90,11 +139,6 @@ class Snapshot:
     def table(self) -> Int64s:
         """Where everything is that a kernel needs, see ``layout.py``."""
         return describe(self.views, self.tree, self.shape)
-
-    @cached_property
-    def work_per_bucket(self) -> float:
-        """Numbers that a visit to a bucket reads, on average."""
-        return self.tree.mean_bucket_size * self.dim
 
     # -- looking items up --------------------------------------------------------------------------
 
@@ -110,31 +154,26 @@ class Snapshot:
         labels = np.full(len(ids), NO_LABEL, dtype=np.int64)
         for view in self.views if self.with_labels else ():
             entries, position = view.entries_of(ids)
-            if len(entries):
-                view.segment.check_labels()
-                assert view.segment.labels is not None
+            if len(entries) and view.segment.labels is not None:
+                view.segment.check.section("labels")
                 labels[position] = view.segment.labels[entries]
         return labels
 
     def entries(self) -> tuple[Int64s, Int64s, npt.NDArray[Any] | None]:
         """Return of all live entries the number of the bucket, the id, and the label."""
-        numbers, ids, labels = [], [], []
+        empty: npt.NDArray[Any] = np.empty(0, dtype=np.int64)
+        numbers, ids, labels = [empty], [empty], [empty]
         for view in self.views:
-            segment = view.segment
-            segment.check_ids()
-            segment.check_labels()
-            live = view.live_entries()
+            segment, live = view.segment, view.live_entries()
+            segment.check.ids()
+            segment.check.section("labels")
             own = np.searchsorted(self.tree.buckets, segment.buckets)
             numbers.append(np.repeat(own, np.diff(segment.offsets))[live])
             ids.append(segment.ids[live])
             if segment.labels is not None:
                 labels.append(segment.labels[live])
-        empty = np.empty(0, dtype=np.int64)
-        return (
-            np.concatenate([empty, *numbers]),
-            np.concatenate([empty, *ids]),
-            np.concatenate([empty, *labels]) if self.with_labels else None,
-        )
+        classes = np.concatenate(labels) if self.with_labels else None
+        return np.concatenate(numbers), np.concatenate(ids), classes
 
     @cached_property
     def class_counts(self) -> ClassCounts | None:

@@ -8,25 +8,30 @@
         removed-<uid>.bin    one bit per removed entry of a segment
         lock                 held by the writer, by a service as long as it runs
 
-Files other than the manifest are written once under a name of their own, flushed to the disk, and
-never touched again. The manifest is written beside the old one and renamed over it, which is the
-one moment at which the state changes. Segments that are there already are not written again.
-What no manifest names is left over from a writer that was stopped, and is removed by the next.
+Files other than the manifest are written once, flushed to the disk, and never touched again. The
+manifest is written beside the old one and renamed over it, the one moment at which the state
+changes. What no manifest names was left by a writer that was stopped, and the next removes it.
+The manifest is JSON; its first value is the CRC-32 of every byte after it::
 
-Reading checks the manifest, the length of every file and the arrays that say where things are.
-The blocks of the buckets are checked when they are first read (:class:`StoredCheck`): a query
-waits for its own buckets alone, and a damaged one is an error, not an answer. What is damaged
-after it was checked, by a failing disk or a program that writes to the files, is not seen
-until the index is loaded again or verified.
+    {"checksum": "1c291ca3", "format": "hashcade-index", "version": 1, "generation": "...", ...
+     "segments": [{"file", "uid", "bytes", "n_items", "n_entries", "max_norm",
+       "sections": {"vectors": {"offset", "bytes", "dtype", "shape", "crc32"}, ...},
+       "removed": null or {"file", "uid", "bytes", "crc32", "n_items"}}, ...]}
+
+A section is one array; its bytes, and its checksum, include the padding to a multiple of 64.
+
+Reading checks the manifest, the length of every file and the arrays that say where things are; the
+blocks of the buckets when they are first read, once (:class:`StoredCheck`).
 """
 
 from __future__ import annotations
 
+import json
 import mmap as mmap_module
 import os
 import zlib
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,20 +39,22 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade._io import LOCK_NAME, storage_errors, sync_directory, write_file, writer_lock
-from hashcade.errors import CorruptIndexError, StorageError
-from hashcade.index import manifest as manifests
-from hashcade.index.bucket_tree import build_tree
+from hashcade.codes import CodeShape
+from hashcade.errors import CorruptIndexError, IncompatibleFormatError, StorageError
 from hashcade.index.checksums import (
+    Record,
     StoredCheck,
-    as_bytes,
-    block_crcs,
+    block_crc,
     content_problems,
     structure_problems,
 )
-from hashcade.index.manifest import MANIFEST_NAME, Manifest, Removed, Section, SegmentRecord
 from hashcade.index.segment import Segment, View, new_uid
-from hashcade.index.snapshot import Snapshot
+from hashcade.index.snapshot import Snapshot, build_tree
 
+MANIFEST_NAME = "manifest.json"
+FORMAT = "hashcade-index"
+VERSION = 1
+_HEAD = b'{"checksum": "'
 _ALIGNMENT = 64
 _OURS = ("segment-", "removed-", "manifest-")
 _RETRIES = 1000
@@ -58,6 +65,24 @@ def new_generation() -> str:
     return new_uid()
 
 
+@dataclass(frozen=True)
+class Manifest:
+    """A stored index. ``generation`` is new with every save."""
+
+    generation: str
+    shape: CodeShape
+    dim: int
+    with_labels: bool
+    next_id: int
+    n_items: int
+    segments: list[Record]
+
+    def files(self) -> set[str]:
+        """Names of all files that belong to the index, this one apart."""
+        removed = [record["removed"] for record in self.segments if record["removed"]]
+        return {record["file"] for record in [*self.segments, *removed]}
+
+
 # -- writing -------------------------------------------------------------------------------------
 
 
@@ -65,28 +90,29 @@ def save(
     directory: Path, snapshot: Snapshot, generation: str, expected: frozenset[str] | None,
     *, lock_held: bool = False,
 ) -> None:  # fmt: skip
-    """Write a snapshot as a new generation.
+    """Write a snapshot as a new generation, in place of an ``expected`` one, or of any if None.
 
-    ``expected`` are the generations of which the directory must still hold one, because the
-    snapshot goes back to it; None if it may hold anything. With ``lock_held`` the caller has the
-    lock of the directory. After an error the directory holds the old generation, or the new one if
-    only the last flush to the disk failed.
+    After an error the directory holds the old generation, or the new one if only the last flush to
+    the disk failed.
     """
     with storage_errors(f"cannot write the index {directory}"):
         _make_directory(directory)
         with nullcontext() if lock_held else writer_lock(directory):
-            current = _current(directory)
+            try:
+                current = read_manifest(directory)
+            except (FileNotFoundError, CorruptIndexError):
+                current = None  # nothing there that could be reused
             if expected is not None and (current is None or current.generation not in expected):
-                raise StorageError(
-                    f"{directory} was changed by another writer since it was read",
-                    hint="load it again, or save elsewhere",
-                )
+                message = f"{directory} was changed by another writer since it was read"
+                raise StorageError(message, hint="load it again, or save elsewhere")
             new_files: list[Path] = []
             try:
                 manifest = _write_files(directory, snapshot, generation, current, new_files)
                 new = directory / f"manifest-{new_uid()}.tmp"
                 new_files.append(new)
-                write_file(new, [manifests.to_bytes(manifest)])
+                body = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
+                rest = b'", ' + json.dumps(body, indent=1).encode()[1:].lstrip() + b"\n"
+                write_file(new, [_HEAD, b"%08x" % zlib.crc32(rest), rest])
                 sync_directory(directory)
                 os.replace(new, directory / MANIFEST_NAME)
             except BaseException:
@@ -94,111 +120,90 @@ def save(
                     path.unlink(missing_ok=True)
                 raise
             sync_directory(directory)
-            _remove_leftovers(directory, manifest)
+            for path in directory.iterdir():
+                if path.name.startswith(_OURS) and path.name not in manifest.files():
+                    path.unlink(missing_ok=True)
 
 
 def _make_directory(directory: Path) -> None:
-    if directory.is_dir():
-        strangers = [p.name for p in directory.iterdir() if not _is_ours(p.name)]
-        if strangers and not is_index(directory):
-            raise StorageError(
-                f"{directory} is not an index and not empty: {min(strangers)}",
-                hint="choose another path",
-            )
-        return
-    directory.mkdir(parents=True)
-    sync_directory(directory.parent)
-
-
-def _is_ours(name: str) -> bool:
-    return name.startswith(_OURS) or name in (MANIFEST_NAME, LOCK_NAME)
-
-
-def _current(directory: Path) -> Manifest | None:
-    try:
-        return read_manifest(directory)
-    except (FileNotFoundError, CorruptIndexError):
-        return None  # nothing there that could be reused
+    if not directory.is_dir():
+        directory.mkdir(parents=True)
+        sync_directory(directory.parent)
+    elif not is_index(directory):
+        names = [path.name for path in directory.iterdir()]
+        strangers = [name for name in names if name != LOCK_NAME and not name.startswith(_OURS)]
+        if strangers:
+            message = f"{directory} is not an index and not empty: {min(strangers)}"
+            raise StorageError(message, hint="choose another path")
 
 
 def _write_files(
     directory: Path, snapshot: Snapshot, generation: str, current: Manifest | None,
     new_files: list[Path],
 ) -> Manifest:  # fmt: skip
-    present = {record.uid: record for record in current.segments} if current else {}
+    """Write the files that are not there; their paths are appended to ``new_files`` before."""
+
+    def write(kind: str, uid: str, parts: list[Any]) -> Record:
+        path = directory / f"{kind}-{uid}.bin"
+        new_files.append(path)
+        write_file(path, parts)
+        return {"file": path.name, "uid": uid, "bytes": path.stat().st_size}
+
+    def is_there(record: Record | None, uid: str) -> bool:
+        if record is None or record["uid"] != uid:
+            return False
+        path = directory / record["file"]
+        return path.exists() and bool(path.stat().st_size == record["bytes"])
+
+    old = {record["uid"]: record for record in current.segments} if current else {}
     records = []
     for view in snapshot.views:
-        record = present.get(view.segment.uid)
-        if record is None or not _has_size(directory / record.file, record.bytes):
-            record = _write_segment(directory, view.segment, new_files)
-        removed = None
-        if len(view.removed) > 0:
-            removed = record.removed
-            if (
-                removed is None
-                or removed.uid != view.removed_uid
-                or not _has_size(directory / removed.file, removed.bytes)
-            ):
-                removed = _write_removed(directory, view, new_files)
-        records.append(replace(record, removed=removed))
+        segment = view.segment
+        record = old.get(segment.uid, {"uid": None, "removed": None})
+        removed = record["removed"]
+        if not is_there(record, segment.uid):
+            sections, parts = _sections(segment)
+            record = {
+                **write("segment", segment.uid, parts),
+                "n_items": segment.n_items,
+                "n_entries": segment.n_entries,
+                "max_norm": segment.max_norm,
+                "sections": sections,
+            }
+        if len(view.removed) == 0:
+            removed = None
+        elif not is_there(removed, view.removed_uid):
+            bits = np.packbits(view.removed).tobytes()
+            removed = write("removed", view.removed_uid, [bits])
+            removed |= {"crc32": zlib.crc32(bits), "n_items": view.n_removed_items}
+        records.append({**record, "removed": removed})
     return Manifest(
         generation, snapshot.shape, snapshot.dim, snapshot.with_labels, snapshot.next_id,
-        snapshot.n_items, tuple(records),
+        snapshot.n_items, records,
     )  # fmt: skip
 
 
-def _has_size(path: Path, size: int) -> bool:
-    return path.exists() and path.stat().st_size == size
-
-
-def _write_segment(directory: Path, segment: Segment, new_files: list[Path]) -> SegmentRecord:
-    # What was damaged must not get a new checksum.
-    segment.check_rows(np.arange(len(segment.buckets)))
-    arrays: dict[str, npt.NDArray[Any] | None] = {
-        "vectors": segment.vectors,
-        "ids": segment.ids,
-        "labels": segment.labels,
-        "items": segment.items,
-        "buckets": segment.buckets,
-        "offsets": segment.offsets,
-        "blocks": block_crcs(segment),
-    }
-    sections = {}
-    parts: list[memoryview | bytes] = []
+def _sections(segment: Segment) -> tuple[Record, list[Any]]:
+    """Return the arrays of a segment file: what they are, and their bytes."""
+    segment.check.blocks()  # what was damaged must not get a new checksum
+    arrays = segment.arrays
+    crcs = [block_crc(arrays, row) for row in range(len(segment.buckets))]
+    arrays["blocks"] = np.array(crcs, dtype=np.uint32)
+    sections: Record = {}
+    parts: list[Any] = []
     at = 0
     for name, array in arrays.items():
-        if array is None:
-            continue
-        data = as_bytes(np.ascontiguousarray(array, array.dtype.newbyteorder("<")))
+        dtype = array.dtype.newbyteorder("<")
+        data = np.ascontiguousarray(array, dtype)
         padding = bytes(-data.nbytes % _ALIGNMENT)
-        crc = zlib.crc32(padding, zlib.crc32(data))
         size = data.nbytes + len(padding)
-        dtype = array.dtype.newbyteorder("<").str
-        sections[name] = Section(at, size, dtype, tuple(array.shape), crc)
+        sections[name] = {
+            "offset": at, "bytes": size, "dtype": dtype.str, "shape": list(array.shape),
+            "crc32": zlib.crc32(padding, zlib.crc32(data.data)),
+        }  # fmt: skip
         parts += [data, padding]
         at += size
-    path = directory / f"segment-{segment.uid}.bin"
-    new_files.append(path)
-    write_file(path, parts)
-    return SegmentRecord(
-        path.name, segment.uid, at, segment.n_items, segment.n_entries,
-        segment.max_norm, sections, None,
-    )  # fmt: skip
-
-
-def _write_removed(directory: Path, view: View, new_files: list[Path]) -> Removed:
-    bits = np.packbits(view.removed).tobytes()
-    path = directory / f"removed-{view.removed_uid}.bin"
-    new_files.append(path)
-    write_file(path, [bits])
-    return Removed(path.name, view.removed_uid, len(bits), zlib.crc32(bits), view.n_removed_items)
-
-
-def _remove_leftovers(directory: Path, manifest: Manifest) -> None:
-    keep = manifest.files() | {MANIFEST_NAME, LOCK_NAME}
-    for path in directory.iterdir():
-        if path.name.startswith(_OURS) and path.name not in keep:
-            path.unlink(missing_ok=True)
+    return sections, parts
 
 
 # -- reading -------------------------------------------------------------------------------------
@@ -210,13 +215,7 @@ def is_index(path: str | os.PathLike[str]) -> bool:
 
 
 def read_generation(path: str | os.PathLike[str]) -> str:
-    """Return the generation of the index in a directory, which is new with every save.
-
-    Raises
-    ------
-    StorageError
-        There is no index, or its manifest cannot be read.
-    """
+    """Return the generation of the index in a directory, which is new with every save."""
     _require_index(Path(path))
     with storage_errors(f"cannot read the index {path}"):
         return read_manifest(Path(path)).generation
@@ -225,15 +224,30 @@ def read_generation(path: str | os.PathLike[str]) -> str:
 def read_manifest(directory: Path) -> Manifest:
     """Read and check the manifest alone."""
     path = directory / MANIFEST_NAME
-    return manifests.from_bytes(path.read_bytes(), str(path))
+    data = path.read_bytes()
+    start = len(_HEAD)
+    rest = data[start + 8 :]
+    if data[:start] != _HEAD or data[start : start + 8] != b"%08x" % zlib.crc32(rest):
+        raise CorruptIndexError(f"{path} is damaged: its checksum is wrong")
+    try:
+        body = json.loads(data)
+        del body["checksum"]
+        kind, version = body.pop("format"), body.pop("version")
+        if (kind, version) != (FORMAT, VERSION):
+            message = f"{path} is {kind} version {version}, this package reads {VERSION}"
+            hint = "build the index again, or use the version of hashcade that wrote it"
+            raise IncompatibleFormatError(message, hint=hint)
+        manifest = Manifest(**{**body, "shape": CodeShape(**body["shape"])})
+        manifest.files()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptIndexError(f"{path} is not a valid manifest: {error!r}") from error
+    return manifest
 
 
 def _require_index(directory: Path) -> None:
     if not is_index(directory):
-        raise StorageError(
-            f"{directory} holds no index: there is no {MANIFEST_NAME}",
-            hint="check the path, or build an index there",
-        )
+        message = f"{directory} holds no index: there is no {MANIFEST_NAME}"
+        raise StorageError(message, hint="check the path, or build an index there")
 
 
 def load(directory: Path, *, mmap: bool) -> tuple[Snapshot, Manifest]:
@@ -252,77 +266,73 @@ def load(directory: Path, *, mmap: bool) -> tuple[Snapshot, Manifest]:
 
 
 def _open(directory: Path, manifest: Manifest, mmap: bool) -> Snapshot:
-    views = []
-    for record in manifest.segments:
-        path = directory / record.file
-        try:
-            segment = _open_segment(path, record, manifest, mmap)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptIndexError(f"{path}: {error!r}") from error
-        view = View(segment)
-        if record.removed is not None:
-            removed = _read_removed(directory / record.removed.file, record)
-            view = View(segment, removed, record.removed.n_items, record.removed.uid)
-        views.append(view)
-    tree = build_tree(views, manifest.shape)
-    snapshot = Snapshot(
-        tuple(views), tree, manifest.shape, manifest.dim, manifest.with_labels, manifest.next_id
-    )
-    if snapshot.n_items != manifest.n_items:
-        raise CorruptIndexError(
-            f"{directory} has {snapshot.n_items} items, the manifest says {manifest.n_items}"
+    views, path = [], directory
+    try:
+        for record in manifest.segments:
+            path = directory / record["file"]
+            view = View(_open_segment(path, record, manifest, mmap))
+            if record["removed"] is not None:
+                path = directory / record["removed"]["file"]
+                view = _open_removed(path, record["removed"], view.segment)
+            views.append(view)
+        tree = build_tree(views, manifest.shape)
+        snapshot = Snapshot(
+            tuple(views), tree, manifest.shape, manifest.dim, manifest.with_labels, manifest.next_id
         )
+        if snapshot.n_items != manifest.n_items:
+            counts = f"{snapshot.n_items} items, the manifest says {manifest.n_items}"
+            raise CorruptIndexError(f"{directory} has {counts}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptIndexError(f"{path}: {error!r}") from error
     return snapshot
 
 
-def _open_segment(path: Path, record: SegmentRecord, manifest: Manifest, mmap: bool) -> Segment:
+def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) -> Segment:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        if size != record.bytes:
-            raise CorruptIndexError(f"{path} has {size} bytes, must have {record.bytes}")
+        if size != record["bytes"]:
+            raise CorruptIndexError(f"{path} has {size} bytes, must have {record['bytes']}")
         mapped = mmap_module.mmap(file.fileno(), 0, access=mmap_module.ACCESS_READ)
     raw = np.frombuffer(mapped, dtype=np.uint8)
     if not mmap:
         raw = raw.copy()
     arrays: dict[str, npt.NDArray[Any]] = {}
-    for name, section in record.sections.items():
-        part = raw[section.offset : section.offset + section.bytes]
-        dtype = np.dtype(section.dtype)
-        n_bytes = int(np.prod(section.shape, dtype=np.int64)) * dtype.itemsize
-        if section.offset % _ALIGNMENT or len(part) != section.bytes or n_bytes > section.bytes:
+    for name, section in record["sections"].items():
+        offset, dtype = section["offset"], np.dtype(section["dtype"])
+        part = raw[offset : offset + section["bytes"]]
+        n_bytes = int(np.prod(section["shape"], dtype=np.int64)) * dtype.itemsize
+        if offset % _ALIGNMENT or len(part) != section["bytes"] or n_bytes > len(part):
             raise CorruptIndexError(f"{path}: section {name} does not fit into the file")
-        array = part[:n_bytes].view(dtype).reshape(section.shape)
+        array = part[:n_bytes].view(dtype).reshape(section["shape"])
         arrays[name] = array if dtype.isnative else array.astype(dtype.newbyteorder("="))
-    check = StoredCheck(path, record, raw, mapped if mmap else None, arrays["blocks"])
-    segment = Segment(
-        arrays["buckets"], arrays["offsets"], arrays["ids"], arrays["vectors"],
-        arrays.get("labels"), arrays.get("items"), record.n_items, record.max_norm,
-        uid=record.uid, check=check,
-    )  # fmt: skip
+    check = StoredCheck(path, record, raw, mapped if mmap else None, arrays)
     for name in ("buckets", "offsets", "blocks"):
         check.section(name)
-    problems = structure_problems(segment, manifest.shape.n_buckets, manifest.dim)
-    if (segment.labels is not None) != manifest.with_labels:
+    segment = Segment(
+        arrays["vectors"], arrays["ids"], arrays.get("labels"), arrays.get("items"),
+        arrays["buckets"], arrays["offsets"], record["n_items"], record["max_norm"],
+        record["uid"], check,
+    )  # fmt: skip
+    n_entries, n_buckets = record["n_entries"], manifest.shape.n_buckets
+    problems = structure_problems(arrays, n_entries, manifest.dim, n_buckets)
+    if ("labels" in arrays) != manifest.with_labels:
         problems.append("labels are not as the manifest says")
-    if segment.n_entries != record.n_entries:
-        problems.append(f"{segment.n_entries} entries are not as the manifest says")
-    if arrays["blocks"].shape != segment.buckets.shape:
-        problems.append("there must be one checksum per bucket")
     if problems:
         raise CorruptIndexError(f"{path}: {'; '.join(problems)}")
     if not mmap:
-        check.everything(segment)
+        for problem in check.all_problems():
+            raise CorruptIndexError(problem)
+        check.ids()
+        check.checked[:] = True
     return segment
 
 
-def _read_removed(path: Path, record: SegmentRecord) -> npt.NDArray[np.uint8]:
-    assert record.removed is not None
-    data = path.read_bytes()
-    if len(data) != record.removed.bytes or zlib.crc32(data) != record.removed.crc32:
+def _open_removed(path: Path, record: Record, segment: Segment) -> View:
+    data, n = path.read_bytes(), segment.n_entries
+    if len(data) != (n + 7) // 8 or zlib.crc32(data) != record["crc32"]:
         raise CorruptIndexError(f"{path} is damaged: its checksum or its length is wrong")
-    if len(data) != (record.n_entries + 7) // 8:
-        raise CorruptIndexError(f"{path} does not fit its segment of {record.n_entries} entries")
-    return np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=record.n_entries)
+    removed = np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=n)
+    return View(segment, removed, record["n_items"], record["uid"])
 
 
 # -- verifying ------------------------------------------------------------------------------------
@@ -335,20 +345,18 @@ def problems_of(snapshot: Snapshot, directory: Path | None) -> list[str]:
         try:
             paths = [directory / name for name in read_manifest(directory).files()]
             problems += [f"{path} is missing" for path in paths if not path.exists()]
-        except OSError as error:
-            problems.append(f"{directory}: the manifest cannot be read: {error.strerror}")
-        except StorageError as error:
-            problems.append(str(error))
+        except (OSError, StorageError) as error:
+            problems.append(f"{directory}: the manifest cannot be read: {error}")
     all_ids = [np.empty(0, dtype=np.int64)]
     for number, view in enumerate(snapshot.views):
         segment, where = view.segment, f"segment {number}"
         if isinstance(segment.check, StoredCheck):
             where = str(segment.check.path)
-            damage = segment.check.problems(segment)
-            problems += damage
-            if damage:
+            if damage := segment.check.all_problems():
+                problems += damage
                 continue
-        faults = structure_problems(segment, snapshot.shape.n_buckets, snapshot.dim)
+        n_entries, n_buckets = segment.n_entries, snapshot.shape.n_buckets
+        faults = structure_problems(segment.arrays, n_entries, snapshot.dim, n_buckets)
         problems += [f"{where}: {p}" for p in faults or content_problems(view)]
         all_ids.append(np.unique(segment.ids[view.live_entries()]))
     ids = np.concatenate(all_ids)

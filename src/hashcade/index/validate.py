@@ -1,8 +1,4 @@
-"""Checks of what comes into an index from outside; general ones are in ``hashcade._validate``.
-
-Each returns the one form that the code works with. An array that already has it is returned as it
-is, not copied.
-"""
+"""Checks of what comes into an index from outside; an array of the right kind is not copied."""
 
 from __future__ import annotations
 
@@ -16,39 +12,42 @@ from hashcade._validate import as_array, checked_vectors, name_ids, name_rows
 from hashcade.codes import CodeShape
 from hashcade.errors import add_hint
 from hashcade.index.segment import NO_LABEL, Float32s, Int64s, Items
-from hashcade.index.visits import FILTER_MASK, FILTER_SORTED, NO_FILTER
+from hashcade.index.snapshot import Snapshot
 
 NO_MASK = np.empty(0, dtype=np.bool_)
 NO_IDS = np.empty(0, dtype=np.int64)
 
 
 def checked_items(
-    bucket_ids: object, vectors: object, ids: object, labels: object,
-    *, shape: CodeShape, dim: int, with_labels: bool, next_id: int,
-) -> Items:  # fmt: skip
+    snapshot: Snapshot,
+    bucket_ids: object,
+    vectors: object,
+    ids: object,
+    labels: object,
+    next_id: int,
+) -> Items:
     """Return items as an index stores them; see ``HashIndex.checked_items``."""
-    values = checked_vectors("vectors", vectors, dim)
+    values = checked_vectors("vectors", vectors, snapshot.dim)
     n = len(values)
-    buckets = checked_buckets(bucket_ids, n, shape, several=shape.sparsity, of="item")
-    if labels is not None and not with_labels:
-        raise add_hint(
-            ValueError("labels were given, but the index has no labels"),
-            "build the index with labels, -1 for items without",
-        )
+    buckets = checked_buckets(bucket_ids, n, snapshot.shape, snapshot.shape.sparsity)
+    if labels is not None and not snapshot.with_labels:
+        error = ValueError("labels were given, but the index has no labels")
+        raise add_hint(error, "build the index with labels, -1 for items without")
     classes = None
-    if with_labels:
-        classes = checked_classes([NO_LABEL] * n if labels is None else labels, n)
-    names = following_ids(next_id, n) if ids is None else checked_ids("ids", ids, n)
-    return Items(names, buckets, values, classes)
+    if snapshot.with_labels:
+        given = np.full(n, NO_LABEL) if labels is None else labels
+        classes = _integers("labels", given, n, NO_LABEL, kinds="iub")
+    if ids is not None:
+        return Items(checked_ids("ids", ids, n), buckets, values, classes)
+    if next_id + n > 2**63:
+        message = f"the next free id is {next_id}, with {n} items ids would go beyond 2**63-1"
+        raise add_hint(ValueError(message), "give ids that are free")
+    return Items(np.arange(n) + np.int64(next_id if n else 0), buckets, values, classes)
 
 
 def plain(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return an array of the one kind that kernels are compiled for: of another, a copy.
-
-    A read-only array would be another type to numba, and be compiled for in the middle of a search.
-    """
-    flags = array.flags
-    if array.dtype == dtype and flags.carray:
+    """Return an array of the kind that kernels are compiled for: writeable, in order, or a copy."""
+    if array.dtype == dtype and array.flags.carray:
         return np.asarray(array)
     return np.array(array, dtype=dtype, order="C", subok=False)
 
@@ -61,10 +60,8 @@ def checked_queries(value: object, dim: int) -> Float32s:
     return plain(checked_vectors("vectors", vectors, dim), np.float32)
 
 
-def checked_buckets(
-    value: object, n: int, shape: CodeShape, *, several: int | None, of: str
-) -> Int64s:
-    """Return bucket ids as int64[n, p]; with ``several`` p must be that."""
+def checked_buckets(value: object, n: int, shape: CodeShape, several: int | None = None) -> Int64s:
+    """Return bucket ids as int64[n, p]: any p for queries, ``several`` for items."""
     buckets = as_array("bucket_ids", value)
     if buckets.dtype.kind not in "iu" and buckets.size > 0:
         raise ValueError(f"bucket_ids has dtype {buckets.dtype}, must be integers")
@@ -73,21 +70,17 @@ def checked_buckets(
     if buckets.ndim == 1:  # one bucket per row; for one query alone: all its buckets
         buckets = buckets[None, :] if n == 1 and several is None else buckets[:, None]
     if buckets.ndim != 2:
-        raise ValueError(f"bucket_ids has shape {buckets.shape}, must be (n, buckets per {of})")
+        raise ValueError(f"bucket_ids has shape {buckets.shape}, must be (n, buckets per row)")
     if len(buckets) != n:
         raise ValueError(f"bucket_ids has {len(buckets)} rows, vectors has {n}")
     if n > 0 and buckets.shape[1] == 0:
         raise ValueError(f"bucket_ids has shape {buckets.shape}, must name at least one bucket")
     if n > 0 and several is not None and buckets.shape[1] != several:
         raise ValueError(f"bucket_ids has {buckets.shape[1]} columns, shape.sparsity={several}")
-    buckets = plain(buckets, np.int64) if buckets.dtype != np.uint64 else buckets
-    # Seen as unsigned a negative number is larger than any that is allowed.
-    if buckets.size > 0 and buckets.view(np.uint64).max() >= shape.n_buckets:
-        bad = np.asarray(((buckets < 0) | (buckets >= shape.n_buckets)).any(axis=1))
-        raise ValueError(
-            f"bucket_ids has values outside 0..{shape.n_buckets - 1} in {name_rows(bad)},"
-            f" must be >= 0 and < n_buckets={shape.n_buckets}"
-        )
+    bad = np.any((buckets < 0) | (buckets >= shape.n_buckets), axis=1)
+    if bad.any():
+        outside = f"outside 0..{shape.n_buckets - 1} in {name_rows(bad)}"
+        raise ValueError(f"bucket_ids has values {outside}, n_buckets={shape.n_buckets}")
     return plain(buckets, np.int64)
 
 
@@ -97,10 +90,8 @@ def checked_scores(value: object, n: int, shape: CodeShape) -> npt.NDArray[np.fl
     if scores.ndim == 2 and n == 1:
         scores = scores[None]
     if scores.shape != (n, shape.depth, shape.width):
-        raise ValueError(
-            f"scores has shape {scores.shape}, must be "
-            f"(n={n}, depth={shape.depth}, width={shape.width})"
-        )
+        must = f"(n={n}, depth={shape.depth}, width={shape.width})"
+        raise ValueError(f"scores has shape {scores.shape}, must be {must}")
     if scores.dtype.kind not in "fiub":
         raise ValueError(f"scores has dtype {scores.dtype}, must be real numbers")
     scores = plain(scores, np.float64)
@@ -110,103 +101,62 @@ def checked_scores(value: object, n: int, shape: CodeShape) -> npt.NDArray[np.fl
     return scores
 
 
+def _integers(name: str, value: object, n: int | None, at_least: int, kinds: str = "iu") -> Int64s:
+    """Return a column of integers as int64[n]."""
+    values = as_array(name, value)
+    if values.ndim != 1:
+        raise ValueError(f"{name} has shape {values.shape}, must be (n,)")
+    if n is not None and len(values) != n:
+        raise ValueError(f"{name} has {len(values)} entries, vectors has {n} rows")
+    if values.dtype.kind not in kinds and len(values) > 0:
+        raise ValueError(f"{name} has dtype {values.dtype}, must be integers")
+    bad = values < at_least if values.dtype.kind == "i" else values > np.iinfo(np.int64).max
+    if bad.any():
+        raise ValueError(f"{name} must be in {at_least}..2**63-1, is not in {name_rows(bad)}")
+    return plain(values, np.int64)
+
+
 def checked_ids(name: str, value: object, n: int | None = None) -> Int64s:
     """Return ids as int64[n]: not negative, and none of them twice."""
-    ids = as_array(name, value)
-    if ids.ndim != 1:
-        raise ValueError(f"{name} has shape {ids.shape}, must be (n,)")
-    if n is not None and len(ids) != n:
-        raise ValueError(f"{name} has {len(ids)} entries, vectors has {n} rows")
-    if len(ids) == 0:
-        return NO_IDS
-    if ids.dtype.kind not in "iu":
-        raise ValueError(f"{name} has dtype {ids.dtype}, must be integers")
-    bad = ids < 0 if ids.dtype.kind == "i" else ids > np.iinfo(np.int64).max
-    if bad.any():
-        raise ValueError(f"{name} must be in 0..2**63-1, is not in {name_rows(np.asarray(bad))}")
-    ids = np.ascontiguousarray(ids, dtype=np.int64)
-    if len(ids) > 1:
-        ordered = np.sort(ids)
-        again = ordered[1:][ordered[1:] == ordered[:-1]]
-        if len(again) > 0:
-            raise ValueError(f"{name} has {name_ids(np.unique(again))} more than once")
+    ids = _integers(name, value, n, 0)
+    ordered = np.sort(ids)
+    again = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(again) > 0:
+        raise ValueError(f"{name} has {name_ids(np.unique(again))} more than once")
     return ids
 
 
-def following_ids(next_id: int, n: int) -> Int64s:
-    """Return the next ``n`` ids for items that were given none."""
-    if next_id + n > 2**63:
-        raise add_hint(
-            ValueError(
-                f"the next free id is {next_id}, with {n} items ids would go beyond 2**63-1"
-            ),
-            "give ids that are free",
-        )
-    return np.arange(n, dtype=np.int64) + np.int64(next_id) if n else NO_IDS
-
-
-def checked_classes(value: object, n: int) -> Int64s:
-    """Return labels as int64[n], none below ``NO_LABEL``."""
-    labels = as_array("labels", value)
-    if labels.shape != (n,):
-        raise ValueError(f"labels has shape {labels.shape}, must be ({n},) as vectors has {n} rows")
-    if labels.dtype.kind not in "iub" and n > 0:
-        raise ValueError(f"labels has dtype {labels.dtype}, must be integers")
-    bad = labels < NO_LABEL if labels.dtype.kind == "i" else labels > np.iinfo(np.int64).max
-    if n > 0 and bad.any():
-        raise ValueError(f"labels must be in -1..2**63-1, are not in {name_rows(np.asarray(bad))}")
-    return labels.astype(np.int64)
-
-
 def checked_exclude(value: object, n: int) -> Int64s:
-    """Return for each query the id that it must not find, -1 for none; empty for none at all."""
+    """Return for each query the id that it must not find; empty for none at all."""
     if value is None or value is False:
         return NO_IDS
-    if value is True:
-        return np.arange(n, dtype=np.int64)
-    exclude = as_array("exclude_self", value)
-    if exclude.shape != (n,) or (exclude.dtype.kind not in "iu" and n > 0):
-        raise ValueError(
-            f"exclude_self has shape {exclude.shape} and dtype {exclude.dtype},"
-            f" must be True, False or one id per query, ({n},)"
-        )
-    return plain(exclude, np.int64)
+    return np.arange(n) if value is True else _integers("exclude_self", value, n, -(2**63))
 
 
-def checked_filter(value: object, id_bound: int) -> tuple[int, npt.NDArray[np.bool_], Int64s]:
-    """Return a filter as the kernels take it: mode, mask over ids, sorted ids."""
-    if value is None:
-        return NO_FILTER, NO_MASK, NO_IDS
+def checked_filter(value: object, id_bound: int) -> tuple[npt.NDArray[np.bool_], Int64s]:
+    """Return a filter as the kernels take it: a mask over ids, or sorted ids, the other empty."""
     if isinstance(value, Set):
         value = list(value)
     allowed = as_array("filter_ids", value)
     if allowed.ndim != 1:
         raise ValueError(f"filter_ids has shape {allowed.shape}, must be (n,)")
-    if allowed.dtype.kind == "b":
-        return FILTER_MASK, plain(allowed, np.bool_), NO_IDS
-    if len(allowed) == 0:
-        return FILTER_SORTED, NO_MASK, NO_IDS
-    if allowed.dtype.kind not in "iu":
+    if allowed.dtype.kind not in "biu" and len(allowed) > 0:
         raise ValueError(f"filter_ids has dtype {allowed.dtype}, must be bool or integers")
+    if allowed.dtype.kind == "b" and len(allowed) > 0:
+        return plain(allowed, np.bool_), NO_IDS
     allowed = allowed[(allowed >= 0) & (allowed < id_bound)].astype(np.int64)
     # A mask answers in one step; a search in sorted ids needs no memory. Many ids: a mask.
-    if id_bound <= 64 * len(allowed):
-        mask = np.zeros(id_bound, dtype=np.bool_)
-        mask[allowed] = True
-        return FILTER_MASK, mask, NO_IDS
-    return FILTER_SORTED, NO_MASK, np.sort(allowed)
+    if len(allowed) > 0 and id_bound > 64 * len(allowed):
+        return NO_MASK, np.sort(allowed)
+    mask = np.zeros(id_bound if len(allowed) > 0 else 1, dtype=np.bool_)
+    mask[allowed] = True
+    return mask, NO_IDS
 
 
 def checked_path(value: object, shape: CodeShape) -> tuple[int, ...]:
     """Return the path to a node: up to ``depth`` slots."""
-    path = as_array("path", value)
-    if path.size == 0:
-        return ()
-    if path.ndim != 1 or len(path) > shape.depth or path.dtype.kind not in "iu":
-        raise ValueError(
-            f"path has shape {path.shape} and dtype {path.dtype},"
-            f" must be at most depth={shape.depth} integers"
-        )
-    if path.min() < 0 or path.max() >= shape.width:
-        raise ValueError(f"path={path.tolist()} must be >= 0 and < width={shape.width}")
+    path = _integers("path", value, None, 0)
+    if len(path) > shape.depth or path.max(initial=0) >= shape.width:
+        must = f"at most depth={shape.depth} slots < width={shape.width}"
+        raise ValueError(f"path={path.tolist()} must be {must}")
     return tuple(path.tolist())

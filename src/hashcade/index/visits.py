@@ -1,15 +1,9 @@
 """Where to look: from bucket ids or slot scores to the entries that a query visits.
 
 For each query a list of visits (segment, first entry, last entry), in order, and the number of
-items in them, each counted once.
-
-- Bucket ids: these buckets, in the order given.
-- Scores: the buckets of the hash function, or the ``n_probe`` occupied buckets with the largest
-  sum of slot scores, found best first through the tree: a node is opened only if the sum so far
-  plus the best that the levels below could give reaches the worst bucket kept so far.
-- Too few items, and ``fill``: with scores, all other buckets in the order of a walk through the
-  tree, best slot first, the last level fastest; without, the other buckets of the same parent by
-  ascending id, then of the parent's parent, for each of the query's buckets in turn.
+items in them, each counted once. First come the query's own buckets, then to fill the others: with
+scores in the order of a walk through the tree, best slot first, the last level fastest; without,
+those of the same parent by ascending id, then of its parent, for each of the own buckets in turn.
 """
 
 from __future__ import annotations
@@ -18,57 +12,47 @@ import numpy as np
 
 from hashcade._kernels import helper, kernel
 from hashcade.index import layout
-from hashcade.index.layout import int32s, int64s, segment_row, uint8s
-from hashcade.index.probe import best_buckets, first_not_below, sort_children
+from hashcade.index.layout import array_at, entries_at, segment_row
+from hashcade.index.probe import best_buckets, sort_children
 
-NO_FILTER = 0
-FILTER_MASK = 1
-FILTER_SORTED = 2
+NO_LIMIT = 1 << 62
 
 
 @helper()
-def passes_filter(item_id, filter_mode, mask, allowed):  # type: ignore[no-untyped-def]
-    """Whether an id passes the filter: a mask over ids, or a sorted array of ids."""
-    if filter_mode == NO_FILTER:
-        return True
-    if filter_mode == FILTER_MASK:
+def passes_filter(item_id, mask, allowed):  # type: ignore[no-untyped-def]
+    """Whether an id passes the filter: a mask over ids, or sorted ids, or none: both are empty."""
+    if mask.shape[0] > 0:
         return 0 <= item_id < mask.shape[0] and mask[item_id]
-    at = first_not_below(allowed, item_id)
-    return at < allowed.shape[0] and allowed[at] == item_id
+    at = np.searchsorted(allowed, item_id)
+    return allowed.shape[0] == 0 or (at < allowed.shape[0] and allowed[at] == item_id)
 
 
 @helper()
-def counts_one_by_one(table, exclude, filter_mode, max_candidates):  # type: ignore[no-untyped-def]
+def counts_one_by_one(table, exclude, mask, allowed, max_candidates):  # type: ignore[no-untyped-def]
     """Whether entries must be looked at to count the items in a bucket."""
-    return (
-        filter_mode != NO_FILTER
-        or exclude.shape[0] > 0
-        or table[layout.N_ITEMS] > 0
-        or (max_candidates >= 0 and table[layout.ANY_REMOVED] != 0)
-    )
+    n_named = mask.shape[0] + allowed.shape[0] + exclude.shape[0]
+    may_stop_early = max_candidates < NO_LIMIT and table[layout.ANY_REMOVED] != 0
+    return n_named > 0 or table[layout.N_ITEMS] > 0 or may_stop_early
 
 
 @helper()
 def count_items(  # type: ignore[no-untyped-def]
-    table, segment, start, stop, room, own, filter_mode, mask, allowed, seen
+    table, segment, start, stop, room, own, mask, allowed, seen
 ):
-    """Count items not seen before among entries start..stop; stop early when ``room`` is used up.
+    """Count items not ``seen`` before among entries start..stop, up to ``room``.
 
-    ``seen`` has a bit for each item, and is not used if all items have one entry. Returns the
-    count, the entry to stop before, and whether there was more.
+    Returns the count, the entry to stop before, and whether there was more.
     """
-    base = segment_row(segment)
-    n_entries = table[base + layout.N_ENTRIES]
-    ids = int64s(table[base + layout.IDS], n_entries)
-    removed = uint8s(table[base + layout.REMOVED], n_entries)
-    items = int32s(table[base + layout.ITEMS], n_entries)
-    any_removed, several = table[base + layout.REMOVED] != 0, table[base + layout.ITEMS] != 0
-    first_item = table[base + layout.FIRST_ITEM]
+    ids = entries_at(table, segment, layout.IDS, np.int64)
+    removed = entries_at(table, segment, layout.REMOVED, np.uint8)
+    items = entries_at(table, segment, layout.ITEMS, np.int32)
+    any_removed, several = removed.shape[0] > 0, items.shape[0] > 0
+    first_item = table[segment_row(segment) + layout.FIRST_ITEM]
     n_items = 0
     for entry in range(start, stop):
         if any_removed and removed[entry] != 0:
             continue
-        if ids[entry] == own or not passes_filter(ids[entry], filter_mode, mask, allowed):
+        if ids[entry] == own or not passes_filter(ids[entry], mask, allowed):
             continue
         item = first_item + (items[entry] if several else 0)
         if several and seen[item >> 6] >> (item & 63) & 1:
@@ -92,19 +76,19 @@ def _enlarge(array):  # type: ignore[no-untyped-def]
 
 @helper()
 def _visit(  # type: ignore[no-untyped-def]
-    table, bucket, query, room, own, filter_mode, mask, allowed, one_by_one,
+    table, bucket, query, room, own, mask, allowed, one_by_one,
     visited, seen, visits, n_visits,
 ):  # fmt: skip
     """Append a query's visits to a bucket, segment after segment, unless it was visited before.
 
-    ``room`` is how many items may be added, -1 for any number. Returns the visits, which may have
-    moved, their number, the number of new items, and whether there was no room for more.
+    ``room`` is how many items may be added. Returns the visits, which may have moved, their number,
+    the number of new items, and whether there was no room for more.
     """
     n_buckets, n_segments = table[layout.N_BUCKETS], table[layout.N_SEGMENTS]
-    n_live = int64s(table[layout.LIVE], n_buckets)[bucket]
+    n_live = array_at(table[layout.LIVE], n_buckets, np.int64)[bucket]
     if n_live == 0 or visited[bucket >> 6] >> (bucket & 63) & 1:
         return visits, n_visits, np.int64(0), False
-    rows = int32s(table[layout.ROWS], n_segments * n_buckets)
+    rows = array_at(table[layout.ROWS], n_segments * n_buckets, np.int32)
     n_items = np.int64(0)
     truncated = False
     for segment in range(n_segments):
@@ -114,64 +98,55 @@ def _visit(  # type: ignore[no-untyped-def]
             if row < 0:
                 continue
         base = segment_row(segment)
-        offsets = int64s(table[base + layout.OFFSETS], row + 2)
+        offsets = array_at(table[base + layout.OFFSETS], row + 2, np.int64)
         start, stop = offsets[row], offsets[row + 1]
         if one_by_one:
             counted, stop, truncated = count_items(
-                table, segment, start, stop, room - n_items if room >= 0 else np.int64(-1),
-                own, filter_mode, mask, allowed, seen,
+                table, segment, start, stop, room - n_items, own, mask, allowed, seen
             )  # fmt: skip
             n_items += counted
             if counted == 0:
                 stop = start
-        elif room >= 0:  # nothing was removed: entries are items
+        else:  # nothing was removed, or there is no limit
             truncated = stop - start > room - n_items
             stop = min(stop, start + room - n_items)
             n_items += stop - start
         if stop > start:
             if n_visits == visits.shape[0]:
                 visits = _enlarge(visits)
-            visits[n_visits, 0] = query
-            visits[n_visits, 1] = segment
-            visits[n_visits, 2] = start
-            visits[n_visits, 3] = stop
-            visits[n_visits, 4] = bucket
+            for column, value in enumerate((query, segment, start, stop, bucket, row)):
+                visits[n_visits, column] = value
             n_visits += 1
             visited[bucket >> 6] |= np.int64(1) << (bucket & 63)
         if truncated:
             break
-    if not one_by_one and room < 0:
-        n_items = n_live
-    return visits, n_visits, n_items, truncated
+    return visits, n_visits, min(n_items, n_live), truncated
 
 
 @kernel()
 def plan_visits(  # type: ignore[no-untyped-def]
     table, order, first, last, n_neighbors, bucket_ids, scores, n_probe, fill, max_candidates,
-    exclude, filter_mode, mask, allowed, candidates, truncated,
+    exclude, mask, allowed, candidates, truncated,
 ):  # fmt: skip
     """Decide which entries queries visit: ``order[first:last]``, or first..last - 1 if it is empty.
 
-    ``table`` is described in ``layout.py``. Queries look into ``bucket_ids`` : int64[q, p], all
-    within the range of the shape, or with ``n_probe`` > 0 into as many buckets of the best sums of
-    ``scores`` : float64[q, depth, width]. With ``fill`` they continue while there are fewer items
-    than ``n_neighbors``, along the scores unless these are empty. ``max_candidates`` is -1 for no
-    limit, ``exclude`` : int64[q] an id per query that it must not find, or empty.
+    ``table`` is described in ``layout.py``, the arguments from ``bucket_ids`` to ``allowed`` in
+    ``search.Request``; bucket ids are within the range of the shape.
 
     Writes ``candidates`` : int64[q], the items to look at, and ``truncated`` : bool[q], whether
-    ``max_candidates`` left something out. Returns visits : int64[v, 5] of query, segment, first
-    entry, entry after the last, number of the bucket.
+    ``max_candidates`` left something out. Returns visits : int64[v, 6] of query, segment, first
+    entry, entry after the last, number of the bucket, and its number within the segment.
     """
     n_buckets, depth, width = table[layout.N_BUCKETS], table[layout.DEPTH], table[layout.WIDTH]
-    buckets = int64s(table[layout.BUCKETS], n_buckets)
-    level_starts = int64s(table[layout.LEVEL_STARTS], depth + 1)
-    slots = int32s(table[layout.SLOTS], table[layout.N_NODES])
-    children = int64s(table[layout.CHILDREN], level_starts[depth - 1] + 1)
-    visits = np.empty((max(4, 2 * (last - first)), 5), dtype=np.int64)
+    buckets = array_at(table[layout.BUCKETS], n_buckets, np.int64)
+    level_starts = array_at(table[layout.LEVEL_STARTS], depth + 1, np.int64)
+    slots = array_at(table[layout.SLOTS], table[layout.N_NODES], np.int32)
+    children = array_at(table[layout.CHILDREN], level_starts[depth - 1] + 1, np.int64)
+    visits = np.empty((max(4, 2 * (last - first)), 6), dtype=np.int64)
     n_visits = np.int64(0)
-    one_by_one = counts_one_by_one(table, exclude, filter_mode, max_candidates)
-    # A bit for each bucket and item that the present query has seen. What is not needed is not
-    # allocated, but is the name of something else: half of a small search is allocations.
+    one_by_one = counts_one_by_one(table, exclude, mask, allowed, max_candidates)
+    # A bit for each bucket and item that the present query has seen. What is not needed is the
+    # name of something else: half of a small search is allocations.
     visited = np.zeros((n_buckets >> 6) + 1, dtype=np.int64)
     seen = visited
     if table[layout.N_ITEMS] > 0:
@@ -203,7 +178,7 @@ def plan_visits(  # type: ignore[no-untyped-def]
                 if n_probe > 0:
                     bucket = best[at]
                 else:
-                    number = first_not_below(buckets, bucket_ids[query, at])
+                    number = np.searchsorted(buckets, bucket_ids[query, at])
                     if number < n_buckets and buckets[number] == bucket_ids[query, at]:
                         bucket = np.int64(number)
                 at += 1
@@ -238,19 +213,18 @@ def plan_visits(  # type: ignore[no-untyped-def]
                         block = n_own
                     elif up < depth:
                         lowest = bucket_ids[query, block] // span * span
-                        low = np.int64(first_not_below(buckets, lowest))
+                        low = np.int64(np.searchsorted(buckets, lowest))
                         high = n_buckets  # lowest + span may lie beyond int64
                         if lowest + (span - 1) < buckets[n_buckets - 1]:
-                            high = np.int64(first_not_below(buckets, lowest + span))
+                            high = np.int64(np.searchsorted(buckets, lowest + span))
                         block += 1
                 if low == high:
                     break
                 bucket = low
                 low += 1
             if bucket >= 0:
-                room = max_candidates - n_items if max_candidates >= 0 else np.int64(-1)
                 visits, n_visits, more, full = _visit(
-                    table, bucket, query, room, own, filter_mode, mask, allowed, one_by_one,
+                    table, bucket, query, max_candidates - n_items, own, mask, allowed, one_by_one,
                     visited, seen, visits, n_visits,
                 )  # fmt: skip
                 n_items += more
@@ -258,17 +232,9 @@ def plan_visits(  # type: ignore[no-untyped-def]
         truncated[query] = full
         for visit in range(first_visit, n_visits):
             visited[visits[visit, 4] >> 6] = 0
-            if table[layout.N_ITEMS] > 0:
-                _forget_items(table, visits, visit, seen)
+            items = entries_at(table, visits[visit, 1], layout.ITEMS, np.int32)
+            if items.shape[0] > 0:
+                first_item = table[segment_row(visits[visit, 1]) + layout.FIRST_ITEM]
+                for entry in range(visits[visit, 2], visits[visit, 3]):
+                    seen[(first_item + items[entry]) >> 6] = 0
     return visits[:n_visits]
-
-
-@helper()
-def _forget_items(table, visits, visit, seen):  # type: ignore[no-untyped-def]
-    """Clear the bits of the items of a visit."""
-    base = segment_row(visits[visit, 1])
-    if table[base + layout.ITEMS] == 0:
-        return
-    items = int32s(table[base + layout.ITEMS], table[base + layout.N_ENTRIES])
-    for entry in range(visits[visit, 2], visits[visit, 3]):
-        seen[(table[base + layout.FIRST_ITEM] + items[entry]) >> 6] = 0
