@@ -8,21 +8,10 @@ from types import ModuleType
 
 
 def require_extra(module: str, extra: str) -> ModuleType:
-    """Import ``module``, which comes with the extra ``extra`` of this package.
+    """Import ``module``, which the extra ``extra`` of this package installs.
 
-    Parameters
-    ----------
-    module
-        Full name of the module, for example ``"torch"`` or ``"safetensors.numpy"``.
-    extra
-        The extra that installs it, for example ``"train"``.
-
-    Raises
-    ------
-    ImportError
-        If it is not installed; the message names the ``pip install`` to run. A module that is
-        installed but fails on an import of its own keeps its own error: installing the extra
-        again would not mend that.
+    If it is missing, the ``ImportError`` names the ``pip install`` to run. A module that is
+    installed but fails on an import of its own keeps its own error.
     """
     try:
         return import_module(module)
@@ -34,14 +23,9 @@ def require_extra(module: str, extra: str) -> ModuleType:
 
 
 def check_extras(**extras: str) -> None:
-    """Raise the same ``ImportError`` if packages are not installed, without importing them.
+    """Raise one ``ImportError`` for all packages that are missing, without importing them.
 
-    For what takes long to import, and so that all that is missing is named at once.
-
-    Parameters
-    ----------
-    extras
-        For each package the extra that installs it: ``torch="train"``.
+    For each package the extra that installs it: ``torch="train"``.
     """
     missing = [package for package in extras if find_spec(package) is None]
     if missing:

@@ -15,15 +15,7 @@ from importlib import import_module
 def lazy_names(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return the ``__getattr__`` and ``__dir__`` of a package whose names live elsewhere.
-
-    Parameters
-    ----------
-    package
-        The package's ``__name__``.
-    homes
-        For each public name the full name of the module that defines it.
-    """
+    """Return ``__getattr__`` and ``__dir__`` of a package; ``homes``: the module of each name."""
 
     def __getattr__(name: str) -> object:  # noqa: N807
         home = homes.get(name)

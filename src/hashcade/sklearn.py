@@ -41,12 +41,7 @@ class HashNeighborsTransformer(TransformerMixin, BaseEstimator):  # type: ignore
         ``"distance"`` or ``"connectivity"``. As with ``KNeighborsTransformer``, rows of a graph
         of distances have one more entry, because an item that was fitted is its own neighbor.
     n_probe
-        Buckets to look into, as for :meth:`HashTable.search`.
-
-    Attributes
-    ----------
-    table_ : HashTable
-    n_samples_fit_ : int
+        Buckets to look into, as for :meth:`HashTable.search`; the table is ``table_``.
 
     Examples
     --------

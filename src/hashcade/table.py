@@ -46,30 +46,14 @@ class Match:
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """Results of a search. ``matches[0]`` is a list of :class:`Match` for the first query.
+    """Results of a search. ``matches[0]`` is a list of :class:`Match` for the first query."""
 
-    Attributes
-    ----------
-    ids : int64[q, n_neighbors]
-        Best first, padded with -1 where there are fewer results.
-    distances : float32[q, n_neighbors]
-        Euclidean distances, or inner products with the largest first.
-    labels : object[q, n_neighbors]
-        Labels as they were given; None for items without one.
-    names : object[q, n_neighbors]
-        Names of the items; None for items without one.
-    candidates : int64[q]
-        Items that were compared with each query.
-    truncated : bool[q]
-        Whether ``max_candidates`` kept the query from looking at more.
-    """
-
-    ids: npt.NDArray[np.int64]
-    distances: npt.NDArray[np.float32]
-    labels: npt.NDArray[np.object_]
-    names: npt.NDArray[np.object_]
-    candidates: npt.NDArray[np.int64]
-    truncated: npt.NDArray[np.bool_]
+    ids: npt.NDArray[np.int64]  # (q, n_neighbors), best first, padded with -1
+    distances: npt.NDArray[np.float32]  # (q, n_neighbors); inner products: the largest first
+    labels: npt.NDArray[np.object_]  # (q, n_neighbors), as they were given; None without one
+    names: npt.NDArray[np.object_]  # (q, n_neighbors); None without one
+    candidates: npt.NDArray[np.int64]  # (q,): items that were compared with the query
+    truncated: npt.NDArray[np.bool_]  # (q,): whether max_candidates ended the search
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -112,14 +96,8 @@ class HashTable:
     settings
         Further settings of :class:`Hasher`: ``loss``, ``backbone``, ``steps``, ...
 
-    Attributes
-    ----------
-    hasher : Hasher
-        The model.
-    index : HashIndex
-        The buckets with the vectors; labels are codes there, see ``catalog``.
-    catalog : Catalog
-        The labels and names behind the numbers in the index.
+    The parts: ``hasher`` is the model, ``index`` the buckets with the vectors, ``catalog`` the
+    labels and names behind the numbers in the index.
 
     Examples
     --------
@@ -295,10 +273,7 @@ class HashTable:
         Parameters
         ----------
         Q
-            Queries as :meth:`fit` takes items; one query alone is fine. Or what :meth:`encode`
-            made of them.
-        n_neighbors
-            Results per query.
+            Queries as :meth:`fit` takes items, or one alone, or what :meth:`encode` made of them.
         n_probe
             1: look into the query's own buckets. More: into as many of the best occupied ones,
             which finds more and takes longer.
@@ -306,12 +281,8 @@ class HashTable:
             Compare at most this many items with a query.
         fill
             Whether a query with fewer than ``n_neighbors`` candidates goes on to further buckets.
-        filter_ids
-            Only these items may be found: a set or an array of ids, or a mask over ids.
-        exclude_self : bool or int[q]
-            An id per query that it must not find; True: query ``i`` does not find item ``i``.
-        threads
-            None: as many as there are cores.
+        filter_ids, exclude_self, threads
+            As for :meth:`HashIndex.search`.
         """
         encoded = self.encode(Q)
         result = self.index.search(

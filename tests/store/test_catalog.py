@@ -91,6 +91,15 @@ def test_what_is_written_can_be_read(tmp_path, classes, names):
     )  # fmt: skip
 
 
+def test_the_stored_format(tmp_path):
+    Catalog(["ä", 7], {3: "a.jpg"}).write(tmp_path)
+    assert (tmp_path / "catalog.json").read_text("utf-8") == (
+        '{\n "format": "hashcade-table",\n "version": 1,\n "metric": "euclidean",\n'
+        ' "data": null,\n "has_names": true,\n "classes": [\n  "ä",\n  7\n ]\n}\n'
+    )
+    assert (tmp_path / "names.json").read_text("utf-8") == '{"3": "a.jpg"}'
+
+
 def test_a_missing_catalog_says_what_to_do(tmp_path):
     with pytest.raises(StorageError, match="is not a hashcade table") as caught:
         Catalog.read(tmp_path)

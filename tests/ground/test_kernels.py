@@ -1,0 +1,64 @@
+"""Compilation is announced in one line, and only if something is compiled."""
+
+import subprocess
+import sys
+
+import pytest
+
+from hashcade import _kernels
+
+FIRST_SEARCH = """
+import time
+start = time.perf_counter()
+import numpy as np
+from hashcade import CodeShape, HashIndex
+index = HashIndex.build([1, 2], np.eye(2), shape=CodeShape(width=2, depth=2))
+index.search(np.eye(2), bucket_ids=[1, 2], n_neighbors=1)
+print(time.perf_counter() - start)
+"""
+
+
+@pytest.fixture
+def announced(monkeypatch):
+    announce = _kernels._Announce()
+    monkeypatch.setattr(_kernels._announce, "on_start", announce.on_start)
+    monkeypatch.setattr(_kernels._announce, "on_end", announce.on_end)
+    return announce
+
+
+def compile_one(module):
+    def function(x):
+        return x + 1
+
+    function.__module__ = module
+    compiled = _kernels.kernel(cache=False)(function)
+    return [compiled(1), compiled(1.5)]  # two compilations
+
+
+def test_one_line_says_what_happens_and_how_long(announced, capsys):
+    assert compile_one("hashcade.example") == [2, 2.5]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert "compiling" in lines[0]
+    assert " s " in lines[0]
+    assert "hashcade warmup" in lines[0]
+    assert announced.seconds > 0
+
+
+def test_kernels_of_others_are_not_ours_to_announce(announced, capsys):
+    compile_one("somebody.else")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_process_with_cached_kernels_says_nothing():
+    from hashcade.index import warmup
+
+    warmup()
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_SEARCH],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stderr == ""
