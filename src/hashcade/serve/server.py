@@ -89,7 +89,8 @@ def _listening(host: str, port: int) -> socket.socket:
 
 async def _reload(app: Any) -> None:
     try:
-        changed = await asyncio.wrap_future(app.state.service.reload_soon())
+        service = app.state.service
+        changed = await asyncio.wrap_future(service.slow_pool.submit(service.reload))
         log.info("read again: %s", "a new table" if changed else "nothing new")
     except HashcadeError as error:
         log.error("the old table stays: %s", error)
