@@ -72,9 +72,6 @@ def _add_page(app: FastAPI, path: str, file: Path) -> None:
     app.add_api_route(path, page, include_in_schema=False, methods=["GET"])
 
 
-# -- errors: one line each, and nothing of what was sent -------------------------------------------
-
-
 async def _http_error(request: Request, error: Any) -> Response:
     return problem(error.status_code, str(error.detail), error.headers)
 

@@ -25,10 +25,7 @@ Source = Callable[[int], "Pixels | Path | None"]
 
 
 class Pictures:
-    """Pictures of items.
-
-    ``source`` gives the picture of an item: a file, an array, or None if there is none.
-    """
+    """Pictures of items; ``source`` gives that of an item as a file or an array, or None."""
 
     def __init__(self, source: Source, *, max_pixels: int) -> None:
         require_extra("PIL.Image", "images")
@@ -65,9 +62,6 @@ class Pictures:
         return file.getvalue(), f"image/{kind.lower()}"
 
 
-# -- where pictures come from ----------------------------------------------------------------------
-
-
 def from_path(path: Path) -> Source:
     """See ``ServeSettings.pictures``."""
     if path.is_dir():
@@ -91,12 +85,11 @@ def from_catalog(catalog: Catalog) -> Source | None:
     """The images that a table was filled with, if they are where they were."""
     if catalog.data is None or not catalog.names or not catalog.data.is_dir():
         return None
-    names = catalog.names
     try:
-        files = _below(catalog.data, names)
+        files = _below(catalog.data, catalog.names)
     except DataError:  # names of another kind
         return None
-    return lambda item: files(item) if item in names else None  # an id may be used again
+    return lambda item: files(item) if item in catalog.names else None  # ids may be used again
 
 
 def _below(folder: Path, names: Mapping[int, str]) -> Source:

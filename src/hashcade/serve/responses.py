@@ -139,9 +139,6 @@ async def check_parameters(request: Request) -> None:
         raise HTTPException(422, f"Unknown parameter {unknown[0][:50]!r} (allowed: {shown})")
 
 
-# -- the description of routes ---------------------------------------------------------------------
-
-
 def describe(
     answer: type[BaseModel] | dict[str, Any], *statuses: int, takes: Iterable[str] = ()
 ) -> dict[str, Any]:

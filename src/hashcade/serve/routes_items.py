@@ -28,9 +28,6 @@ Seed = Annotated[int, Digits, Query(ge=0, le=2**63 - 1)]
 Slots = Annotated[str, Query(pattern=r"^([0-9]{1,9}(\.[0-9]{1,9}){0,62})?$", max_length=640)]
 
 
-# -- looking ---------------------------------------------------------------------------------------
-
-
 @router.get("/items", **describe(schemas.Sample))
 async def sample_items(call: ThisCall, limit: Limit = 24, seed: Seed = 0) -> Response:
     """Some items, drawn at random: the same ones for the same seed."""
@@ -123,9 +120,6 @@ async def picture(call: ThisCall, item_id: ItemId) -> Response:
         raise HTTPException(404, f"there is no picture of item {item_id}")
     headers = {"Cache-Control": "private, max-age=300"}
     return Response(file[0], media_type=file[1], headers=headers)
-
-
-# -- changing: the answer comes when the change is on disk -----------------------------------------
 
 
 @router.post("/items", **describe(schemas.Changed))

@@ -30,9 +30,6 @@ _MATCHES = {
 }
 
 
-# -- what all of them share ------------------------------------------------------------------------
-
-
 def _check_limits(call: Call, asked: schemas.Options, n_queries: int = 1) -> None:
     """Answer 422 if a search asks for more than the limits allow."""
     call.check_limit("the number of queries", n_queries, "max_batch")
@@ -89,9 +86,6 @@ def _listed(now: Snapshot, matches: Matches) -> Response:
     )
 
 
-# -- search ----------------------------------------------------------------------------------------
-
-
 @router.post("/search", **describe(schemas.SearchAnswer))
 async def search(call: ThisCall, body: schemas.SearchRequest) -> Response:
     """Find the nearest items of each query."""
@@ -140,9 +134,6 @@ async def search_item(call: ThisCall, item_id: ItemId, options: SearchOptions) -
     _check_limits(call, options)
     now, encoded = await call.slow_thread(partial(call.service.encode_item, item_id))
     return _listed(now, await _search(call, now, encoded, options, exclude_self=[item_id]))
-
-
-# -- explain ---------------------------------------------------------------------------------------
 
 
 async def _explain(

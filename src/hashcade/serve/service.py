@@ -137,8 +137,6 @@ class Service:
         self.search_pool.shutdown(cancel_futures=True)
         self.durable.close()
 
-    # -- encoding: in the slow thread, as a reload, so that model and index fit together -----------
-
     def encode_image(self, data: bytes) -> tuple[Snapshot, Encoded]:
         """Encode an uploaded image."""
         now = self.now()
@@ -184,8 +182,6 @@ class Service:
             raise HTTPException(409, f"the model takes embeddings of size {size}, not images")
         height, width = hasher.config_.item_shape[:2]
         return height, width
-
-    # -- a new table -------------------------------------------------------------------------------
 
     def reload(self) -> bool:
         """Take over what stands at the path of the table now; pictures are read again.

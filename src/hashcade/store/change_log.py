@@ -18,6 +18,7 @@ It therefore does no harm if the index has a part of them already.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -199,10 +200,8 @@ def read_changes(index: Path) -> tuple[list[Change], Position]:
             return changes_for(files, generation, folder), position(generation, files)
         except FileNotFoundError:  # saved and begun anew since the names were read
             continue
-        except CorruptIndexError:
-            raise
-        except StorageError:  # of another index, unless it was saved since its name was read
-            if read_generation(index) == generation:
+        except StorageError as error:  # damaged, or of another index unless it was saved since
+            if isinstance(error, CorruptIndexError) or read_generation(index) == generation:
                 raise
         except OSError as error:
             raise StorageError(f"cannot read {folder}: {error.strerror}") from error
@@ -226,7 +225,7 @@ class ChangeLog:
     def __init__(self, index: Path) -> None:
         self.index, self.folder = index, index / FOLDER
         self.broken: str | None = None  # why nothing can be written any more
-        self._file = -1
+        self._file, self._path = -1, self.folder
         with storage_errors(f"cannot write {index}"):
             self._lock = take_writer_lock(index)
 
@@ -238,37 +237,35 @@ class ChangeLog:
         """
         files = read_files(self.folder)
         changes = changes_for(files, generation, self.folder)
-        for path, sound in ((file.path, file.sound_bytes) for file in files[-1:]):
-            if sound == 0:
-                path.unlink()
-            elif sound < path.stat().st_size:
-                with path.open("rb+") as file:
-                    file.truncate(sound)
-                    os.fsync(file.fileno())
+        for last in files[-1:]:
+            if last.sound_bytes == 0:
+                last.path.unlink()
+                continue
+            with last.path.open("rb+") as file:
+                file.truncate(last.sound_bytes)
+                os.fsync(file.fileno())
         return changes
 
     def begin(self, base: str, following: str = "") -> int:
         """Begin a new file and return its number. Files before it stay until they are dropped."""
-        self._check_places()
+        self._check_place()
         number = max((int(path.stem) for path in self.folder.glob(_PATTERN)), default=0) + 1
         path = self.folder / f"{number:012d}.log"
         name = os.urandom(16)
         head = _HEAD.pack(_MAGIC, name, base.encode(), following.encode(), 0)[:-4]
-        handle = -1
         with storage_errors(f"cannot write {path}"):
+            if not self.folder.is_dir():
+                self.folder.mkdir()
+                sync_directory(self.index)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+            handle = os.open(path, flags, 0o644)
             try:
-                if not self.folder.is_dir():
-                    self.folder.mkdir()
-                    sync_directory(self.index)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-                handle = os.open(path, flags, 0o644)
                 _write_all(handle, head + struct.pack("<I", zlib.crc32(head)))
                 os.fsync(handle)
                 sync_directory(self.folder)
             except OSError:
-                if handle >= 0:
-                    os.close(handle)
-                    path.unlink(missing_ok=True)
+                os.close(handle)
+                path.unlink(missing_ok=True)
                 raise
         if self._file >= 0:
             os.close(self._file)
@@ -305,25 +302,19 @@ class ChangeLog:
                 f"whether the change is on disk is unknown: {self.broken}",
                 hint="restart the service, and look whether it is there",
             ) from error
-        self._check_place(self._file, self._path)  # what cannot be reached on the disk is lost
+        self._check_place()  # what is on a disk and cannot be reached there is lost
         self._end += len(head) + len(payload)
         self._sequence += 1
 
-    def _check_place(self, handle: int, path: Path) -> None:
+    def _check_place(self) -> None:
         """Refuse to write beside an index that somebody put in the place of this one."""
-        try:
-            if os.path.samestat(os.fstat(handle), path.stat()):
-                return
-        except OSError:
-            pass
-        place = path.parent if path.name == LOCK_NAME else path
-        self.broken = f"{place} was moved or removed by another program"
-        raise StorageError(f"no changes are taken: {self.broken}")
-
-    def _check_places(self) -> None:
-        self._check_place(self._lock, self.index / LOCK_NAME)
-        if self._file >= 0:
-            self._check_place(self._file, self._path)
+        for handle, path in ((self._lock, self.index / LOCK_NAME), (self._file, self._path)):
+            with contextlib.suppress(OSError):
+                if handle < 0 or os.path.samestat(os.fstat(handle), path.stat()):
+                    continue
+            place = self.index if path.name == LOCK_NAME else path
+            self.broken = f"{place} was moved or removed by another program"
+            raise StorageError(f"no changes are taken: {self.broken}")
 
     def _cut_back(self) -> None:
         """Remove half a frame, so that the next one follows the last whole one."""
@@ -335,7 +326,7 @@ class ChangeLog:
 
     def drop_before(self, number: int) -> None:
         """Remove the files before this one: the index on disk has their changes."""
-        self._check_places()
+        self._check_place()
         with storage_errors(f"cannot clear {self.folder}"):
             for path in sorted(self.folder.glob(_PATTERN)):
                 if int(path.stem) < number:

@@ -242,10 +242,10 @@ class DurableIndex:
                 # The log knows the name before it is that of the index on disk.
                 following = new_generation()
                 number = self._log.begin(_generation(saved), following)
-                self._first_change = None
                 if self._names_changed:
                     self.state.catalog.write(self.path)
                     self._names_changed = False
+                self._first_change = None
             try:
                 saved.save(self._index_path, generation=following, lock_held=True)
             except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +50,7 @@ def load_state(directory: Path) -> tuple[State, Position]:
 
 def save_state(directory: Path, state: State, loaded: Position) -> Position:
     """Save index and catalog to where they were loaded from, unless others changed it since."""
-    change_log = ChangeLog(directory / INDEX_DIR)
-    try:
+    with closing(ChangeLog(directory / INDEX_DIR)) as change_log:
         files = read_files(change_log.folder)
         if position(read_generation(directory / INDEX_DIR), files) != loaded:
             raise StorageError(
@@ -64,8 +64,6 @@ def save_state(directory: Path, state: State, loaded: Position) -> Position:
         if number is not None:
             change_log.drop_before(number + 1)
         return following, ()
-    finally:
-        change_log.close()
 
 
 def pending_changes(directory: Path) -> int:
