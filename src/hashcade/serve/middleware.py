@@ -9,23 +9,18 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import quote
 
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hashcade.serve.metrics import Metrics
 from hashcade.serve.settings import ServeSettings, is_loopback
 
 log = logging.getLogger("hashcade.serve.access")
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 HEALTH = "/health"
 DEADLINE = "hashcade.deadline"  # in the scope: when the loop's clock shows this, it is too late
@@ -47,7 +42,7 @@ _HEADERS = [
 class Middleware:
     """ASGI middleware: authentication, limits, headers and metrics."""
 
-    def __init__(self, app: App, *, settings: ServeSettings, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, settings: ServeSettings, metrics: Metrics) -> None:
         self._app, self._settings, self._metrics = app, settings, metrics
         self._token = None if settings.token is None else _digest(settings.token.encode())
         # Without a token a page of another site could reach us through a name that it controls.
@@ -57,7 +52,7 @@ class Middleware:
         self._active = 0
         metrics.gauge("hashcade_requests_active", "Requests at once", lambda: self._active)
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -94,7 +89,7 @@ class Middleware:
                 path = quote(scope["path"], safe="/:@!$&'()*+,;=", errors="replace")
                 log.info("%s %s %d", scope["method"], path, status)
 
-    def _refusal(self, scope: Message) -> Response | None:
+    def _refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that goes no further."""
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()

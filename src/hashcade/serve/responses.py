@@ -27,18 +27,17 @@ _PROBLEMS = {
     400: "The request cannot be read",
     401: "The token is missing or wrong",
     403: "Not allowed",
+    404: "Not found",
     408: "The body did not arrive in time",
+    409: "Not possible with this table",
     413: "The body is too large",
+    415: "The Content-Type is not supported",
     422: "The request does not fit",
     429: "Too many requests at once; try again after Retry-After",
     503: "The table cannot be used now",
     504: "The deadline has passed",
 }
-_FURTHER = {
-    404: "Not found",
-    409: "Not possible with this table",
-    415: "The Content-Type is not supported",
-}
+_OF_SOME = (404, 409, 415)  # the others are those of every route
 T = TypeVar("T")
 
 
@@ -144,11 +143,14 @@ def describe(
 ) -> dict[str, Any]:
     """Describe a route: its answer, the errors of its own, and the types of a body of bytes."""
     is_model = isinstance(answer, type)
-    texts = _PROBLEMS | {status: _FURTHER[status] for status in statuses}
-    responses = {code: {"description": text, "model": Problem} for code, text in texts.items()}
+    problems = {
+        status: {"description": text, "model": Problem}
+        for status, text in _PROBLEMS.items()
+        if status in statuses or status not in _OF_SOME
+    }
     described: dict[str, Any] = {
         "response_class": JSONResponse if is_model else Response,
-        "responses": {200: {"model": answer} if is_model else answer, **responses},
+        "responses": {200: {"model": answer} if is_model else answer, **problems},
     }
     if takes:
         body = {"required": True, "content": contents(*takes, minLength=1)}

@@ -52,13 +52,9 @@ class BinaryOptions(Options):
 class SearchRequest(Options, strict=True):
     """Queries, and where to look."""
 
-    vectors: Vectors = Field(
-        description="One vector per query. With neither bucket_ids nor scores: items for the model."
-    )
+    vectors: Vectors = Field(description="Without bucket_ids and scores: items for the model.")
     bucket_ids: list[list[Id]] | None = Field(None, description="Buckets of each query.")
-    scores: list[list[Vector]] | None = Field(
-        None, description="Slot scores of each query: depth lists of width numbers."
-    )
+    scores: list[list[Vector]] | None = Field(None, description="Of slots: [query][level][slot].")
     filter_ids: list[Id] | None = Field(None, description="Only these items may be results.")
     exclude_ids: list[Id] | None = Field(None, description="One per query: not a result of it.")
 

@@ -137,6 +137,8 @@ class Service:
         self.search_pool.shutdown(cancel_futures=True)
         self.durable.close()
 
+    # Encoding runs in the slow thread, as a reload does: so model and index fit together.
+
     def encode_image(self, data: bytes) -> tuple[Snapshot, Encoded]:
         """Encode an uploaded image."""
         now = self.now()

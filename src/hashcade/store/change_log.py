@@ -24,17 +24,17 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from hashcade._io import LOCK_NAME, storage_errors, sync_directory, take_writer_lock
 from hashcade.errors import CorruptIndexError, StorageError
-from hashcade.index import is_index, read_generation
+from hashcade.index import read_generation
 
 FOLDER = "changes"
 _PATTERN = "[0-9]" * 12 + ".log"
@@ -47,6 +47,7 @@ _ADD, _REMOVE = 1, 2
 _WITH_LABELS = 1
 _RETRIES = 100
 
+T = TypeVar("T")
 Position = tuple[str, tuple[tuple[str, int], ...]]  # generation; name and length of each file
 
 
@@ -188,16 +189,19 @@ def changes_for(files: list[LogFile], generation: str, folder: Path) -> list[Cha
     return changes
 
 
-def read_changes(index: Path) -> tuple[list[Change], Position]:
-    """Read the log of an index directory, which may be served meanwhile; nothing is changed."""
+def read_changes(index: Path, load: Callable[[], T]) -> tuple[list[Change], Position, T]:
+    """Read the log of an index directory, and ``load`` what it belongs to; nothing is changed.
+
+    The directory may be served meanwhile: all that is returned is of one generation.
+    """
     folder = index / FOLDER
-    if not is_index(index):
-        raise StorageError(f"{index} is not a hashcade index: manifest.json is missing")
     for _ in range(_RETRIES):
         generation = read_generation(index)
         try:
             files = read_files(folder)
-            return changes_for(files, generation, folder), position(generation, files)
+            changes, loaded = changes_for(files, generation, folder), load()
+            if read_generation(index) == generation:
+                return changes, position(generation, files), loaded
         except FileNotFoundError:  # saved and begun anew since the names were read
             continue
         except StorageError as error:  # damaged, or of another index unless it was saved since
