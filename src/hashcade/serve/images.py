@@ -51,6 +51,8 @@ class Pictures:
     def _make_small_file(self, item: int) -> tuple[bytes, str]:
         """Tiny pictures stay as they are; others are reduced."""
         source = self._source(item)
+        if source is None:  # it was there a moment ago
+            raise DataError(f"there is no picture of item {item}")
         if isinstance(source, Path):
             source = read_image(source, max_pixels=self._max_pixels)
         image_module: Any = require_extra("PIL.Image", "images")

@@ -13,10 +13,6 @@ from hashcade.serve import schemas
 from hashcade.serve.responses import ThisCall, as_json, describe
 
 router = APIRouter(tags=["status"])
-_LIMITS = (
-    "max_body", "max_batch", "max_neighbors", "max_probe", "max_filter", "max_pixels",
-    "max_requests", "deadline",
-)  # fmt: skip
 _METRICS = {"description": "Metrics", "content": {"text/plain": {"schema": {"type": "string"}}}}
 _READY = describe(schemas.Readiness)
 _READY["responses"][503] = {"model": schemas.Readiness, "description": "Not ready"}
@@ -51,6 +47,8 @@ async def stats(call: ThisCall) -> Response:
     now = service.now()
     model = None if now.table.hasher is None else now.table.hasher.config_
     shape = now.table.index.shape
+    names = [name for name in vars(settings) if name.startswith("max_")]
+    limits = {name: getattr(settings, name) for name in (*names, "deadline")}
 
     def work() -> Response:
         described = now.table.stats()
@@ -62,7 +60,7 @@ async def stats(call: ThisCall) -> Response:
                 "index": described,
                 "shape": {"width": shape.width, "depth": shape.depth, "sparsity": shape.sparsity},
                 "metric": now.table.metric,
-                "limits": {name: getattr(settings, name) for name in _LIMITS},
+                "limits": limits,
                 "model": model and ("images" if model.takes_images else "embeddings"),
                 "item_shape": model and list(model.item_shape),
                 "pictures": now.pictures is not None,

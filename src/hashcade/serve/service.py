@@ -15,6 +15,7 @@ import numpy.typing as npt
 from starlette.exceptions import HTTPException
 
 from hashcade._extras import require_extra
+from hashcade._kernels import usable_cores
 from hashcade.data import read_image
 from hashcade.errors import ConfigError, CorruptIndexError, DataError, StorageError
 from hashcade.index import Encoded, warmup
@@ -77,7 +78,7 @@ class Service:
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.search_pool = ThreadPoolExecutor(settings.n_threads, "hashcade-search")
+        self.search_pool = ThreadPoolExecutor(settings.threads or usable_cores(), "hashcade-search")
         self.slow_pool = ThreadPoolExecutor(1, "hashcade-encode")  # torch, Pillow: one at a time
         warmup()  # kernels are compiled now, not by the first query
         self.durable, self._rest = self._open()

@@ -7,7 +7,6 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from hashcade._kernels import usable_cores
 from hashcade.errors import ConfigError
 
 _MIN_TOKEN = 16
@@ -95,11 +94,6 @@ class ServeSettings:
                 f"host={self.host} can be reached from other machines, so a token is needed",
                 hint="set HASHCADE_TOKEN or --token-file, or listen on 127.0.0.1",
             )
-
-    @property
-    def n_threads(self) -> int:
-        """Searches at once."""
-        return self.threads or usable_cores()
 
 
 def is_loopback(host: str) -> bool:

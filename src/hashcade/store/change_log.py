@@ -295,7 +295,11 @@ class ChangeLog:
         try:
             _write_all(self._file, head + payload)
         except OSError as error:
-            self._cut_back()
+            try:  # without the half frame the next one follows the last whole one
+                os.ftruncate(self._file, self._end)
+                os.lseek(self._file, self._end, os.SEEK_SET)
+            except OSError as second:
+                self.broken = f"{self._path} cannot be cut back: {second.strerror}"
             raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
         try:
             os.fsync(self._file)
@@ -319,14 +323,6 @@ class ChangeLog:
             place = self.index if path.name == LOCK_NAME else path
             self.broken = f"{place} was moved or removed by another program"
             raise StorageError(f"no changes are taken: {self.broken}")
-
-    def _cut_back(self) -> None:
-        """Remove half a frame, so that the next one follows the last whole one."""
-        try:
-            os.ftruncate(self._file, self._end)
-            os.lseek(self._file, self._end, os.SEEK_SET)
-        except OSError as error:
-            self.broken = f"{self._path} cannot be cut back: {error.strerror}"
 
     def drop_before(self, number: int) -> None:
         """Remove the files before this one: the index on disk has their changes."""

@@ -76,7 +76,6 @@ class DurableIndex:
     ) -> None:
         require_table(path)
         self.path = path.resolve()
-        self.read_only = read_only
         self.fold_bytes, self.fold_seconds = fold_bytes, fold_seconds
         self.unsaved = 0  # changes that are in the log and not yet in the index on disk
         self.n_folds = 0  # how often the index was saved
