@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 from hashcade._version import __version__
 from hashcade.serve import routes_items, routes_search, routes_status
 from hashcade.serve.middleware import Middleware, problem
-from hashcade.serve.responses import check_parameters
 from hashcade.serve.service import Service
 from hashcade.serve.settings import ServeSettings
 
@@ -47,7 +46,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
     )
     app.state.service = service
     for module in (routes_search, routes_items, routes_status):
-        app.include_router(module.router, dependencies=[Depends(check_parameters)])
+        app.include_router(module.router)
     for path, name in PAGES.items():
         _add_page(app, path, _STATIC / name)
     app.add_exception_handler(HTTPException, _http_error)

@@ -114,6 +114,16 @@ class Call:
 
 
 async def _call(request: Request) -> Call:
+    """The call; 422 if the address has a parameter that the route does not have."""
+    if request.query_params:
+        routes = request.app.openapi()["paths"]
+        described = routes[request.scope["route"].path][request.method.lower()]
+        parameters = described.get("parameters", ())
+        allowed = {part["name"] for part in parameters if part["in"] == "query"}
+        unknown = [name for name in request.query_params if name not in allowed]
+        if unknown:
+            shown = ", ".join(sorted(allowed)) or "none"
+            raise HTTPException(422, f"Unknown parameter {unknown[0][:50]!r} (allowed: {shown})")
     return Call(request)
 
 
@@ -123,19 +133,6 @@ ThisCall = Annotated[Call, Depends(_call)]
 def as_json(value: object) -> Response:
     """Answer with a value of the documented form; infinity, which JSON lacks, becomes null."""
     return Response(to_json(value, inf_nan_mode="null"), media_type="application/json")
-
-
-async def check_parameters(request: Request) -> None:
-    """Answer 422 if the address has a parameter that the route does not have."""
-    if not request.query_params:
-        return
-    routes = request.app.openapi()["paths"]
-    described = routes[request.scope["route"].path][request.method.lower()]
-    allowed = {part["name"] for part in described.get("parameters", ()) if part["in"] == "query"}
-    unknown = [name for name in request.query_params if name not in allowed]
-    if unknown:
-        shown = ", ".join(sorted(allowed)) or "none"
-        raise HTTPException(422, f"Unknown parameter {unknown[0][:50]!r} (allowed: {shown})")
 
 
 def describe(

@@ -19,7 +19,7 @@ _READY["responses"][503] = {"model": schemas.Readiness, "description": "Not read
 
 
 @router.get("/health", **describe(schemas.Health))
-async def health() -> Response:
+async def health(call: ThisCall) -> Response:
     """Whether the process answers at all. Needs no token."""
     return as_json({"status": "ok"})
 
