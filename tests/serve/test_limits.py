@@ -257,7 +257,7 @@ def test_too_many_at_once_are_told_when_to_come_again(place):
             begun.wait()
             release.wait()
 
-        service._search_pool.submit(hold)
+        service.search_pool.submit(hold)
         begun.wait()
         answers = []
         threads = [
@@ -286,7 +286,7 @@ def test_what_waits_longer_than_its_deadline_is_given_up(place):
     with serving(table=place, deadline=0.2, threads=1) as client:
         service = client.app.state.service
         release = threading.Event()
-        service._search_pool.submit(release.wait)
+        service.search_pool.submit(release.wait)
         answer = client.post("/v1/search", json=GOOD)
         assert answer.status_code == 504
         with service.durable._commit:  # a change that has not begun is not made later either
@@ -359,11 +359,11 @@ def test_a_save_or_a_reload_that_has_begun_is_waited_for(place, monkeypatch, rou
 
         begun.clear()
         release.clear()
-        service._slow_pool.submit(release.wait)  # it cannot begin: then it is never done
+        service.slow_pool.submit(release.wait)  # it cannot begin: then it is never done
         answer = client.post(f"/v1/{route}")
         assert (answer.status_code, "nothing was done" in answer.text) == (504, True)
         release.set()
-        service._slow_pool.submit(int).result(60)
+        service.slow_pool.submit(int).result(60)
         assert not begun.is_set()
         monkeypatch.undo()
 

@@ -93,7 +93,6 @@ def _listed(values: npt.NDArray[np.object_]) -> list[Any] | None:
 
 
 def _objects(values: list[Any] | None, shape: tuple[int, int]) -> npt.NDArray[np.object_]:
-    array = np.full(shape, None, dtype=object)
-    if values is not None:
-        array.ravel()[:] = values
+    array = np.empty(shape, dtype=object)
+    array.ravel()[:] = values
     return array

@@ -36,12 +36,10 @@ class Client:
 
     def __init__(self, url: str, *, token: str | None = None, timeout: float = 30.0) -> None:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+        if parts.scheme not in kinds or not parts.hostname:
             raise ValueError(f"url={url!r} must be http://host:port or https://host:port")
-        kind = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        )
-        self._connection = kind(parts.hostname, parts.port, timeout=timeout)
+        self._connection = kinds[parts.scheme](parts.hostname, parts.port, timeout=timeout)
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def search(
@@ -93,8 +91,7 @@ class Client:
             body["ids"] = np.asarray(ids).tolist()
         if labels is not None:
             body["labels"] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
-        added: list[int] = self.json("POST", "/v1/items", body)["ids"]
-        return added
+        return list(self.json("POST", "/v1/items", body)["ids"])
 
     def remove(self, ids: npt.ArrayLike) -> None:
         """Remove items."""
@@ -102,8 +99,7 @@ class Client:
 
     def stats(self) -> dict[str, Any]:
         """The table and the service in numbers."""
-        stats: dict[str, Any] = self.json("GET", "/v1/stats")
-        return stats
+        return dict(self.json("GET", "/v1/stats"))
 
     def json(self, method: str, path: str, body: object = None) -> Any:
         """Send a request in JSON, and return the answer."""
@@ -113,16 +109,20 @@ class Client:
     def request(self, method: str, path: str, body: bytes | None, media_type: str) -> bytes:
         """Send any request, and return the bytes of the answer."""
         headers = self._headers if body is None else {**self._headers, "Content-Type": media_type}
-        was_open = self._connection.sock is not None
-        try:
-            answer = self._ask(method, path, body, headers)
-        except _LOST:
-            # An idle connection that the service had closed: to ask again is safe for searches
-            # alone, since a change may have been made.
-            if not was_open or not path.startswith("/v1/search"):
-                raise
-            answer = self._ask(method, path, body, headers)
-        data = answer.read()
+        # An idle connection may have been closed by the service: to ask again is safe for
+        # searches alone, since a change may have been made.
+        again = self._connection.sock is not None and path.startswith("/v1/search")
+        while True:
+            try:
+                self._connection.request(method, path, body, headers)
+                answer = self._connection.getresponse()
+                break
+            except BaseException as error:
+                self._connection.close()
+                if not (again and isinstance(error, _LOST)):
+                    raise
+                again = False
+        data: bytes = answer.read()
         if answer.status == 200:
             return data
         try:
@@ -131,16 +131,6 @@ class Client:
             message = answer.reason
         after = answer.getheader("Retry-After")
         raise ServiceError(answer.status, message, None if after is None else float(after))
-
-    def _ask(
-        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
-    ) -> http.client.HTTPResponse:
-        try:
-            self._connection.request(method, path, body, headers)
-            return self._connection.getresponse()
-        except BaseException:
-            self._connection.close()
-            raise
 
     def close(self) -> None:
         """Close the connection."""

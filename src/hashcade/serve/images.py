@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +25,12 @@ Source = Callable[[int], "Pixels | Path | None"]
 
 
 class Pictures:
-    """Pictures of items.
-
-    ``source`` gives the picture of an item: a file, an array, or None if there is none.
-    """
+    """Pictures of items; ``source`` gives that of an item as a file or an array, or None."""
 
     def __init__(self, source: Source, *, max_pixels: int) -> None:
         require_extra("PIL.Image", "images")
-        self._source = source
-        self._max_pixels = max_pixels
-        self._cache: OrderedDict[int, tuple[bytes, str]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._source, self._max_pixels = source, max_pixels
+        self._small_file = lru_cache(_CACHED)(self._make_small_file)
 
     def __contains__(self, item: int) -> bool:
         return self._source(item) is not None
@@ -52,35 +46,22 @@ class Pictures:
 
     def get(self, item: int) -> tuple[bytes, str] | None:
         """A small file and its media type, or None if there is no picture of the item."""
+        return self._small_file(item) if item in self else None
+
+    def _make_small_file(self, item: int) -> tuple[bytes, str]:
+        """Tiny pictures stay as they are; others are reduced."""
         source = self._source(item)
-        if source is None:
-            return None
-        with self._lock:
-            if item in self._cache:
-                self._cache.move_to_end(item)
-                return self._cache[item]
+        if source is None:  # it was there a moment ago
+            raise DataError(f"there is no picture of item {item}")
         if isinstance(source, Path):
             source = read_image(source, max_pixels=self._max_pixels)
-        file = _small_file(source)
-        with self._lock:
-            self._cache[item] = file
-            while len(self._cache) > _CACHED:
-                self._cache.popitem(last=False)
-        return file
-
-
-def _small_file(pixels: Pixels) -> tuple[bytes, str]:
-    """Tiny pictures stay as they are; others are reduced."""
-    image_module: Any = require_extra("PIL.Image", "images")
-    image = image_module.fromarray(np.ascontiguousarray(pixels))
-    kind = "PNG" if max(image.size) <= 64 else "JPEG"
-    image.thumbnail((_SIDE, _SIDE))
-    file = io.BytesIO()
-    image.save(file, kind, quality=85)
-    return file.getvalue(), f"image/{kind.lower()}"
-
-
-# -- where pictures come from ----------------------------------------------------------------------
+        image_module: Any = require_extra("PIL.Image", "images")
+        image = image_module.fromarray(np.ascontiguousarray(source))
+        kind = "PNG" if max(image.size) <= 64 else "JPEG"
+        image.thumbnail((_SIDE, _SIDE))
+        file = io.BytesIO()
+        image.save(file, kind, quality=85)
+        return file.getvalue(), f"image/{kind.lower()}"
 
 
 def from_path(path: Path) -> Source:
@@ -106,42 +87,34 @@ def from_catalog(catalog: Catalog) -> Source | None:
     """The images that a table was filled with, if they are where they were."""
     if catalog.data is None or not catalog.names or not catalog.data.is_dir():
         return None
-    names = catalog.names
     try:
-        files = _below(catalog.data, names)
+        files = _below(catalog.data, catalog.names)
     except DataError:  # names of another kind
         return None
-    return lambda item: files(item) if item in names else None  # an id may be used again
+    return lambda item: files(item) if item in catalog.names else None  # ids may be used again
 
 
 def _below(folder: Path, names: Mapping[int, str]) -> Source:
     """Files by id; all of them must stay below the folder."""
     root = folder.resolve()
-    files: dict[int, Path] = {}
-    for item, name in names.items():
-        file = (root / name).resolve()
+    files = {item: (root / name).resolve() for item, name in names.items()}
+    for item, file in files.items():
         if not file.is_relative_to(root):
-            raise DataError(f"{folder}: {name} of id {item} lies outside of {root}")
-        files[item] = file
+            raise DataError(f"{folder}: {names[item]} of id {item} lies outside of {root}")
     return files.get
 
 
 def _from_arrays(path: Path) -> Source:
     """Pictures in an array; an ``.npz`` may have ``ids`` beside them."""
-    ids: npt.NDArray[Any] | None = None
-    if path.suffix == ".npy":
-        images = read_npy(path, mmap=True)
-    else:
-        arrays = read_npz(path)
-        fitting = [name for name, array in arrays.items() if array.ndim in (3, 4)]
-        if not fitting:
-            raise DataError(f"{path}: has no pictures, uint8[n, h, w, 3]")
-        images, ids = arrays[fitting[0]], arrays.get("ids")
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (3,)):
+    arrays = {"images": read_npy(path, mmap=True)} if path.suffix == ".npy" else read_npz(path)
+    images = next((array for array in arrays.values() if array.ndim in (3, 4)), None)
+    if images is None:
+        raise DataError(f"{path}: has no pictures, uint8[n, h, w, 3]")
+    if images.dtype != np.uint8 or images.shape[3:] not in ((), (3,)):
         raise DataError(f"{path}: is {images.dtype}{list(images.shape)}, must be uint8[n, h, w, 3]")
+    ids = arrays.get("ids")
     if ids is None:
         return lambda item: np.asarray(images[item]) if item < len(images) else None
     if ids.shape != (len(images),):
         raise DataError(f"{path}: has {len(images)} pictures and ids of shape {ids.shape}")
-    row_of = {int(item): row for row, item in enumerate(ids.tolist())}
-    return lambda item: np.asarray(images[row_of[item]]) if item in row_of else None
+    return dict(zip(ids.tolist(), images, strict=True)).get

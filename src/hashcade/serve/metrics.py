@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -13,26 +14,17 @@ class Metrics:
     """Everything that is counted."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self._requests = Counter(
-            "hashcade_requests", "Requests answered", ["route", "status"], registry=registry
-        )
-        self._seconds = Histogram(
-            "hashcade_request_seconds", "Time to the answer", ["route"],
-            buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
-        self.refused = Counter(
-            "hashcade_refused", "Requests refused because of too many others", registry=registry
-        )
-        self._queries = Counter("hashcade_queries", "Queries answered", registry=registry)
-        self._candidates = Counter(
-            "hashcade_candidates", "Items compared with queries", registry=registry
-        )
-        self._changes = Counter("hashcade_changes", "Changes committed", registry=registry)
-        self._flush_seconds = Histogram(
-            "hashcade_log_flush_seconds", "Time until a group of changes was on disk",
-            buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
+        self.registry = CollectorRegistry()
+        count = partial(Counter, registry=self.registry)
+        time = partial(Histogram, buckets=_SECONDS, registry=self.registry)
+        self._requests = count("hashcade_requests", "Requests answered", ["route", "status"])
+        self._seconds = time("hashcade_request_seconds", "Time to the answer", ["route"])
+        self.refused = count("hashcade_refused", "Requests refused because of too many others")
+        self._queries = count("hashcade_queries", "Queries answered")
+        self._candidates = count("hashcade_candidates", "Items compared with queries")
+        self._changes = count("hashcade_changes", "Changes committed")
+        flush = "Time until a group of changes was on disk"
+        self._flush_seconds = time("hashcade_log_flush_seconds", flush)
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Add a number that is read when it is asked for."""

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import quote
 
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hashcade.serve.metrics import Metrics
 from hashcade.serve.settings import ServeSettings, is_loopback
 
 log = logging.getLogger("hashcade.serve.access")
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 HEALTH = "/health"
 DEADLINE = "hashcade.deadline"  # in the scope: when the loop's clock shows this, it is too late
@@ -48,10 +42,8 @@ _HEADERS = [
 class Middleware:
     """ASGI middleware: authentication, limits, headers and metrics."""
 
-    def __init__(self, app: App, *, settings: ServeSettings, metrics: Metrics) -> None:
-        self._app = app
-        self._settings = settings
-        self._metrics = metrics
+    def __init__(self, app: ASGIApp, *, settings: ServeSettings, metrics: Metrics) -> None:
+        self._app, self._settings, self._metrics = app, settings, metrics
         self._token = None if settings.token is None else _digest(settings.token.encode())
         # Without a token a page of another site could reach us through a name that it controls.
         self._any_host = settings.token is not None or not is_loopback(settings.host)
@@ -60,7 +52,7 @@ class Middleware:
         self._active = 0
         metrics.gauge("hashcade_requests_active", "Requests at once", lambda: self._active)
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -93,9 +85,11 @@ class Middleware:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.answered(route, status, time.perf_counter() - start)
             if self._settings.access_log:
-                log.info("%s %s %d", scope["method"], _on_one_line(scope["path"]), status)
+                # Decoded, a path may hold what ends a line or moves the cursor.
+                path = quote(scope["path"], safe="/:@!$&'()*+,;=", errors="replace")
+                log.info("%s %s %d", scope["method"], path, status)
 
-    def _refusal(self, scope: Message) -> Response | None:
+    def _refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that goes no further."""
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()
@@ -105,14 +99,13 @@ class Middleware:
         path = scope["path"]
         if self._token is not None and path != HEALTH:
             sent = _sent_token(headers.get(b"authorization", b""))
-            if sent is None or not hmac.compare_digest(_digest(sent), self._token):
+            if not hmac.compare_digest(_digest(sent), self._token):
                 ask = {"WWW-Authenticate": 'Basic realm="hashcade", charset="UTF-8"'}
                 return problem(401, "a token is needed: Authorization: Bearer ...", ask)
-        origin = headers.get(b"origin")
-        if origin and scope["method"] not in _READING:
-            site = origin.decode("latin-1").lower().partition("://")[2]
-            if site != host:
-                return problem(403, "changes and searches are not taken from other sites")
+        origin = headers.get(b"origin", b"").decode("latin-1").lower()
+        elsewhere = origin and origin.partition("://")[2] != host
+        if elsewhere and scope["method"] not in _READING:
+            return problem(403, "changes and searches are not taken from other sites")
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and (len(length) > 18 or int(length) > self._settings.max_body):
             shown = length[:18].decode()
@@ -129,8 +122,7 @@ class _Body:
 
     def __init__(self, receive: Receive, max_body: int, deadline: float) -> None:
         self._receive, self._max_body, self._deadline = receive, max_body, deadline
-        self._left = max_body
-        self._complete = False
+        self._left, self._complete = max_body, False
 
     async def receive(self) -> Message:
         if self._complete:  # what is waited for now is the end of the connection
@@ -153,27 +145,18 @@ class _Body:
                 await self.receive()
 
 
-def _on_one_line(path: str) -> str:
-    """A path as it can be sent: decoded, it may hold what ends a line or moves the cursor."""
-    return quote(path, safe="/:@!$&'()*+,;=", errors="replace")
-
-
 def _digest(token: bytes) -> bytes:
     # Of equal length for every token: the comparison then tells nothing about it.
     return hashlib.sha256(token).digest()
 
 
-def _sent_token(header: bytes) -> bytes | None:
+def _sent_token(header: bytes) -> bytes:
     """Take the token from ``Bearer <token>``, or from ``Basic`` as its password."""
     kind, _, value = header.strip().partition(b" ")
-    if kind.lower() == b"bearer":
-        return value.strip()
     if kind.lower() == b"basic":
-        try:
+        with contextlib.suppress(ValueError):
             return base64.b64decode(value.strip(), validate=True).partition(b":")[2]
-        except (binascii.Error, ValueError):
-            return None
-    return None
+    return value.strip() if kind.lower() == b"bearer" else b""
 
 
 def problem(status: int, error: str, headers: Any = None) -> Response:

@@ -1,20 +1,29 @@
-"""Pieces that the routes share: answers as JSON, documented errors, bodies and limits."""
+"""Pieces that the routes share: one request and what it may ask for, answers, descriptions."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Request
-from fastapi.responses import Response
+from fastapi import Depends, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
+from hashcade.index import Encoded
+from hashcade.serve.binary_format import MEDIA_TYPE
 from hashcade.serve.middleware import DEADLINE
 from hashcade.serve.schemas import Problem
-from hashcade.serve.service import Service
+from hashcade.serve.service import Ids, Service, Snapshot, errors_as_answers
 
-IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "image/tiff")
-_TEXTS = {
+IMAGE_BODY = (
+    "image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "image/tiff", MEDIA_TYPE,
+)  # fmt: skip
+_PROBLEMS = {
     400: "The request cannot be read",
     401: "The token is missing or wrong",
     403: "Not allowed",
@@ -28,70 +37,124 @@ _TEXTS = {
     503: "The table cannot be used now",
     504: "The deadline has passed",
 }
-_ALWAYS = (400, 401, 403, 408, 413, 422, 429, 503, 504)
+_OF_SOME = (404, 409, 415)  # the others are those of every route
+T = TypeVar("T")
 
 
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe the errors of a route: those that every route has, and its own."""
-    return {
-        status: {"description": _TEXTS[status], "model": Problem}
-        for status in sorted({*_ALWAYS, *statuses})
-    }
+class Call:
+    """One request: the service behind it, its deadline, and the threads that work for it."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.service: Service = request.app.state.service
+        self._deadline: float = request.scope[DEADLINE]  # on the loop's clock
+
+    async def search_thread(self, work: Callable[[], T]) -> T:
+        """Run a search, or something as short, in a thread; 504 when it is too late."""
+        return await self._before(self.service.search_pool.submit(work))
+
+    async def slow_thread(self, work: Callable[[], T], *, finish: bool = False) -> T:
+        """Run what decodes, encodes or saves, one after the other."""
+        return await self._before(self.service.slow_pool.submit(work), finish)
+
+    async def change(self, begin: Callable[..., Future[Ids]], *args: Any, **more: Any) -> Response:
+        """Make a change, and answer when it is on disk."""
+        with errors_as_answers():
+            future = begin(*args, **more)
+        ids = await self._before(future, finish=True)
+        return as_json({"ids": ids.tolist(), "n_items": len(self.service.durable.index)})
+
+    async def add(self, now: Snapshot, encoded: Encoded, ids: Any, labels: Any) -> Response:
+        """Add what was encoded to the index that the model belongs to, and to no other."""
+        vectors, buckets = encoded.vectors, encoded.bucket_ids
+        return await self.change(now.durable.add, buckets, vectors, ids, labels, epoch=now.epoch)
+
+    async def _before(self, future: Future[T], finish: bool = False) -> T:
+        """Wait until the deadline. What has not begun by then never will.
+
+        With ``finish``, what has begun is waited for: it must not be said of a change that it
+        failed while it is being made.
+        """
+        waiting = asyncio.wrap_future(future)
+        with errors_as_answers():
+            left = max(self._deadline - asyncio.get_running_loop().time(), 0.0)
+            try:
+                done, _ = await asyncio.wait([waiting], timeout=left)
+                if done or (finish and not future.cancel()):
+                    return await waiting
+            finally:
+                waiting.cancel()
+            raise HTTPException(504, "the deadline has passed, nothing was done")
+
+    async def encode(self, vectors: Any) -> tuple[Snapshot, Encoded]:
+        """What the model makes of embeddings."""
+        return await self.slow_thread(partial(self.service.encode_items, vectors))
+
+    async def encode_image(self) -> tuple[Snapshot, Encoded]:
+        """What the model makes of the image in the body."""
+        self.service.image_size(self.service.now())  # refused before the body is read
+        body = await self.body(*IMAGE_BODY)
+        return await self.slow_thread(partial(self.service.encode_image, body))
+
+    async def body(self, *types: str) -> bytes:
+        """The body, if it says that it is of one of these types."""
+        sent = self._request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if sent not in types:
+            raise HTTPException(415, f"the Content-Type is {sent!r}, must be {' or '.join(types)}")
+        body = await self._request.body()
+        if not body:
+            raise HTTPException(422, "the body is empty")
+        return body
+
+    def check_limit(self, name: str, value: int, limit_name: str) -> None:
+        """Answer 422 if a number is above its limit."""
+        limit = getattr(self.service.settings, limit_name)
+        if value > limit:
+            raise HTTPException(422, f"{name}={value} must be <= {limit_name}={limit}")
+
+
+async def _call(request: Request) -> Call:
+    """The call; 422 if the address has a parameter that the route does not have."""
+    if request.query_params:
+        routes = request.app.openapi()["paths"]
+        described = routes[request.scope["route"].path][request.method.lower()]
+        parameters = described.get("parameters", ())
+        allowed = {part["name"] for part in parameters if part["in"] == "query"}
+        unknown = [name for name in request.query_params if name not in allowed]
+        if unknown:
+            shown = ", ".join(sorted(allowed)) or "none"
+            raise HTTPException(422, f"Unknown parameter {unknown[0][:50]!r} (allowed: {shown})")
+    return Call(request)
+
+
+ThisCall = Annotated[Call, Depends(_call)]
 
 
 def as_json(value: object) -> Response:
-    """Answer with a value that has the documented form.
-
-    What is beyond the range of float32 becomes null: JSON has no infinity.
-    """
+    """Answer with a value of the documented form; infinity, which JSON lacks, becomes null."""
     return Response(to_json(value, inf_nan_mode="null"), media_type="application/json")
 
 
-def service_of(request: Request) -> Service:
-    """Return the service behind a request."""
-    service: Service = request.app.state.service
-    return service
-
-
-def deadline_of(request: Request) -> float:
-    """Return when the request is too late, on the loop's clock."""
-    deadline: float = request.scope[DEADLINE]
-    return deadline
-
-
-async def check_parameters(request: Request) -> None:
-    """Answer 422 if the address has a parameter that the route does not have."""
-    if not request.query_params:
-        return
-    routes = request.app.openapi()["paths"]
-    described = routes[request.scope["route"].path][request.method.lower()]
-    allowed = {part["name"] for part in described.get("parameters", ()) if part["in"] == "query"}
-    unknown = [name for name in request.query_params if name not in allowed]
-    if unknown:
-        shown = ", ".join(sorted(allowed)) or "none"
-        raise HTTPException(422, f"Unknown parameter {unknown[0][:50]!r} (allowed: {shown})")
-
-
-async def raw_body(request: Request, *types: str) -> bytes:
-    """Return the body, if it says that it is of one of these types."""
-    sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if sent not in types:
-        raise HTTPException(415, f"the Content-Type is {sent!r}, must be {' or '.join(types)}")
-    body = await request.body()
-    if not body:
-        raise HTTPException(422, "the body is empty")
-    return body
-
-
-def binary_body(*types: str) -> dict[str, Any]:
-    """Describe a body of plain bytes."""
-    schema = {"type": "string", "format": "binary", "minLength": 1}
-    return {
-        "requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in types}}
+def describe(
+    answer: type[BaseModel] | dict[str, Any], *statuses: int, takes: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Describe a route: its answer, the errors of its own, and the types of a body of bytes."""
+    is_model = isinstance(answer, type)
+    problems = {
+        status: {"description": text, "model": Problem}
+        for status, text in _PROBLEMS.items()
+        if status in statuses or status not in _OF_SOME
     }
+    described: dict[str, Any] = {
+        "response_class": JSONResponse if is_model else Response,
+        "responses": {200: {"model": answer} if is_model else answer, **problems},
+    }
+    if takes:
+        body = {"required": True, "content": contents(*takes, minLength=1)}
+        described["openapi_extra"] = {"requestBody": body}
+    return described
 
 
-def check_limit(name: str, value: int | None, limit_name: str, limit: int) -> None:
-    """Answer 422 if a number is above its limit."""
-    if value is not None and value > limit:
-        raise HTTPException(422, f"{name}={value} must be <= {limit_name}={limit}")
+def contents(*types: str, **more: Any) -> dict[str, Any]:
+    """Describe bytes of these types."""
+    return {kind: {"schema": {"type": "string", "format": "binary", **more}} for kind in types}

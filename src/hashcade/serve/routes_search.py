@@ -7,79 +7,64 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from hashcade.index import Encoded
-from hashcade.serve import binary_format, schemas
-from hashcade.serve.binary_format import MEDIA_TYPE
-from hashcade.serve.responses import (
-    IMAGE_TYPES,
-    as_json,
-    binary_body,
-    check_limit,
-    deadline_of,
-    problems,
-    raw_body,
-    service_of,
-)
-from hashcade.serve.service import Snapshot, briefs, bucket_briefs, errors_as_answers
+from hashcade.serve import schemas
+from hashcade.serve.binary_format import MEDIA_TYPE, read_query, write_matches
+from hashcade.serve.responses import IMAGE_BODY, Call, ThisCall, as_json, contents, describe
+from hashcade.serve.service import Snapshot, errors_as_answers
 from hashcade.table import Matches
 
 router = APIRouter(prefix="/v1", tags=["search"])
 ItemId = Annotated[int, schemas.Digits, Path(ge=0, le=2**63 - 1)]
 SearchOptions = Annotated[schemas.Options, Query()]
 _SHOWN = 12  # items of a bucket in an explanation
+_MATCHES = {
+    "description": "ids int64[q, n_neighbors], distances float32[q, n_neighbors],"
+    " candidates int64[q], truncated uint8[q], little-endian, without gaps; then JSON with"
+    " labels and names",
+    "content": contents(MEDIA_TYPE),
+}
 
 
-# -- what all of them share ------------------------------------------------------------------------
-
-
-def _check_limits(request: Request, asked: Any, n_queries: int) -> None:
+def _check_limits(call: Call, asked: schemas.Options, n_queries: int = 1) -> None:
     """Answer 422 if a search asks for more than the limits allow."""
-    settings = service_of(request).settings
-    check_limit("the number of queries", n_queries, "max_batch", settings.max_batch)
-    check_limit("n_neighbors", asked.n_neighbors, "max_neighbors", settings.max_neighbors)
-    check_limit("n_probe", asked.n_probe, "max_probe", settings.max_probe)
+    call.check_limit("the number of queries", n_queries, "max_batch")
+    call.check_limit("n_neighbors", asked.n_neighbors, "max_neighbors")
+    call.check_limit("n_probe", asked.n_probe, "max_probe")
     for name, limit in (("filter_ids", "max_filter"), ("bucket_ids", "max_probe")):
         values = getattr(asked, name, None) or ()
         n_values = max(map(len, values)) if values and isinstance(values[0], list) else len(values)
-        check_limit(f"the number of {name}", n_values, limit, getattr(settings, limit))
-
-
-def _options(request: Any) -> dict[str, Any]:
-    names = ("n_neighbors", "n_probe", "max_candidates", "fill")
-    return {name: getattr(request, name) for name in names}
+        call.check_limit(f"the number of {name}", n_values, limit)
 
 
 async def _encoded(
-    request: Request, vectors: Any, bucket_ids: Any, scores: Any
+    call: Call, vectors: Any, bucket_ids: Any, scores: Any
 ) -> tuple[Snapshot, Encoded]:
     """Queries that say themselves where to look, or what the model makes of them."""
-    service = service_of(request)
     if bucket_ids is None and scores is None:
-        encode = partial(service.encode_items, vectors)
-        return await service.slow_thread(deadline_of(request), encode)
+        return await call.encode(vectors)
     if bucket_ids is not None and scores is not None:
         raise HTTPException(422, "bucket_ids and scores are both given, must be one of them")
     with errors_as_answers(), np.errstate(over="ignore"):
         queries = np.asarray(vectors, dtype=np.float32)
         slots = None if scores is None else np.asarray(scores, dtype=np.float32)
-    return service.now(), Encoded(queries, bucket_ids, slots, by_path=slots is not None)
+    return call.service.now(), Encoded(queries, bucket_ids, slots, by_path=slots is not None)
+
+
+def _options(asked: schemas.Options) -> dict[str, Any]:
+    return {name: getattr(asked, name) for name in schemas.Options.model_fields}
 
 
 async def _search(
-    request: Request, now: Snapshot, encoded: Encoded, options: Any, **more: Any
+    call: Call, now: Snapshot, encoded: Encoded, asked: schemas.Options, **more: Any
 ) -> Matches:
-    service = service_of(request)
-
-    def work() -> Matches:
-        with errors_as_answers():
-            return now.table.search(encoded, **_options(options), **more)
-
-    matches = await service.search_thread(deadline_of(request), work)
-    service.metrics.searched(len(matches), int(matches.candidates.sum()))
+    work = partial(now.table.search, encoded, **_options(asked), **more)
+    matches = await call.search_thread(work)
+    call.service.metrics.searched(len(matches), int(matches.candidates.sum()))
     return matches
 
 
@@ -101,119 +86,76 @@ def _listed(now: Snapshot, matches: Matches) -> Response:
     )
 
 
-# -- search ----------------------------------------------------------------------------------------
-
-
-@router.post("/search", responses={200: {"model": schemas.SearchAnswer}, **problems()})
-async def search(request: Request, body: schemas.SearchRequest) -> Response:
+@router.post("/search", **describe(schemas.SearchAnswer))
+async def search(call: ThisCall, body: schemas.SearchRequest) -> Response:
     """Find the nearest items of each query."""
-    _check_limits(request, body, len(body.vectors))
-    now, encoded = await _encoded(request, body.vectors, body.bucket_ids, body.scores)
+    _check_limits(call, body, len(body.vectors))
+    now, encoded = await _encoded(call, body.vectors, body.bucket_ids, body.scores)
     exclude = False if body.exclude_ids is None else np.array(body.exclude_ids, dtype=np.int64)
     more = {"filter_ids": body.filter_ids, "exclude_self": exclude}
-    return _listed(now, await _search(request, now, encoded, body, **more))
+    return _listed(now, await _search(call, now, encoded, body, **more))
 
 
-@router.post(
-    "/search/binary",
-    response_class=Response,
-    responses={
-        200: {
-            "description": "ids int64[q, n_neighbors], distances float32[q, n_neighbors],"
-            " candidates int64[q], truncated uint8[q], little-endian, without gaps; then JSON with"
-            " labels and names",
-            "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
-        },
-        **problems(409, 415),
-    },
-    openapi_extra=binary_body(MEDIA_TYPE),
-)
+@router.post("/search/binary", **describe(_MATCHES, 409, 415, takes=[MEDIA_TYPE]))
 async def search_binary(
-    request: Request, options: Annotated[schemas.BinaryOptions, Query()]
+    call: ThisCall, options: Annotated[schemas.BinaryOptions, Query()]
 ) -> Response:
     """Find the nearest items of each query, with arrays instead of JSON.
 
     The body is vectors float32[n_queries, dim], followed by bucket ids int64[n_queries, p] or
     scores float32[n_queries, depth, width], as ``where`` says; little-endian, without gaps.
     """
-    _check_limits(request, options, options.n_queries)
-    body = await raw_body(request, MEDIA_TYPE)
-    table = service_of(request).now().table
+    _check_limits(call, options, options.n_queries)
+    body = await call.body(MEDIA_TYPE)
+    table = call.service.now().table
     dim = table.index.dim
     if options.where == "model":
         if table.hasher is None or table.hasher.config_.takes_images:
             raise HTTPException(409, "there is no model that takes embeddings")
         dim = table.hasher.config_.item_shape[0]
     with errors_as_answers():
-        arrays = binary_format.read_query(
-            body, options.n_queries, options.where, dim, table.index.shape
-        )
-    now, encoded = await _encoded(request, *arrays)
-    matches = await _search(request, now, encoded, options)
-    return Response(binary_format.write_matches(matches), media_type=MEDIA_TYPE)
+        arrays = read_query(body, options.n_queries, options.where, dim, table.index.shape)
+    now, encoded = await _encoded(call, *arrays)
+    matches = await _search(call, now, encoded, options)
+    return Response(write_matches(matches), media_type=MEDIA_TYPE)
 
 
-@router.post(
-    "/search/image",
-    responses={200: {"model": schemas.SearchAnswer}, **problems(409, 415)},
-    openapi_extra=binary_body(*IMAGE_TYPES, MEDIA_TYPE),
-)
-async def search_image(request: Request, options: SearchOptions) -> Response:
+@router.post("/search/image", **describe(schemas.SearchAnswer, 409, 415, takes=IMAGE_BODY))
+async def search_image(call: ThisCall, options: SearchOptions) -> Response:
     """Find the nearest items of an image: the body is the image file."""
-    now, encoded = await _encoded_image(request, options)
-    return _listed(now, await _search(request, now, encoded, options))
+    _check_limits(call, options)
+    now, encoded = await call.encode_image()
+    return _listed(now, await _search(call, now, encoded, options))
 
 
-async def _encoded_image(request: Request, options: schemas.Options) -> tuple[Snapshot, Encoded]:
-    service = service_of(request)
-    service.image_size(service.now())  # refused before the body is read
-    _check_limits(request, options, 1)
-    body = await raw_body(request, *IMAGE_TYPES, MEDIA_TYPE)
-    return await service.slow_thread(deadline_of(request), partial(service.encode_image, body))
-
-
-@router.get(
-    "/search/item/{item_id}", responses={200: {"model": schemas.SearchAnswer}, **problems(404)}
-)
-async def search_item(request: Request, item_id: ItemId, options: SearchOptions) -> Response:
+@router.get("/search/item/{item_id}", **describe(schemas.SearchAnswer, 404))
+async def search_item(call: ThisCall, item_id: ItemId, options: SearchOptions) -> Response:
     """Find the nearest items of an item of the table; itself is left out."""
-    now, encoded = await _encoded_item(request, item_id, options)
-    return _listed(now, await _search(request, now, encoded, options, exclude_self=[item_id]))
-
-
-async def _encoded_item(
-    request: Request, item_id: int, options: schemas.Options
-) -> tuple[Snapshot, Encoded]:
-    service = service_of(request)
-    _check_limits(request, options, 1)
-    return await service.slow_thread(deadline_of(request), partial(service.encode_item, item_id))
-
-
-# -- explain ---------------------------------------------------------------------------------------
+    _check_limits(call, options)
+    now, encoded = await call.slow_thread(partial(call.service.encode_item, item_id))
+    return _listed(now, await _search(call, now, encoded, options, exclude_self=[item_id]))
 
 
 async def _explain(
-    request: Request, now: Snapshot, encoded: Encoded, options: Any, **more: Any
+    call: Call, now: Snapshot, encoded: Encoded, asked: schemas.Options, **more: Any
 ) -> Response:
     """Explain a search, with some items of each bucket to look at, and scores if there are any."""
-    service = service_of(request)
-    arguments = {**_options(options), **more, "fill": "path" if options.fill else "none"}
+    arguments = {**_options(asked), **more, "fill": "path" if asked.fill else "none"}
 
     def work() -> dict[str, Any]:
-        with errors_as_answers():
-            explained = now.table.explain(encoded, **arguments)
-            for level, described in enumerate(explained["levels"]):
-                scores = encoded.scores
-                described["scores"] = None if scores is None else scores[0][level].tolist()
-            for bucket in explained["buckets"]:
-                bucket["items"] = bucket_briefs(now, bucket["bucket"], limit=_SHOWN)
-                bucket["classes"] = class_counts(bucket["classes"])
-            for result in explained["results"]:
-                result.update(*briefs(now, [result["id"]], [result["label"]]))
+        explained = now.table.explain(encoded, **arguments)
+        for level, described in enumerate(explained["levels"]):
+            scores = encoded.scores
+            described["scores"] = None if scores is None else scores[0][level].tolist()
+        for bucket in explained["buckets"]:
+            bucket["items"] = now.bucket_briefs(bucket["bucket"], limit=_SHOWN)
+            bucket["classes"] = class_counts(bucket["classes"])
+        for result in explained["results"]:
+            result.update(now.brief(result["id"], result["label"]))
         return explained
 
-    explained = await service.search_thread(deadline_of(request), work)
-    service.metrics.searched(1, explained["candidates"])
+    explained = await call.search_thread(work)
+    call.service.metrics.searched(1, explained["candidates"])
     return as_json(explained)
 
 
@@ -224,33 +166,28 @@ def class_counts(classes: dict[Any, int] | None) -> list[dict[str, Any]] | None:
     return [{"label": label, "count": count} for label, count in classes.items()]
 
 
-@router.post("/explain", responses={200: {"model": schemas.Explanation}, **problems()})
-async def explain(request: Request, body: schemas.ExplainRequest) -> Response:
+@router.post("/explain", **describe(schemas.Explanation))
+async def explain(call: ThisCall, body: schemas.ExplainRequest) -> Response:
     """Explain the search for one vector: its path through the tree, the buckets, the results."""
-    _check_limits(request, body, 1)
+    _check_limits(call, body)
     buckets = None if body.bucket_ids is None else [body.bucket_ids]
     scores = None if body.scores is None else [body.scores]
-    now, encoded = await _encoded(request, [body.vector], buckets, scores)
-    return await _explain(request, now, encoded, body)
+    return await _explain(call, *await _encoded(call, [body.vector], buckets, scores), body)
 
 
-@router.post(
-    "/explain/image",
-    responses={200: {"model": schemas.Explanation}, **problems(409, 415)},
-    openapi_extra=binary_body(*IMAGE_TYPES, MEDIA_TYPE),
-)
-async def explain_image(request: Request, options: SearchOptions) -> Response:
+@router.post("/explain/image", **describe(schemas.Explanation, 409, 415, takes=IMAGE_BODY))
+async def explain_image(call: ThisCall, options: SearchOptions) -> Response:
     """Explain the search for an image: the body is the image file."""
-    return await _explain(request, *await _encoded_image(request, options), options)
+    _check_limits(call, options)
+    return await _explain(call, *await call.encode_image(), options)
 
 
-@router.get(
-    "/explain/item/{item_id}", responses={200: {"model": schemas.Explanation}, **problems(404)}
-)
-async def explain_item(request: Request, item_id: ItemId, options: SearchOptions) -> Response:
+@router.get("/explain/item/{item_id}", **describe(schemas.Explanation, 404))
+async def explain_item(call: ThisCall, item_id: ItemId, options: SearchOptions) -> Response:
     """Explain the search for an item of the table; itself is left out.
 
     With scores if the model can be asked about it, else by the buckets that it lies in.
     """
-    now, encoded = await _encoded_item(request, item_id, options)
-    return await _explain(request, now, encoded, options, exclude_self=[item_id])
+    _check_limits(call, options)
+    now, encoded = await call.slow_thread(partial(call.service.encode_item, item_id))
+    return await _explain(call, now, encoded, options, exclude_self=[item_id])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
@@ -12,79 +10,59 @@ from starlette.exceptions import HTTPException
 from hashcade._version import __version__
 from hashcade.errors import HashcadeError
 from hashcade.serve import schemas
-from hashcade.serve.responses import as_json, deadline_of, problems, service_of
-from hashcade.serve.service import errors_as_answers
+from hashcade.serve.responses import ThisCall, as_json, describe
 
 router = APIRouter(tags=["status"])
-_LIMITS = (
-    "max_body", "max_batch", "max_neighbors", "max_probe", "max_filter", "max_pixels",
-    "max_requests", "deadline",
-)  # fmt: skip
+_METRICS = {"description": "Metrics", "content": {"text/plain": {"schema": {"type": "string"}}}}
+_READY = describe(schemas.Readiness)
+_READY["responses"][503] = {"model": schemas.Readiness, "description": "Not ready"}
 
 
-@router.get("/health", responses={200: {"model": schemas.Health}, **problems()})
-async def health() -> Response:
+@router.get("/health", **describe(schemas.Health))
+async def health(call: ThisCall) -> Response:
     """Whether the process answers at all. Needs no token."""
     return as_json({"status": "ok"})
 
 
-@router.get(
-    "/ready",
-    responses={
-        200: {"model": schemas.Readiness},
-        **problems(),
-        503: {"model": schemas.Readiness, "description": "Not ready"},
-    },
-)
-async def ready(request: Request) -> Response:
+@router.get("/ready", **_READY)
+async def ready(call: ThisCall) -> Response:
     """Whether searches are answered and changes are taken."""
-    service = service_of(request)
-    failure = service.durable.failure
-    writes = "read only" if service.settings.read_only else failure or "ok"
+    failure = call.service.durable.failure
+    writes = "read only" if call.service.settings.read_only else failure or "ok"
     answer = as_json({"status": "not ready" if failure else "ready", "writes": writes})
     answer.status_code = 503 if failure else 200
     return answer
 
 
-@router.get(
-    "/metrics",
-    response_class=Response,
-    responses={
-        200: {"description": "Metrics", "content": {"text/plain": {"schema": {"type": "string"}}}},
-        **problems(),
-    },
-)
-async def metrics(request: Request) -> Response:
+@router.get("/metrics", **describe(_METRICS))
+async def metrics(call: ThisCall) -> Response:
     """Metrics for Prometheus."""
-    return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(call.service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/v1/stats", responses={200: {"model": schemas.Stats}, **problems()})
-async def stats(request: Request) -> Response:
+@router.get("/v1/stats", **describe(schemas.Stats))
+async def stats(call: ThisCall) -> Response:
     """The table and the service in numbers."""
-    service = service_of(request)
-    now, settings = service.now(), service.settings
-    hasher = now.table.hasher
+    service, settings = call.service, call.service.settings
+    now = service.now()
+    model = None if now.table.hasher is None else now.table.hasher.config_
     shape = now.table.index.shape
+    names = [name for name in vars(settings) if name.startswith("max_")]
+    limits = {name: getattr(settings, name) for name in (*names, "deadline")}
 
     def work() -> Response:
-        with errors_as_answers():
-            described = now.table.stats()
+        described = now.table.stats()
         if "classes" in described:
-            described["classes"] = [
-                {"label": label, **numbers} for label, numbers in described["classes"].items()
-            ]
-        kind = None
-        if hasher is not None:
-            kind = "images" if hasher.config_.takes_images else "embeddings"
+            classes = described["classes"].items()
+            described["classes"] = [{"label": label, **numbers} for label, numbers in classes]
         return as_json(
             {
                 "index": described,
                 "shape": {"width": shape.width, "depth": shape.depth, "sparsity": shape.sparsity},
                 "metric": now.table.metric,
-                "limits": {name: getattr(settings, name) for name in _LIMITS},
-                "model": kind,
-                "item_shape": None if hasher is None else list(hasher.config_.item_shape),
+                "limits": limits,
+                "model": model and ("images" if model.takes_images else "embeddings"),
+                "item_shape": model and list(model.item_shape),
                 "pictures": now.pictures is not None,
                 "read_only": settings.read_only,
                 "unsaved_changes": service.durable.unsaved,
@@ -92,34 +70,25 @@ async def stats(request: Request) -> Response:
             }
         )
 
-    return await service.search_thread(deadline_of(request), work)
+    return await call.search_thread(work)
 
 
-@router.post("/v1/save", responses={200: {"model": schemas.Done}, **problems()})
-async def save(request: Request) -> Response:
+@router.post("/v1/save", **describe(schemas.Done))
+async def save(call: ThisCall) -> Response:
     """Save the index now. Changes are on disk without this too, in the change log."""
-
-    def work() -> bool:
-        with errors_as_answers():
-            return service_of(request).durable.fold()
-
-    return await _done(request, work)
+    done = await call.slow_thread(call.service.durable.fold, finish=True)
+    return as_json({"done": done, "n_items": len(call.service.durable.index)})
 
 
-@router.post("/v1/reload", responses={200: {"model": schemas.Done}, **problems(409)})
-async def reload(request: Request) -> Response:
+@router.post("/v1/reload", **describe(schemas.Done, 409))
+async def reload(call: ThisCall) -> Response:
     """Serve the table that stands at the path now. Searches go on meanwhile."""
 
     def work() -> bool:
         try:
-            return service_of(request).reload()
+            return call.service.reload()
         except HashcadeError as error:
             raise HTTPException(409, str(error)) from None
 
-    return await _done(request, work)
-
-
-async def _done(request: Request, work: Callable[[], bool]) -> Response:
-    service = service_of(request)
-    done = await service.slow_thread(deadline_of(request), work, finish=True)
-    return as_json({"done": done, "n_items": len(service.durable.index)})
+    done = await call.slow_thread(work, finish=True)
+    return as_json({"done": done, "n_items": len(call.service.durable.index)})

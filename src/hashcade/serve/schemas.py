@@ -19,43 +19,47 @@ def _digits(value: object) -> object:
 
 Digits = BeforeValidator(_digits)
 Id = Annotated[int, Field(ge=0, le=_MAX)]
-Count = Annotated[int, Field(ge=1, le=_MAX)]
+Count = Annotated[int, Field(ge=1, le=_MAX), Digits]
 Label = Annotated[int, Field(ge=-(2**63), le=_MAX)] | Annotated[str, Field(max_length=1000)]
 Vector = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)]
+Vectors = Annotated[list[Vector], Field(min_length=1)]
 MaybeInfinite = float | None  # null: beyond the range of float32, which JSON has no word for
 
 
-# -- requests --------------------------------------------------------------------------------------
+# -- requests: an unknown name is an error, and in a body "5" is not 5 -----------------------------
 
 
-class _Strict(BaseModel):
-    """An unknown name is an error, and "5" is not 5."""
+class Options(BaseModel):
+    """How to search."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid")
 
-
-class _Query(_Strict):
     n_neighbors: Count = 10
     n_probe: Count = Field(1, description="1: the query's own buckets; more: the best so many.")
     max_candidates: Count | None = None
     fill: bool = Field(True, description="Go on to further buckets for want of neighbours.")
 
 
-class SearchRequest(_Query):
+class BinaryOptions(Options):
+    """How to search, and the content of the body."""
+
+    n_queries: Count
+    where: Literal["bucket_ids", "scores", "model"] = Field(
+        "bucket_ids", description="What follows the vectors; with model nothing does."
+    )
+
+
+class SearchRequest(Options, strict=True):
     """Queries, and where to look."""
 
-    vectors: Annotated[list[Vector], Field(min_length=1)] = Field(
-        description="One vector per query. With neither bucket_ids nor scores: items for the model."
-    )
+    vectors: Vectors = Field(description="Without bucket_ids and scores: items for the model.")
     bucket_ids: list[list[Id]] | None = Field(None, description="Buckets of each query.")
-    scores: list[list[Vector]] | None = Field(
-        None, description="Slot scores of each query: depth lists of width numbers."
-    )
+    scores: list[list[Vector]] | None = Field(None, description="Of slots: [query][level][slot].")
     filter_ids: list[Id] | None = Field(None, description="Only these items may be results.")
     exclude_ids: list[Id] | None = Field(None, description="One per query: not a result of it.")
 
 
-class ExplainRequest(_Query):
+class ExplainRequest(Options, strict=True):
     """One query, and where to look."""
 
     vector: Vector
@@ -63,38 +67,16 @@ class ExplainRequest(_Query):
     scores: list[Vector] | None = None
 
 
-class Options(BaseModel):
-    """How to search, in the address."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    n_neighbors: Annotated[Count, Digits] = 10
-    n_probe: Annotated[Count, Digits] = 1
-    max_candidates: Annotated[Count, Digits] | None = None
-    fill: bool = True
-
-
-class BinaryOptions(Options):
-    """How to search, and the content of the body."""
-
-    n_queries: Annotated[Count, Digits]
-    where: Literal["bucket_ids", "scores", "model"] = Field(
-        "bucket_ids", description="What follows the vectors; with model nothing does."
-    )
-
-
-class AddRequest(_Strict):
+class AddRequest(BaseModel, strict=True, extra="forbid"):
     """Items to add."""
 
-    vectors: Annotated[list[Vector], Field(min_length=1)] = Field(
-        description="One per item. Without bucket_ids: items for the model."
-    )
+    vectors: Vectors = Field(description="One per item. Without bucket_ids: items for the model.")
     bucket_ids: list[list[Id]] | None = None
     ids: list[Id] | None = Field(None, description="Default: the next free ones.")
     labels: list[Label | None] | None = Field(None, description="New ones become classes.")
 
 
-class RemoveRequest(_Strict):
+class RemoveRequest(BaseModel, strict=True, extra="forbid"):
     """Items to remove: all of them must be in the table."""
 
     ids: Annotated[list[Id], Field(min_length=1)]
@@ -155,17 +137,22 @@ class Level(BaseModel):
     scores: list[MaybeInfinite] | None = Field(description="Of all slots of the level.")
 
 
-class VisitedBucket(BaseModel):
-    """A bucket that was searched."""
+class Bucket(BaseModel):
+    """A bucket, and a part of its items."""
 
     bucket: int
     path: list[int]
     size: int
+    items: list[ItemBrief]
+
+
+class VisitedBucket(Bucket):
+    """A bucket that was searched, and the first of its items."""
+
     classes: list[ClassCount] | None = Field(description="Most frequent first.")
     score: MaybeInfinite
     candidates: int = Field(description="Items that were compared with the query.")
     fill: bool = Field(description="Whether it was visited for want of neighbours.")
-    items: list[ItemBrief] = Field(description="The first of its items.")
 
 
 class Neighbour(ItemBrief):
@@ -209,10 +196,10 @@ class _Counts(BaseModel):
 
 
 class Child(_Counts):
-    """A node below another one."""
+    """A node below another one, and some of its items."""
 
     slot: int
-    items: list[ItemBrief] = Field(description="Some of its items.")
+    items: list[ItemBrief]
 
 
 class Node(_Counts):
@@ -221,15 +208,6 @@ class Node(_Counts):
     path: list[int]
     children: list[Child]
     bucket: int | None = Field(description="At the end of a path: the id of the bucket.")
-
-
-class Bucket(BaseModel):
-    """A part of the items of a bucket."""
-
-    bucket: int
-    path: list[int]
-    size: int
-    items: list[ItemBrief]
 
 
 class Changed(BaseModel):

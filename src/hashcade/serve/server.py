@@ -36,13 +36,11 @@ def run(table: str | os.PathLike[str], **settings: Any) -> None:
     listening = _listening(checked.host, checked.port)
     try:
         app = create_app(checked)
-        service = app.state.service
         host, port = listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        log.info(
-            "serving %d items on http://%s:%d (%s)", len(service.durable.index), shown, port,
-            "with a token" if checked.token else "this machine alone, no token",
-        )  # fmt: skip
+        access = "with a token" if checked.token else "this machine alone, no token"
+        n_items = len(app.state.service.durable.index)
+        log.info("serving %d items on http://%s:%d (%s)", n_items, shown, port, access)
         asyncio.run(_serve(app, listening, checked))
     finally:
         listening.close()
@@ -80,16 +78,15 @@ def _listening(host: str, port: int) -> socket.socket:
         listening.bind(address)
     except OSError as error:
         listening.close()
-        raise ConfigError(
-            f"cannot listen on {host} port {port}: {error.strerror}",
-            hint="choose another with --port",
-        ) from None
+        problem = f"cannot listen on {host} port {port}: {error.strerror}"
+        raise ConfigError(problem, hint="choose another with --port") from None
     return listening
 
 
 async def _reload(app: Any) -> None:
     try:
-        changed = await asyncio.wrap_future(app.state.service.reload_soon())
+        service = app.state.service
+        changed = await asyncio.wrap_future(service.slow_pool.submit(service.reload))
         log.info("read again: %s", "a new table" if changed else "nothing new")
     except HashcadeError as error:
         log.error("the old table stays: %s", error)

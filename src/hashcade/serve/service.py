@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from starlette.exceptions import HTTPException
 
 from hashcade._extras import require_extra
+from hashcade._kernels import usable_cores
 from hashcade.data import read_image
 from hashcade.errors import ConfigError, CorruptIndexError, DataError, StorageError
-from hashcade.index import Encoded, HashIndex, warmup
+from hashcade.index import Encoded, warmup
 from hashcade.serve.images import Pictures, from_catalog, from_path
 from hashcade.serve.metrics import Metrics
 from hashcade.serve.settings import ServeSettings
@@ -29,7 +29,16 @@ if TYPE_CHECKING:
     from hashcade.learn import Hasher
 
 log = logging.getLogger("hashcade.serve")
-T = TypeVar("T")
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """What is served along with an index."""
+
+    hasher: Hasher | None
+    fingerprint: str | None
+    pictures: Pictures | None
 
 
 class Snapshot(NamedTuple):
@@ -40,14 +49,27 @@ class Snapshot(NamedTuple):
     epoch: int
     pictures: Pictures | None
 
+    def item(self, item_id: int) -> Item:
+        """An item of the table, or 404."""
+        try:
+            return self.table[item_id]
+        except KeyError as error:
+            raise HTTPException(404, str(error.args[0])) from None
 
-@dataclass(frozen=True)
-class _Served:
-    """What is served along with an index."""
+    def brief(self, item: int, label: Label | None) -> dict[str, Any]:
+        """An item for a list: id, label, name, and whether there is a picture."""
+        picture = self.pictures is not None and item in self.pictures
+        name = self.table.catalog.names.get(item)
+        return {"id": item, "label": label, "name": name, "picture": picture}
 
-    hasher: Hasher | None
-    fingerprint: str | None
-    pictures: Pictures | None
+    def briefs(self, ids: Ids, codes: Ids | None) -> list[dict[str, Any]]:
+        """Items for a list, with labels by their codes."""
+        labels = [None] * len(ids) if codes is None else self.table.catalog.labels(codes).tolist()
+        return [self.brief(*pair) for pair in zip(ids.tolist(), labels, strict=True)]
+
+    def bucket_briefs(self, bucket_id: int, **part: int) -> list[dict[str, Any]]:
+        """Some items of a bucket, for a list."""
+        return self.briefs(*self.table.index.bucket(bucket_id, **part))
 
 
 class Service:
@@ -56,99 +78,74 @@ class Service:
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self._search_pool = ThreadPoolExecutor(settings.n_threads, "hashcade-search")
-        self._slow_pool = ThreadPoolExecutor(1, "hashcade-encode")  # torch, Pillow: one at a time
-        self.durable = self._open_durable()
-        try:
-            self._served = self._open_rest(self.durable.path, self.durable.state)
-            warmup()  # kernels are compiled now, not by the first query
-        except BaseException:
-            self.durable.close()
-            raise
-        gauges: dict[str, tuple[str, Callable[[], float]]] = {
-            "items": ("Items in the table", lambda: len(self.durable.index)),
-            "unsaved_changes": ("Changes in the log alone", lambda: self.durable.unsaved),
-            "index_saves": ("Times the index was saved", lambda: self.durable.n_folds),
-        }
-        for name, (text, value) in gauges.items():
-            self.metrics.gauge(f"hashcade_{name}", text, value)
+        self.search_pool = ThreadPoolExecutor(settings.threads or usable_cores(), "hashcade-search")
+        self.slow_pool = ThreadPoolExecutor(1, "hashcade-encode")  # torch, Pillow: one at a time
+        warmup()  # kernels are compiled now, not by the first query
+        self.durable, self._rest = self._open()
+        gauge = self.metrics.gauge
+        gauge("hashcade_items", "Items in the table", lambda: len(self.durable.index))
+        gauge("hashcade_unsaved_changes", "Changes in the log", lambda: self.durable.unsaved)
+        gauge("hashcade_index_saves", "Times the index was saved", lambda: self.durable.n_folds)
 
-    def _open_durable(self) -> DurableIndex:
+    def _open(self) -> tuple[DurableIndex, _Rest]:
+        settings = self.settings
         durable = DurableIndex(
-            self.settings.table,
-            read_only=self.settings.read_only,
-            fold_bytes=self.settings.fold_bytes,
-            fold_seconds=self.settings.fold_seconds,
-        )
+            settings.table, read_only=settings.read_only,
+            fold_bytes=settings.fold_bytes, fold_seconds=settings.fold_seconds,
+        )  # fmt: skip
         durable.on_commit = self.metrics.committed
-        return durable
+        try:
+            return durable, self._open_rest(durable.path, durable.state)
+        except BaseException:
+            durable.close()
+            raise
 
-    def _open_rest(self, directory: Path, state: State, before: _Served | None = None) -> _Served:
+    def _open_rest(self, directory: Path, state: State, before: _Rest | None = None) -> _Rest:
         """Open model and pictures. The model of ``before`` is taken if it is still the same."""
-        source = from_catalog(state.catalog)
-        if self.settings.pictures is not None:
-            source = from_path(self.settings.pictures)
-        pictures = None
-        if source is not None:
-            pictures = Pictures(source, max_pixels=self.settings.max_pixels)
+        given = self.settings.pictures
+        source = from_catalog(state.catalog) if given is None else from_path(given)
+        pictures = source and Pictures(source, max_pixels=self.settings.max_pixels)
         path = directory / MODEL_DIR
         if not self.settings.use_model or not path.is_dir():
-            return _Served(None, None, pictures)
+            return _Rest(None, None, pictures)
         require_extra("torch", "train")
         from hashcade.learn import Hasher, model_fingerprint
 
         fingerprint = model_fingerprint(path)
         if before is not None and before.fingerprint == fingerprint:
-            return _Served(before.hasher, fingerprint, pictures)
+            return _Rest(before.hasher, fingerprint, pictures)
         hasher = Hasher.load(path)
-        _refuse_unfit(path, hasher, state.index)
-        return _Served(hasher, fingerprint, pictures)
+        if hasher.shape_ != state.index.shape:
+            raise ConfigError(f"{path} has {hasher.shape_}, the index has {state.index.shape}")
+        # A first call finds out what the vectors look like, and pays for what first calls pay.
+        config = hasher.config_
+        item = np.zeros((1, *config.item_shape), np.uint8 if config.takes_images else np.float32)
+        made, dim = hasher.encode(item).vectors.shape[1], state.index.dim
+        if made != dim:
+            raise ConfigError(f"{path} makes vectors of dim {made}, the index has dim {dim}")
+        return _Rest(hasher, fingerprint, pictures)
 
     def now(self) -> Snapshot:
         """The table as it is now. Take it once per request."""
-        durable, served = self.durable, self._served
+        durable, served = self.durable, self._rest
         epoch, state = durable.epoch, durable.state
         table = HashTable.from_parts(served.hasher, state.index, state.catalog)
         return Snapshot(table, durable, epoch, served.pictures)
 
     def close(self) -> None:
         """Finish what was begun, save, and release the table."""
-        self._slow_pool.shutdown(cancel_futures=True)
-        self._search_pool.shutdown(cancel_futures=True)
+        self.slow_pool.shutdown(cancel_futures=True)
+        self.search_pool.shutdown(cancel_futures=True)
         self.durable.close()
 
-    # -- running things ----------------------------------------------------------------------------
-
-    async def search_thread(self, deadline: float, work: Callable[[], T]) -> T:
-        """Run a search, or something as short, in a thread; 504 when it is too late."""
-        return await _before(deadline, self._search_pool.submit(work))
-
-    async def slow_thread(
-        self, deadline: float, work: Callable[[], T], *, finish: bool = False
-    ) -> T:
-        """Run what decodes or encodes, one after the other.
-
-        With ``finish``, for what changes something, it is waited for once it has begun.
-        """
-        return await _before(deadline, self._slow_pool.submit(work), finish)
-
-    async def change(
-        self, deadline: float, begin: Callable[[], Future[npt.NDArray[np.int64]]]
-    ) -> npt.NDArray[np.int64]:
-        """Make a change, and return when it is on disk."""
-        with errors_as_answers():
-            future = begin()
-        return await _before(deadline, future, finish=True)
-
-    # -- encoding: in the slow thread, as a reload, so that model and index fit together -----------
+    # Encoding runs in the slow thread, as a reload does: so model and index fit together.
 
     def encode_image(self, data: bytes) -> tuple[Snapshot, Encoded]:
         """Encode an uploaded image."""
         now = self.now()
         size = self.image_size(now)
-        with errors_as_answers():
-            pixels = read_image(data, size=size, max_pixels=self.settings.max_pixels)
-            return now, now.table.encode(pixels[None])
+        pixels = read_image(data, size=size, max_pixels=self.settings.max_pixels)
+        return now, now.table.encode(pixels[None])
 
     def encode_items(self, items: npt.ArrayLike) -> tuple[Snapshot, Encoded]:
         """Encode embeddings."""
@@ -158,13 +155,12 @@ class Service:
             raise HTTPException(422, "one of bucket_ids and scores must be given: no model")
         if hasher.config_.takes_images:
             raise HTTPException(422, "the model takes images: give bucket_ids or scores")
-        with errors_as_answers():
-            return now, now.table.encode(items)
+        return now, now.table.encode(items)
 
     def encode_item(self, item_id: int) -> tuple[Snapshot, Encoded]:
         """An item of the table as a query, with scores if the model can be asked about it."""
         now = self.now()
-        item = find_item(now, item_id)
+        item = now.item(item_id)
         vectors, buckets = item.vector[None], np.asarray(item.bucket_ids, dtype=np.int64)[None]
         hasher = now.table.hasher
         asked: Encoded | None = None
@@ -190,75 +186,25 @@ class Service:
         height, width = hasher.config_.item_shape[:2]
         return height, width
 
-    # -- a new table -------------------------------------------------------------------------------
-
-    def reload_soon(self) -> Future[bool]:
-        """Reload in the thread in which that is done."""
-        return self._slow_pool.submit(self.reload)
-
     def reload(self) -> bool:
         """Take over what stands at the path of the table now; pictures are read again.
 
         False if index and model are those that are served. Runs in the slow thread: nothing is
         encoded meanwhile, everything else goes on.
         """
-        old, before = self.durable, self._served
+        old, before = self.durable, self._rest
         if self.settings.table.resolve() == old.path:
-            opened: list[_Served] = []
+            opened: list[_Rest] = []
             if old.reload(lambda state: opened.append(self._open_rest(old.path, state, before))):
-                self._served = opened[0]
+                self._rest = opened[0]
                 return True
-            self._served = self._open_rest(old.path, old.state, before)
-            if self._served.hasher is before.hasher:
-                return False
-            old.epoch += 1  # what the model before it encoded is not to be added any more
-            return True
-        durable = self._open_durable()  # the path leads elsewhere: another table was linked there
-        try:
-            served = self._open_rest(durable.path, durable.state)
-        except BaseException:
-            durable.close()
-            raise
-        self.durable, self._served = durable, served
+            self._rest = self._open_rest(old.path, old.state, before)
+            changed = self._rest.hasher is not before.hasher
+            old.epoch += changed  # what the model before it encoded is not to be added any more
+            return changed
+        self.durable, self._rest = self._open()  # another table was linked to the path
         old.close()  # its changes are saved where they were made
         return True
-
-
-# -- items -----------------------------------------------------------------------------------------
-
-
-def find_item(now: Snapshot, item_id: int) -> Item:
-    """An item of the table, or 404."""
-    try:
-        return now.table[item_id]
-    except KeyError as error:
-        raise HTTPException(404, str(error.args[0])) from None
-
-
-def briefs(
-    now: Snapshot, ids: Iterable[int], labels: Iterable[Label | None]
-) -> list[dict[str, Any]]:
-    """Items for a list: id, label, name, and whether there is a picture."""
-    names, pictures = now.table.catalog.names, now.pictures
-    return [
-        {
-            "id": item,
-            "label": label,
-            "name": names.get(item),
-            "picture": pictures is not None and item in pictures,
-        }
-        for item, label in zip(ids, labels, strict=True)
-    ]
-
-
-def bucket_briefs(now: Snapshot, bucket_id: int, **part: int) -> list[dict[str, Any]]:
-    """Some items of a bucket, for a list."""
-    ids, codes = now.table.index.bucket(bucket_id, **part)
-    labels = [None] * len(ids) if codes is None else now.table.catalog.labels(codes).tolist()
-    return briefs(now, ids.tolist(), labels)
-
-
-# -- errors and threads ----------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -277,38 +223,3 @@ def errors_as_answers() -> Iterator[None]:
         raise HTTPException(503, "the index is damaged; see the log") from None
     except StorageError as error:
         raise HTTPException(503, str(error)) from None
-
-
-async def _before(deadline: float, future: Future[T], finish: bool = False) -> T:
-    """Wait for a thread until the deadline.
-
-    What has not begun by then never will. With ``finish``, what has begun is waited for: it must
-    not be said of a change that it failed while it is being made.
-    """
-    loop = asyncio.get_running_loop()
-    waiting = asyncio.wrap_future(future)
-    with errors_as_answers():
-        if finish:
-            done, _ = await asyncio.wait([waiting], timeout=max(deadline - loop.time(), 0.0))
-            if done or not future.cancel():
-                return await waiting
-            waiting.cancel()
-        else:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline):
-                    return await waiting
-        raise HTTPException(504, "the deadline has passed, nothing was done")
-
-
-def _refuse_unfit(path: Path, hasher: Hasher, index: HashIndex) -> None:
-    """Raise ``ConfigError`` unless the index can have been filled with this hasher.
-
-    A first call finds out what the vectors look like, and pays for what first calls pay.
-    """
-    if hasher.shape_ != index.shape:
-        raise ConfigError(f"{path} has {hasher.shape_}, the index has {index.shape}")
-    config = hasher.config_
-    item = np.zeros((1, *config.item_shape), np.uint8 if config.takes_images else np.float32)
-    dim = hasher.encode(item).vectors.shape[1]
-    if dim != index.dim:
-        raise ConfigError(f"{path} makes vectors of dim {dim}, the index has dim {index.dim}")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
-from hashcade._kernels import usable_cores
 from hashcade.errors import ConfigError
 
 _MIN_TOKEN = 16
@@ -35,21 +34,12 @@ class ServeSettings:
         connect.
     read_only
         Refuse changes, and write nothing.
-    max_body
-        Bytes of a request.
-    max_batch
-        Queries of a search, and items of one change.
-    max_neighbors, max_probe
-        Largest ``n_neighbors`` and ``n_probe``; ``max_probe`` also limits
-        the ``bucket_ids`` of an explanation.
-    max_filter
-        Ids of a filter.
-    max_pixels
-        Pixels of an uploaded image.
-    max_requests
-        Requests at once, waiting or worked on. More are answered with 429.
-    deadline
-        Seconds that a request may take.
+    max_body, max_batch, max_neighbors, max_probe, max_filter, max_pixels
+        Largest number of bytes of a request; of queries of a search, or items of a change;
+        ``n_neighbors``; ``n_probe``, or ``bucket_ids`` of an explanation; ids of a filter; pixels
+        of an uploaded image.
+    max_requests, deadline
+        Requests at once, waiting or worked on (more are answered with 429); seconds for each.
     threads
         Searches at once. 0: one per core.
     fold_seconds, fold_bytes
@@ -83,25 +73,20 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         for name in ("table", "pictures"):
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, Path(value))
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name.startswith("max_") and value < 1:
-                raise ConfigError(f"{field.name}={value} must be >= 1")
-        for name in ("deadline", "fold_seconds", "fold_bytes", "stop_seconds"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)} must be > 0")
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, Path(getattr(self, name)))
+        for name, value in vars(self).items():
+            if name.startswith("max_") and value < 1:
+                raise ConfigError(f"{name}={value} must be >= 1")
+            if name.startswith(("deadline", "fold_", "stop_")) and not value > 0:
+                raise ConfigError(f"{name}={value} must be > 0")
         if self.threads < 0:
             raise ConfigError(f"threads={self.threads} must be >= 0")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port={self.port} must be >= 0 and <= 65535")
         if self.token is not None:
-            if len(self.token) < _MIN_TOKEN:
-                raise ConfigError(
-                    f"the token has {len(self.token)} characters, must have >= {_MIN_TOKEN}"
-                )
+            if (length := len(self.token)) < _MIN_TOKEN:
+                raise ConfigError(f"the token has {length} characters, must have >= {_MIN_TOKEN}")
             if not self.token.isascii() or not self.token.isprintable() or " " in self.token:
                 raise ConfigError("the token must be of printable ASCII characters without spaces")
         elif not is_loopback(self.host):
@@ -110,20 +95,11 @@ class ServeSettings:
                 hint="set HASHCADE_TOKEN or --token-file, or listen on 127.0.0.1",
             )
 
-    @property
-    def n_threads(self) -> int:
-        """Searches at once."""
-        return self.threads or usable_cores()
-
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can connect to this name or address."""
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        pass
-    try:
-        addresses = socket.getaddrinfo(host, None)
+        addresses = socket.getaddrinfo(host.strip("[]"), None)
     except OSError as error:
         raise ConfigError(f"host={host} cannot be resolved: {error.strerror}") from None
     return all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in addresses)

@@ -44,10 +44,8 @@ class Catalog:
         Labels in the order of their codes: code ``c`` in the index stands for ``classes[c]``.
     names
         Names of items by id, file names for instance. Items need not have one.
-    metric
-        How candidates are ranked.
-    data
-        Where the items came from, if it is known.
+    metric, data
+        How candidates are ranked; where the items came from, if it is known.
     """
 
     def __init__(
@@ -60,8 +58,7 @@ class Catalog:
     ) -> None:
         self.classes: list[Label] = list(classes)
         self.names: dict[int, str] = dict(names or {})
-        self.metric = metric
-        self.data = data
+        self.metric, self.data = metric, data
         self._code_of = {label: code for code, label in enumerate(self.classes)}
 
     def copy(self) -> Catalog:
@@ -69,8 +66,6 @@ class Catalog:
         other = Catalog(self.classes, metric=self.metric, data=self.data)
         other.names = self.names
         return other
-
-    # -- labels ------------------------------------------------------------------------------------
 
     def codes(self, labels: object, n: int, *, name: str = "labels") -> npt.NDArray[np.int64]:
         """Codes of ``n`` labels, int64[n]; labels that are new become classes.
@@ -80,7 +75,13 @@ class Catalog:
         """
         if labels is None:
             return np.full(n, NO_LABEL, dtype=np.int64)
-        plain = labels_as_list(labels, n, name=name)
+        array = as_array(name, labels)
+        if array.shape != (n,):
+            raise ValueError(f"{name} has shape {array.shape}, must be ({n},)")
+        array = plain_labels(array)
+        plain = array.tolist()
+        if array.dtype.kind not in "iuU":
+            plain = [_plain_label(label, row, name) for row, label in enumerate(plain)]
         for label in dict.fromkeys(plain):
             if label is not None and label not in self._code_of:
                 self._code_of[label] = len(self.classes)
@@ -97,8 +98,6 @@ class Catalog:
     def label(self, code: int) -> Label | None:
         """Label of one code."""
         return self.classes[code] if 0 <= code < len(self.classes) else None
-
-    # -- names -------------------------------------------------------------------------------------
 
     def name_items(self, ids: npt.NDArray[np.int64], names: Sequence[str | None] | None) -> None:
         """Give items names, or take the old names away from items that get none."""
@@ -125,8 +124,6 @@ class Catalog:
     def forget_names(self, ids: Sequence[int]) -> bool:
         """Take the names of earlier items with these ids away; whether there were any."""
         return bool([item for item in ids if self.names.pop(item, None)] if self.names else [])
-
-    # -- files -------------------------------------------------------------------------------------
 
     def write(self, directory: Path, *, names: bool = True) -> None:
         """Write the catalog into the directory of a table, each file whole.
@@ -184,33 +181,16 @@ def require_table(directory: Path) -> None:
         )
 
 
-def labels_as_list(labels: object, n: int, *, name: str = "labels") -> list[Label | None]:
-    """Labels as plain integers, strings, and None where one is missing.
-
-    Raises
-    ------
-    ValueError
-        If there are not ``n`` of them, or one is neither a whole number nor a string.
-    """
-    array = as_array(name, labels)
-    if array.shape != (n,):
-        raise ValueError(f"{name} has shape {array.shape}, must be ({n},)")
-    array = plain_labels(array)
-    if array.dtype.kind in "iubU":
-        return [int(label) if isinstance(label, bool) else label for label in array.tolist()]
-    return [_plain_label(label, row, name) for row, label in enumerate(array.tolist())]
-
-
 def _plain_label(label: Any, row: int, name: str) -> Label | None:
+    """A label as a plain integer or string, or None if it is missing."""
     if isinstance(label, np.generic):
         label = label.item()
-    if isinstance(label, str | int):
+    if isinstance(label, str):
         return label
-    if label is None or type(label).__name__ in ("NAType", "NaTType"):
+    is_nan = isinstance(label, float) and math.isnan(label)
+    if label is None or is_nan or type(label).__name__ in ("NAType", "NaTType"):
         return None
-    if isinstance(label, float) and math.isnan(label):
-        return None
-    if isinstance(label, float) and label.is_integer():
+    if isinstance(label, int) or (isinstance(label, float) and label.is_integer()):
         return int(label)
     raise ValueError(f"{name} has {label!r} in row {row}, must be an integer, a string or None")
 

@@ -18,19 +18,23 @@ It therefore does no harm if the index has a part of them already.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from hashcade._io import LOCK_NAME, storage_errors, sync_directory, take_writer_lock
 from hashcade.errors import CorruptIndexError, StorageError
-from hashcade.index import is_index, read_generation
+from hashcade.index import read_generation
 
 FOLDER = "changes"
 _PATTERN = "[0-9]" * 12 + ".log"
@@ -43,6 +47,7 @@ _ADD, _REMOVE = 1, 2
 _WITH_LABELS = 1
 _RETRIES = 100
 
+T = TypeVar("T")
 Position = tuple[str, tuple[tuple[str, int], ...]]  # generation; name and length of each file
 
 
@@ -77,13 +82,11 @@ def to_bytes(changes: Iterable[Change]) -> bytes:
         if isinstance(change, Remove):
             parts += [_RECORD.pack(_REMOVE, 0, 0, n, 0, 0), change.ids.astype("<i8").tobytes()]
             continue
-        flags = 0 if change.labels is None else _WITH_LABELS
+        has_labels = 0 if change.labels is None else _WITH_LABELS
         sparsity, dim = change.bucket_ids.shape[1], change.vectors.shape[1]
-        parts += [
-            _RECORD.pack(_ADD, flags, 0, n, sparsity, dim),
-            change.ids.astype("<i8").tobytes(),
-        ]
-        parts += [change.bucket_ids.astype("<i8").tobytes(), change.vectors.astype("<f4").tobytes()]
+        parts.append(_RECORD.pack(_ADD, has_labels, 0, n, sparsity, dim))
+        parts += [values.astype("<i8").tobytes() for values in (change.ids, change.bucket_ids)]
+        parts.append(change.vectors.astype("<f4").tobytes())
         if change.labels is not None:
             parts.append(change.labels.astype("<i8").tobytes())
     return b"".join(parts)
@@ -93,26 +96,24 @@ def from_bytes(data: bytes) -> Iterator[Change]:
     """Read what :func:`to_bytes` wrote. The checksum of the bytes was right."""
     at = 0
 
-    def array(dtype: str, *shape: int) -> npt.NDArray[np.generic]:
+    def array(dtype: str, *shape: int) -> npt.NDArray[Any]:
         nonlocal at
-        count = int(np.prod(shape, dtype=np.int64))
-        values = np.frombuffer(data, dtype, count, at).reshape(shape)
+        values = np.frombuffer(data, dtype, math.prod(shape), at).reshape(shape)
         at += values.nbytes
-        return values
+        return values.astype(values.dtype.newbyteorder("="))
 
     while at < len(data):
         try:
             kind, flags, _, n, sparsity, dim = _RECORD.unpack_from(data, at)
             at += _RECORD.size
-            ids = array("<i8", n).astype(np.int64)
+            ids = array("<i8", n)
             if kind == _REMOVE:
                 yield Remove(ids)
                 continue
             if kind != _ADD:
                 raise ValueError(f"kind {kind} is unknown")
-            buckets = array("<i8", n, sparsity).astype(np.int64)
-            vectors = array("<f4", n, dim).astype(np.float32)
-            labels = array("<i8", n).astype(np.int64) if flags & _WITH_LABELS else None
+            buckets, vectors = array("<i8", n, sparsity), array("<f4", n, dim)
+            labels = array("<i8", n) if flags & _WITH_LABELS else None
         except (ValueError, struct.error) as error:
             raise CorruptIndexError(f"a record of the change log cannot be read: {error}") from None
         yield Add(ids, buckets, vectors, labels)
@@ -134,76 +135,52 @@ class LogFile:
 def read_files(folder: Path) -> list[LogFile]:
     """Read all files of a log, in order. An error if more than the end of the last is damaged."""
     paths = sorted(folder.glob(_PATTERN)) if folder.is_dir() else []
-    files = []
-    for path in paths:
-        data = path.read_bytes()
-        last = path is paths[-1]
-        head = _read_head(data)
-        if head is None:
-            if last and len(data) <= _HEAD.size:  # stopped while it was begun: nothing is in it
-                files.append(LogFile(path, frozenset(), (), 0))
-                continue
-            raise CorruptIndexError(f"{path} is damaged: its head is wrong")
-        name, generations = head
-        frames, sound = _read_frames(data, name)
-        # A file that is not the last was complete before the next was begun.
-        if sound < len(data) and (not last or _frame_follows(data, sound + 1, name)):
-            raise CorruptIndexError(f"{path} is damaged at byte {sound}: its checksum is wrong")
-        files.append(LogFile(path, generations, tuple(frames), sound))
-    return files
+    # A file that is not the last was complete before the next was begun.
+    return [_read_file(path, may_be_torn=path is paths[-1]) for path in paths]
 
 
-def _read_head(data: bytes) -> tuple[bytes, frozenset[str]] | None:
-    if len(data) < _HEAD.size:
-        return None
-    magic, name, base, following, crc = _HEAD.unpack_from(data)
-    if magic != _MAGIC or crc != zlib.crc32(data[: _HEAD.size - 4]):
-        return None
-    texts = (part.rstrip(b"\0").decode("ascii") for part in (base, following))
-    return name, frozenset(text for text in texts if text)
+def _read_file(path: Path, may_be_torn: bool) -> LogFile:
+    data = path.read_bytes()
+    magic, name, base, following, crc = _HEAD.unpack(data[: _HEAD.size].ljust(_HEAD.size, b"\0"))
+    sound = len(data) >= _HEAD.size and crc == zlib.crc32(data[: _HEAD.size - 4])
+    if magic != _MAGIC or not sound:
+        if may_be_torn and len(data) <= _HEAD.size:  # stopped while it was begun: it is empty
+            return LogFile(path, frozenset(), (), 0)
+        raise CorruptIndexError(f"{path} is damaged: its head is wrong")
+    frames: list[bytes] = []
+    at = _HEAD.size
+    while (head := _frame_head(data, at, name)) is not None:
+        sequence, length, crc = head
+        payload = data[at + _FRAME.size : at + _FRAME.size + length]
+        if sequence != len(frames) or len(payload) != length or zlib.crc32(payload) != crc:
+            break
+        frames.append(payload)
+        at += _FRAME.size + length
+    if at < len(data):  # torn, unless a sound frame follows
+        marks = re.finditer(_MARK, data[at + 1 :])
+        follows = any(_frame_head(data, at + 1 + mark.start(), name) for mark in marks)
+        if follows or not may_be_torn:
+            raise CorruptIndexError(f"{path} is damaged at byte {at}: its checksum is wrong")
+    generations = {text.rstrip(b"\0").decode("ascii") for text in (base, following)} - {""}
+    return LogFile(path, frozenset(generations), tuple(frames), at)
 
 
 def _frame_head(data: bytes, at: int, name: bytes) -> tuple[int, int, int] | None:
     """Sequence, length and checksum of a frame, if there is a sound head at this place."""
-    if data[at : at + 4] != _MARK or len(data) < at + _FRAME.size:
+    head = data[at : at + _FRAME.size]
+    if len(head) < _FRAME.size:
         return None
-    _, sequence, length, crc, head_crc = _FRAME.unpack_from(data, at)
+    mark, sequence, length, crc, head_crc = _FRAME.unpack(head)
     # The name of the file goes into the sum: records cannot be made to look like a head.
-    if head_crc != zlib.crc32(data[at : at + _FRAME.size - 4], zlib.crc32(name)):
+    if mark != _MARK or head_crc != zlib.crc32(head[:-4], zlib.crc32(name)):
         return None
     return sequence, length, crc
 
 
-def _read_frames(data: bytes, name: bytes) -> tuple[list[bytes], int]:
-    frames: list[bytes] = []
-    at = _HEAD.size
-    while at < len(data):
-        head = _frame_head(data, at, name)
-        if head is None or head[0] != len(frames):
-            break
-        end = at + _FRAME.size + head[1]
-        payload = data[at + _FRAME.size : end]
-        if len(payload) != head[1] or zlib.crc32(payload) != head[2]:
-            break
-        frames.append(payload)
-        at = end
-    return frames, at
-
-
-def _frame_follows(data: bytes, at: int, name: bytes) -> bool:
-    """Whether a sound head lies behind a damaged place: then it is not the end that is torn."""
-    while (at := data.find(_MARK, at)) >= 0:
-        if _frame_head(data, at, name) is not None:
-            return True
-        at += 1
-    return False
-
-
 def changes_for(files: list[LogFile], generation: str, folder: Path) -> list[Change]:
     """All changes in order; an error if they were made to another index."""
-    generations = frozenset[str]().union(*(file.generations for file in files))
     changes = [change for file in files for frame in file.frames for change in from_bytes(frame)]
-    if changes and generation not in generations:
+    if changes and not any(generation in file.generations for file in files):
         raise StorageError(
             f"{folder} has {len(changes)} changes to an index that is not there any more: it was"
             " replaced while they were not saved",
@@ -212,22 +189,23 @@ def changes_for(files: list[LogFile], generation: str, folder: Path) -> list[Cha
     return changes
 
 
-def read_changes(index: Path) -> tuple[list[Change], Position]:
-    """Read the log of an index directory, which may be served meanwhile; nothing is changed."""
+def read_changes(index: Path, load: Callable[[], T]) -> tuple[list[Change], Position, T]:
+    """Read the log of an index directory, and ``load`` what it belongs to; nothing is changed.
+
+    The directory may be served meanwhile: all that is returned is of one generation.
+    """
     folder = index / FOLDER
-    if not is_index(index):
-        raise StorageError(f"{index} is not a hashcade index: manifest.json is missing")
     for _ in range(_RETRIES):
         generation = read_generation(index)
         try:
             files = read_files(folder)
-            return changes_for(files, generation, folder), position(generation, files)
+            changes, loaded = changes_for(files, generation, folder), load()
+            if read_generation(index) == generation:
+                return changes, position(generation, files), loaded
         except FileNotFoundError:  # saved and begun anew since the names were read
             continue
-        except CorruptIndexError:
-            raise
-        except StorageError:  # of another index, unless it was saved since its name was read
-            if read_generation(index) == generation:
+        except StorageError as error:  # damaged, or of another index unless it was saved since
+            if isinstance(error, CorruptIndexError) or read_generation(index) == generation:
                 raise
         except OSError as error:
             raise StorageError(f"cannot read {folder}: {error.strerror}") from error
@@ -251,7 +229,7 @@ class ChangeLog:
     def __init__(self, index: Path) -> None:
         self.index, self.folder = index, index / FOLDER
         self.broken: str | None = None  # why nothing can be written any more
-        self._file = -1
+        self._file, self._path = -1, self.folder
         with storage_errors(f"cannot write {index}"):
             self._lock = take_writer_lock(index)
 
@@ -263,37 +241,35 @@ class ChangeLog:
         """
         files = read_files(self.folder)
         changes = changes_for(files, generation, self.folder)
-        if files and files[-1].sound_bytes == 0:
-            files[-1].path.unlink()
-        elif files and files[-1].sound_bytes < files[-1].path.stat().st_size:
-            with files[-1].path.open("rb+") as file:
-                file.truncate(files[-1].sound_bytes)
+        for last in files[-1:]:
+            if last.sound_bytes == 0:
+                last.path.unlink()
+                continue
+            with last.path.open("rb+") as file:
+                file.truncate(last.sound_bytes)
                 os.fsync(file.fileno())
         return changes
 
     def begin(self, base: str, following: str = "") -> int:
         """Begin a new file and return its number. Files before it stay until they are dropped."""
         self._check_place()
-        numbers = [int(path.stem) for path in self.folder.glob(_PATTERN)]
-        number = max(numbers, default=0) + 1
+        number = max((int(path.stem) for path in self.folder.glob(_PATTERN)), default=0) + 1
         path = self.folder / f"{number:012d}.log"
         name = os.urandom(16)
         head = _HEAD.pack(_MAGIC, name, base.encode(), following.encode(), 0)[:-4]
-        handle = -1
         with storage_errors(f"cannot write {path}"):
+            if not self.folder.is_dir():
+                self.folder.mkdir()
+                sync_directory(self.index)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+            handle = os.open(path, flags, 0o644)
             try:
-                if not self.folder.is_dir():
-                    self.folder.mkdir()
-                    sync_directory(self.index)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-                handle = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o644)
                 _write_all(handle, head + struct.pack("<I", zlib.crc32(head)))
                 os.fsync(handle)
                 sync_directory(self.folder)
             except OSError:
-                if handle >= 0:
-                    os.close(handle)
-                    path.unlink(missing_ok=True)
+                os.close(handle)
+                path.unlink(missing_ok=True)
                 raise
         if self._file >= 0:
             os.close(self._file)
@@ -319,7 +295,11 @@ class ChangeLog:
         try:
             _write_all(self._file, head + payload)
         except OSError as error:
-            self._cut_back()
+            try:  # without the half frame the next one follows the last whole one
+                os.ftruncate(self._file, self._end)
+                os.lseek(self._file, self._end, os.SEEK_SET)
+            except OSError as second:
+                self.broken = f"{self._path} cannot be cut back: {second.strerror}"
             raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
         try:
             os.fsync(self._file)
@@ -330,28 +310,19 @@ class ChangeLog:
                 f"whether the change is on disk is unknown: {self.broken}",
                 hint="restart the service, and look whether it is there",
             ) from error
-        # What is on a disk and cannot be reached there is lost.
-        if not _stands_at(self._file, self._path):
-            self.broken = f"{self._path} was moved or removed by another program"
-            raise StorageError(f"no changes are taken: {self.broken}")
+        self._check_place()  # what is on a disk and cannot be reached there is lost
         self._end += len(head) + len(payload)
         self._sequence += 1
 
     def _check_place(self) -> None:
         """Refuse to write beside an index that somebody put in the place of this one."""
-        moved = not _stands_at(self._lock, self.index / LOCK_NAME)
-        if moved or (self._file >= 0 and not _stands_at(self._file, self._path)):
-            place = self.index if moved else self._path
+        for handle, path in ((self._lock, self.index / LOCK_NAME), (self._file, self._path)):
+            with contextlib.suppress(OSError):
+                if handle < 0 or os.path.samestat(os.fstat(handle), path.stat()):
+                    continue
+            place = self.index if path.name == LOCK_NAME else path
             self.broken = f"{place} was moved or removed by another program"
             raise StorageError(f"no changes are taken: {self.broken}")
-
-    def _cut_back(self) -> None:
-        """Remove half a frame, so that the next one follows the last whole one."""
-        try:
-            os.ftruncate(self._file, self._end)
-            os.lseek(self._file, self._end, os.SEEK_SET)
-        except OSError as error:
-            self.broken = f"{self._path} cannot be cut back: {error.strerror}"
 
     def drop_before(self, number: int) -> None:
         """Remove the files before this one: the index on disk has their changes."""
@@ -368,14 +339,6 @@ class ChangeLog:
             if handle >= 0:
                 os.close(handle)
         self._file = self._lock = -1
-
-
-def _stands_at(handle: int, path: Path) -> bool:
-    """Whether an open file is the one at this path."""
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except OSError:
-        return False
 
 
 def _write_all(handle: int, data: bytes) -> None:

@@ -15,8 +15,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +41,7 @@ class BusyError(Exception):
     """Too many changes are waiting."""
 
 
-@dataclass(eq=False)
-class _Waiting:
+class _Waiting(NamedTuple):
     """A change that somebody waits for. ``prepare`` checks it; the int is the first free id."""
 
     prepare: Callable[[State, int], Change]
@@ -77,8 +76,8 @@ class DurableIndex:
     ) -> None:
         require_table(path)
         self.path = path.resolve()
-        self.read_only = read_only
         self.fold_bytes, self.fold_seconds = fold_bytes, fold_seconds
+        self.unsaved = 0  # changes that are in the log and not yet in the index on disk
         self.n_folds = 0  # how often the index was saved
         self.epoch = 0  # how often another index was taken over
         self.on_commit: Callable[[float, int], None] = lambda seconds, n_changes: None
@@ -87,7 +86,6 @@ class DurableIndex:
         self._commit = threading.Lock()  # held to change the state or to begin a log file
         self._folding = threading.Lock()
         self._first_change: float | None = None
-        self._unfolded = 0
         self._names_changed = False
         self._closing = threading.Event()
         self._wake = threading.Event()
@@ -98,7 +96,7 @@ class DurableIndex:
             return
         self._log = ChangeLog(self._index_path)
         try:
-            self.state = self._opened(self._log)
+            self._open(self._log)
         except BaseException:
             self._log.close()
             raise
@@ -107,23 +105,18 @@ class DurableIndex:
             thread.start()
             self._threads.append(thread)
 
-    def _opened(self, change_log: ChangeLog) -> State:
+    def _open(self, change_log: ChangeLog) -> None:
         """Load the index, apply and save what the log has, and begin a new log file."""
-        index = HashIndex.load(self._index_path)
-        catalog = Catalog.read(self.path)
-        generation = _generation(index)
+        self.state = State(HashIndex.load(self._index_path), Catalog.read(self.path))
+        generation = _generation(self.index)
         changes = change_log.replay(generation)
         if not changes:
             change_log.drop_before(change_log.begin(generation))
-            return State(index, catalog)
-        apply_changes(index, catalog, changes)
-        following = new_generation()
-        number = change_log.begin(generation, following)
-        catalog.write(self.path)
-        index.save(self._index_path, generation=following, lock_held=True)
-        change_log.drop_before(number)
+            return
+        apply_changes(self.index, self.state.catalog, changes)
+        self.unsaved, self._names_changed = len(changes), True
+        self.fold()
         log.info("applied %d changes of the log", len(changes))
-        return State(index, catalog)
 
     @property
     def index(self) -> HashIndex:
@@ -181,53 +174,40 @@ class DurableIndex:
 
     def _write(self) -> None:
         """Commit what is waiting, group by group, until None comes."""
-        while (first := self._queue.get()) is not None:
-            group: list[_Waiting] = [first]
-            stop = False
-            while len(group) < _GROUP and not self._queue.empty():
-                following = self._queue.get_nowait()  # nobody else takes from the queue
-                if following is None:
-                    stop = True
-                    break
-                group.append(following)
-            running = [w for w in group if w.future.set_running_or_notify_cancel()]
+        group: list[_Waiting | None] = []
+        while None not in group:
+            group = [self._queue.get()]
+            while len(group) < _GROUP and group[-1] is not None and not self._queue.empty():
+                group.append(self._queue.get_nowait())  # nobody else takes from the queue
+            running = [w for w in group if w and w.future.set_running_or_notify_cancel()]
             try:
                 self._commit_group(running)
             except BaseException as error:  # whatever it is, nobody waits in vain
-                log.exception("changes were not made")
+                _log_error("changes were not made", error)
                 for waiting in running:
                     if not waiting.future.done():
                         waiting.future.set_exception(error)
                 if not isinstance(error, Exception):
                     raise
-            if stop:
-                return
 
     def _commit_group(self, group: list[_Waiting]) -> None:
         assert self._log is not None
         with self._commit:
-            trial = State(self.state.index.copy(), self.state.catalog.copy())
+            trial = State(self.index.copy(), self.state.catalog.copy())
             done = _apply_group(trial, group)
             if not done:
                 return
-            try:
-                start = time.perf_counter()
-                if len(trial.catalog.classes) > len(self.state.catalog.classes):
-                    trial.catalog.write(self.path, names=False)
-                self._log.append([change for _, change in done])
-                seconds = time.perf_counter() - start
-            except Exception as error:  # nobody has seen any of this
-                log.error("changes were not made: %s", error)
-                for waiting, _ in done:
-                    waiting.future.set_exception(error)
-                return
+            start = time.perf_counter()
+            if len(trial.catalog.classes) > len(self.state.catalog.classes):
+                trial.catalog.write(self.path, names=False)
+            self._log.append([change for _, change in done])
+            seconds = time.perf_counter() - start
             for _, change in done:
                 if isinstance(change, Add):
                     self._names_changed |= trial.catalog.forget_names(change.ids.tolist())
             self.state = trial
-            self._unfolded += len(done)
-            if self._first_change is None:
-                self._first_change = time.monotonic()
+            self.unsaved += len(done)
+            self._first_change = self._first_change or time.monotonic()
             if self._log.size > self.fold_bytes:
                 self._wake.set()
         try:
@@ -238,11 +218,6 @@ class DurableIndex:
             waiting.future.set_result(change.ids)
 
     # -- saving ------------------------------------------------------------------------------------
-
-    @property
-    def unsaved(self) -> int:
-        """Changes that are in the log and not yet in the index on disk."""
-        return self._unfolded
 
     @property
     def failure(self) -> str | None:
@@ -260,26 +235,26 @@ class DurableIndex:
             raise ReadOnlyError("this table is served for reading alone")
         with self._folding:
             with self._commit:
-                if self._unfolded == 0:
+                if self.unsaved == 0:
                     return False
-                saved, n_saved = self.index.copy(), self._unfolded
+                saved, n_saved = self.index.copy(), self.unsaved
                 # The log knows the name before it is that of the index on disk.
                 following = new_generation()
                 number = self._log.begin(_generation(saved), following)
-                self._first_change = None
                 if self._names_changed:
                     self.state.catalog.write(self.path)
                     self._names_changed = False
+                self._first_change = None
             try:
                 saved.save(self._index_path, generation=following, lock_held=True)
             except BaseException:
+                self._first_change = self._first_change or time.monotonic()
+                raise
+            finally:
                 with self._commit:
                     self.index.adopt_storage(saved)
-                    self._first_change = self._first_change or time.monotonic()
-                raise
             with self._commit:
-                self.index.adopt_storage(saved)
-                self._unfolded -= n_saved
+                self.unsaved -= n_saved
                 self._log.drop_before(number)
                 self.n_folds += 1
             return True
@@ -287,18 +262,15 @@ class DurableIndex:
     def _fold_at_times(self) -> None:
         assert self._log is not None
         while not self._closing.is_set():
-            since = self._first_change
-            wait = 1.0 if since is None else since + self.fold_seconds - time.monotonic()
-            self._wake.wait(min(max(wait, 0.0), 1.0))
-            full = self._wake.is_set() and self._log.size > self.fold_bytes
+            self._wake.wait(min(max(self.fold_seconds / 2, 0.01), 1.0))
             self._wake.clear()
             since = self._first_change
-            due = since is not None and time.monotonic() - since >= self.fold_seconds
-            if (full or due) and not self._closing.is_set():
+            old = since is not None and time.monotonic() - since >= self.fold_seconds
+            if (old or self._log.size > self.fold_bytes) and not self._closing.is_set():
                 try:
                     self.fold()
                 except Exception as error:  # the log has everything; it is tried again
-                    _log_unsaved(error)
+                    _log_error("the index could not be saved", error)
                     self._closing.wait(_RETRY_SECONDS)
 
     def reload(self, accept: Callable[[State], None] = lambda state: None) -> bool:
@@ -320,10 +292,10 @@ class DurableIndex:
             else:
                 if self.index.is_stored_as(generation):
                     return False
-                if self._unfolded:
+                if self.unsaved:
                     folder = self._index_path / FOLDER
                     raise StorageError(
-                        f"{self.path} was replaced while {self._unfolded} changes were not saved;"
+                        f"{self.path} was replaced while {self.unsaved} changes were not saved;"
                         " they are still served",
                         hint="put the old index back to keep them, or stop the service and remove"
                         f" {folder} to drop them",
@@ -354,7 +326,7 @@ class DurableIndex:
             self.fold()
             log.info("every change is saved")
         except Exception as error:  # nothing is lost: the log is applied at the next start
-            _log_unsaved(error)
+            _log_error("the index could not be saved", error)
         while not self._queue.empty():  # what came between the last group and the end
             waiting = self._queue.get_nowait()
             if waiting is not None and waiting.future.set_running_or_notify_cancel():
@@ -387,32 +359,28 @@ def _add_items(
     index: HashIndex, additions: list[tuple[_Waiting, Add]]
 ) -> list[tuple[_Waiting, Change]]:
     """Add the items of many changes at once, which costs little more than those of one."""
-    if len(additions) > 1:
-        parts = [change for _, change in additions]
-        labels = [part.labels for part in parts if part.labels is not None]
-        try:
-            index.add(
-                np.concatenate([part.bucket_ids for part in parts]),
-                np.concatenate([part.vectors for part in parts]),
-                np.concatenate([part.ids for part in parts]),
-                np.concatenate(labels) if labels else None,
-            )
-            return list(additions)
-        except Exception:  # an id is taken, or memory is short for all: find out whose
-            pass
-    done: list[tuple[_Waiting, Change]] = []
-    for waiting, change in additions:
-        try:
-            index.add(change.bucket_ids, change.vectors, change.ids, change.labels)
-            done.append((waiting, change))
-        except Exception as error:
-            waiting.future.set_exception(error)
-    return done
+    if not additions:
+        return []
+    parts = [change for _, change in additions]
+    labels = [part.labels for part in parts if part.labels is not None]
+    try:
+        index.add(
+            np.concatenate([part.bucket_ids for part in parts]),
+            np.concatenate([part.vectors for part in parts]),
+            np.concatenate([part.ids for part in parts]),
+            np.concatenate(labels) if labels else None,
+        )
+        return list(additions)
+    except Exception as error:  # an id is taken, or memory is short for all: find out whose
+        if len(additions) > 1:
+            return [done for addition in additions for done in _add_items(index, [addition])]
+        additions[0][0].future.set_exception(error)
+        return []
 
 
-def _log_unsaved(error: Exception) -> None:
+def _log_error(what: str, error: BaseException) -> None:
     expected = isinstance(error, StorageError)  # others are bugs: show where
-    log.error("the index could not be saved: %s", error, exc_info=None if expected else error)
+    log.error("%s: %s", what, error, exc_info=None if expected else error)
 
 
 def _generation(index: HashIndex) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +21,6 @@ from hashcade.store.change_log import (
     read_files,
 )
 
-_RETRIES = 100
-
 
 @dataclass(frozen=True, eq=False)
 class State:
@@ -37,20 +36,18 @@ def load_state(directory: Path) -> tuple[State, Position]:
     The position says which state this was, for :func:`save_state`.
     """
     require_table(directory)
-    for _ in range(_RETRIES):
-        changes, end = read_changes(directory / INDEX_DIR)
-        index = HashIndex.load(directory / INDEX_DIR)
-        catalog = Catalog.read(directory)  # last: it only grows, so it has all classes of the log
-        if index.generation == end[0]:
-            apply_changes(index, catalog, changes)
-            return State(index, catalog), end
-    raise StorageError(f"{directory} changes faster than it can be read")
+
+    def load() -> State:  # the catalog last: it only grows, so it has all classes of the log
+        return State(HashIndex.load(directory / INDEX_DIR), Catalog.read(directory))
+
+    changes, end, state = read_changes(directory / INDEX_DIR, load)
+    apply_changes(state.index, state.catalog, changes)
+    return state, end
 
 
 def save_state(directory: Path, state: State, loaded: Position) -> Position:
     """Save index and catalog to where they were loaded from, unless others changed it since."""
-    change_log = ChangeLog(directory / INDEX_DIR)
-    try:
+    with closing(ChangeLog(directory / INDEX_DIR)) as change_log:
         files = read_files(change_log.folder)
         if position(read_generation(directory / INDEX_DIR), files) != loaded:
             raise StorageError(
@@ -64,14 +61,12 @@ def save_state(directory: Path, state: State, loaded: Position) -> Position:
         if number is not None:
             change_log.drop_before(number + 1)
         return following, ()
-    finally:
-        change_log.close()
 
 
 def pending_changes(directory: Path) -> int:
     """How many changes wait in the log of a table, which may be served meanwhile."""
     require_table(directory)
-    return len(read_changes(directory / INDEX_DIR)[0])
+    return len(read_changes(directory / INDEX_DIR, lambda: None)[0])
 
 
 def apply_changes(index: HashIndex, catalog: Catalog, changes: list[Change]) -> None:
