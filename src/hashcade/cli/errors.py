@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 import typer
@@ -78,5 +77,5 @@ def _fail(message: str) -> int:
     return ERROR
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
+def _terminate(*_: object) -> None:
     raise SystemExit(TERMINATED)  # so that temporary files are removed

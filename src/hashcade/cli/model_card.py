@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Any
 from hashcade._io import replace_file
 from hashcade._version import __version__
 from hashcade.cli.inputs import labels_of
+from hashcade.cli.outputs import SHAPE
 
 if TYPE_CHECKING:
     from hashcade.data import Items
     from hashcade.learn import Hasher
 
 
-def make_card(hasher: Hasher, data: Items, saved: Path, *, seconds: float) -> dict[str, Any]:
-    """Everything worth knowing about a model that was saved, in plain values."""
+def write_card(model: Path, hasher: Hasher, data: Items, seconds: float) -> dict[str, Any]:
+    """Write what is worth knowing into the directory of a model, for programs and for people."""
     from hashcade.learn import model_fingerprint, read_config
 
-    resolved = read_config(saved)["resolved"]
-    return {
+    resolved = read_config(model)["resolved"]
+    card = {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "fingerprint": model_fingerprint(saved),
+        "fingerprint": model_fingerprint(model),
         "data": {
             "source": data.source,
             "summary": describe(data),
@@ -53,6 +54,9 @@ def make_card(hasher: Hasher, data: Items, saved: Path, *, seconds: float) -> di
             **{name: version(name) for name in ("numpy", "numba", "torch", "safetensors")},
         },
     }
+    replace_file(model / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
+    replace_file(model / "README.md", _text(card))
+    return card
 
 
 def describe(data: Items) -> str:
@@ -63,12 +67,6 @@ def describe(data: Items) -> str:
     return f"{len(data):,} {kind} ({shape}){classes} from {data.source}"
 
 
-def write_card(directory: Path, card: dict[str, Any]) -> None:
-    """Write the card into the directory of a model, for programs and for people."""
-    replace_file(directory / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
-    replace_file(directory / "README.md", _text(card))
-
-
 def _text(card: dict[str, Any]) -> str:
     """The card in Markdown."""
     stages = ", ".join(f"{s['name']} {s['steps']:,}" for s in card["resolved"]["stages"])
@@ -77,7 +75,7 @@ def _text(card: dict[str, Any]) -> str:
         "fingerprint": card["fingerprint"][:12],
         "data": card["data"]["summary"],
         "skipped": f"{len(card['data']['skipped']):,} that could not be read",
-        "table": "width {width}, depth {depth}, sparsity {sparsity}".format(**card["table"]),
+        "table": SHAPE.format(**card["table"]),
         "training": f"{stages} batches in {card['seconds']:.0f} s",
         **{name: f"{value:.1f}" for name, value in card["metrics"].items()},
         **{name: value for name, value in card["settings"].items() if value is not None},

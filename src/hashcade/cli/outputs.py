@@ -14,6 +14,7 @@ from hashcade._io import new_directory, new_file, writer_lock
 from hashcade.errors import StorageError
 
 TABLE, MODEL, FILE = "table", "model", "file"
+SHAPE = "width {width}, depth {depth}, sparsity {sparsity}"
 
 
 def kind_of(path: Path) -> str | None:
@@ -93,7 +94,7 @@ def report(as_json: bool, result: dict[str, Any], *fields: tuple[str, object]) -
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print aligned columns: numbers to the right, text to the left. Nothing is cut off."""
-    texts = [[_text(cell) for cell in row] for row in rows]
+    texts = [["-" if cell is None else str(cell) for cell in row] for row in rows]
     columns = []
     for column in zip(head, *texts, strict=True):
         width = max(map(len, column))
@@ -113,7 +114,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
-def _text(cell: object) -> str:
-    if cell is None:
-        return "-"
-    return f"{cell:.4f}" if isinstance(cell, float) else str(cell)
+def occupied(stats: dict[str, Any]) -> str:
+    """How many buckets of a table are in use."""
+    return f"{stats['n_occupied']:,} of {stats['n_buckets']:,} are occupied"
