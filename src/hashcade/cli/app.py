@@ -41,11 +41,12 @@ VERBS = (
 
 def make_app() -> typer.Typer:
     """The application with its verbs."""
+    names = {"help_option_names": ["-h", "--help"]}
     app = typer.Typer(
         name="hashcade",
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings=names,
     )
     app.callback()(hashcade)
     for verb in VERBS:

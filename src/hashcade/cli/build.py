@@ -83,7 +83,7 @@ def build(
         {"output": str(output), **stats},
         ("table", output),
         ("items", f"{stats['n_items']:,} of dimension {stats['dim']:,}"),
-        ("buckets", out.occupied(stats)),
+        ("buckets", out.OCCUPIED.format(**stats)),
         ("speed-up", f"{stats['expected_speedup']:.1f} expected"),
     )
 

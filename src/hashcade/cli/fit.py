@@ -40,7 +40,7 @@ def fit(
     """
     if no_labels and given.labels is not None:
         raise ConfigError(f"--no-labels and --labels={given.labels} exclude each other")
-    _learn(out.TABLE, data, output, given, metric, labelled=not no_labels)
+    _learn(data, output, given, metric, labelled=not no_labels)
 
 
 def train(data: opt.Data, output: opt.NewModel, *, given: opt.Learning) -> None:
@@ -55,18 +55,14 @@ def train(data: opt.Data, output: opt.NewModel, *, given: opt.Learning) -> None:
       hashcade train vectors.npz --width 32 --set learning_rate=0.001 -o model/
       hashcade build model/ other-photos/ -o table/
     """
-    _learn(out.MODEL, data, output, given)
+    _learn(data, output, given)
 
 
 def _learn(
-    kind: str,
-    data: Path,
-    output: Path,
-    given: opt.Learning,
-    metric: str = "",
-    labelled: bool = True,
+    data: Path, output: Path, given: opt.Learning, metric: str | None = None, labelled: bool = True
 ) -> None:
-    """Learn, and write a table or a model."""
+    """Learn, and write a table, or without a metric a model."""
+    kind = out.MODEL if metric is None else out.TABLE
     out.refuse_existing(output, kind, force=given.force)
     sides = opt.image_size(given.size)
     from hashcade.data import required_extras
@@ -89,22 +85,22 @@ def _learn(
     if not given.quiet:
         out.say(describe(found))
     y: Any = labels_of(found)
-    lines, start = {}, time.perf_counter()
+    lines: dict[str, str] = {}
     hasher: Any
-    if kind == out.TABLE:
+    start = time.perf_counter()
+    if metric is None:
+        hasher = Hasher(**settings).fit(found.items, y)
+        save = hasher.save
+    else:
         table = HashTable(metric=metric, **settings)
         table.fit(found.items, y, names=found.names or None)
         table.catalog.data = root_of(data, given, found)
         hasher, save = table.hasher, table.save
-        lines["buckets"] = out.occupied(table.stats())
-    else:
-        hasher = Hasher(**settings).fit(found.items, y)
-        save = hasher.save
+        lines["buckets"] = out.OCCUPIED.format(**table.stats())
     seconds = time.perf_counter() - start
     with out.new_result(output, kind, force=given.force) as new:
         save(new)
-        model = new / MODEL_DIR if kind == out.TABLE else new
-        card = write_card(model, hasher, found, seconds)
+        card = write_card(new if metric is None else new / MODEL_DIR, hasher, found, seconds)
     if card["metrics"]:
         text = "precision@1 {precision_at_1:.1f} %, speed-up {speedup_factor:.1f}"
         lines["validation"] = text.format(**card["metrics"])
@@ -123,10 +119,9 @@ def _parsed(pairs: list[str] | None) -> dict[str, Any]:
     """Settings from NAME=VALUE, with values as in JSON, else text."""
     from hashcade.learn import Hasher
 
-    settings: dict[str, Any] = {}
+    settings, allowed = {}, Hasher().get_params()
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
-        allowed = Hasher().get_params()
         if not equals or name not in allowed:
             hint = f"use NAME=VALUE with one of {', '.join(allowed)}"
             raise ConfigError(f"--set {pair}: unknown setting", hint=hint)

@@ -84,8 +84,8 @@ def read_and_encode(
     found = read_data(data, reading, labelled=labelled, size=hasher.config_.image_size)
     shapes = found.items.shape[1:], tuple(hasher.config_.item_shape)
     if shapes[0] != shapes[1]:
-        kinds = {1: "embeddings of {} numbers", 3: "images of {}×{}"}
-        given, expected = (kinds[len(shape)].format(*shape) for shape in shapes)
+        kinds = ("embeddings of {} numbers", "images of {}×{}")
+        given, expected = (kinds[len(shape) > 1].format(*shape) for shape in shapes)
         raise ConfigError(
             f"{found.source} has {given}, {model} was trained on {expected}",
             hint="give data of that kind, or train another model",

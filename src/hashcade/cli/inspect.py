@@ -35,7 +35,8 @@ def inspect(
       hashcade inspect model/
     """
     if out.known_kind(path) == out.TABLE:
-        return _inspect_table(path, top, branches, as_json)
+        _inspect_table(path, top, branches, as_json)
+        return
     from hashcade.learn import model_fingerprint, read_config
 
     config, card = read_config(path), path / "card.json"
@@ -67,7 +68,7 @@ def _inspect_table(path: Path, top: int, branches: int, as_json: bool) -> None:
          "largest_buckets": largest, "tree": tree},
         ("table", f"{path}: {n_items:,} items of dimension {stats['dim']:,}"),
         ("shape", out.SHAPE.format(**shape)),
-        ("buckets", out.occupied(stats)),
+        ("buckets", out.OCCUPIED.format(**stats)),
         ("sizes", f"largest {stats['largest_bucket']:,}, mean {stats['mean_bucket']:.1f}, "
          f"Gini {stats['gini']:.2f} (0 even, 1 all in one)"),
         ("speed-up", f"{stats['expected_speedup']:.1f} expected: "
@@ -142,12 +143,10 @@ def verify(
     """
     problems = {str(path): _problems(path) for path in paths}
     bad = sum(map(bool, problems.values()))
-    if as_json:
-        out.print_json({"ok": not bad, "problems": problems})
-    else:
-        for path, lines in problems.items():
-            for line in lines or ["ok"]:
-                print(line if line.startswith(path) else f"{path}: {line}")
+    out.report(as_json, {"ok": not bad, "problems": problems})
+    for path, lines in problems.items() if not as_json else ():
+        for line in lines or ["ok"]:
+            print(line if line.startswith(path) else f"{path}: {line}")
     if bad:
         out.say(f"hashcade: {bad} of {len(problems)} damaged; restore a copy, or make it again")
         raise typer.Exit(ERROR)
@@ -156,7 +155,8 @@ def verify(
 def _problems(path: Path) -> list[str]:
     """Everything that is wrong with a table or a model."""
     problems: list[str] = []
-    for check in (_check_index, _check_model):
+    table = out.known_kind(path) == out.TABLE
+    for check in (_check_index, _check_model) if table else (_check_model,):
         try:
             check(path)
         except HashcadeError as error:
@@ -165,8 +165,7 @@ def _problems(path: Path) -> list[str]:
 
 
 def _check_index(path: Path) -> None:
-    if out.known_kind(path) == out.TABLE:
-        load_table(path, model=False).index.verify()
+    load_table(path, model=False).index.verify()
 
 
 def _check_model(path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,14 +18,14 @@ def argument(metavar: str, help: str) -> Any:
     return typer.Argument(metavar=metavar, show_default=False, help=help)
 
 
-def option(help: str, *names: str, metavar: str = "NAME", default: str | None = None) -> Any:
-    """An option with a text or a path; ``default`` describes what None stands for."""
-    return typer.Option(*names, metavar=metavar, help=help, show_default=default or True)
+def option(
+    help: str, *names: str, metavar: str = "NAME", min: float | None = None, default: str = ""
+) -> Any:
+    """An option with a value; ``default`` describes what None stands for."""
+    return typer.Option(*names, metavar=metavar, min=min, help=help, show_default=default or True)
 
 
-def number(help: str, *names: str, min: float = 1, default: str | None = None) -> Any:
-    """An option with a number."""
-    return typer.Option(*names, metavar="N", min=min, help=help, show_default=default or True)
+number = partial(option, metavar="N", min=1)
 
 
 def flag(name: str, help: str) -> Any:

@@ -15,14 +15,16 @@ from hashcade.errors import StorageError
 
 TABLE, MODEL, FILE = "table", "model", "file"
 SHAPE = "width {width}, depth {depth}, sparsity {sparsity}"
+OCCUPIED = "{n_occupied:,} of {n_buckets:,} are occupied"
 
 
 def kind_of(path: Path) -> str | None:
     """What is at a path: ``"table"``, ``"model"``, ``"file"``, or None."""
-    for kind, name, mark in (
-        (TABLE, "catalog.json", b'"hashcade-table"'),
-        (MODEL, "config.json", b'"hashcade model"'),
-    ):
+    marks = {
+        TABLE: ("catalog.json", b'"hashcade-table"'),
+        MODEL: ("config.json", b'"hashcade model"'),
+    }
+    for kind, (name, mark) in marks.items():
         if (path / name).is_file() and mark in (path / name).read_bytes():
             return kind
     return FILE if path.is_file() else None
@@ -53,8 +55,7 @@ def refuse_existing(path: Path, kind: str, *, force: bool) -> None:
     if kind_of(path) != kind:
         raise StorageError(f"{path} exists and is not a {kind}", hint="choose another path")
     if not force:
-        hint = "replace it with --force, or choose another path"
-        raise StorageError(f"{path} exists", hint=hint)
+        raise StorageError(f"{path} exists", hint="replace it with --force, or choose another path")
     with _held(path):
         pass
 
@@ -77,17 +78,12 @@ def _held(path: Path) -> Any:
     return writer_lock(index) if index.is_dir() else nullcontext()
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON value."""
-    print(json.dumps(value, indent=1, ensure_ascii=False))
-
-
 def report(as_json: bool, result: dict[str, Any], *fields: tuple[str, object]) -> None:
     """Print a result: as JSON, or for people as names and values, one pair per line."""
     if as_json:
-        print_json(result)
+        print(json.dumps(result, indent=1, ensure_ascii=False))
         return
-    width = max(len(name) for name, _ in fields)
+    width = max((len(name) for name, _ in fields), default=0)
     for name, value in fields:
         print(f"{name:{width}}  {value}")
 
@@ -112,8 +108,3 @@ def say(text: str) -> None:
 def counted(number: int, noun: str) -> str:
     """A number with its noun: 1 bucket, 2 buckets."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def occupied(stats: dict[str, Any]) -> str:
-    """How many buckets of a table are in use."""
-    return f"{stats['n_occupied']:,} of {stats['n_buckets']:,} are occupied"

@@ -55,10 +55,8 @@ def search(
         }
         for row, name in enumerate(names)
     ]
-    if as_json:
-        out.print_json({"table": str(table), "n_items": len(opened), "queries": results})
-        return
-    for number, result in enumerate(results):
+    out.report(as_json, {"table": str(table), "n_items": len(opened), "queries": results})
+    for number, result in enumerate(results if not as_json else ()):
         paths = " and ".join("/".join(map(str, path)) for path in result["buckets"])
         print("\n" if number else "", f"{result['query']} is in bucket {paths}", sep="")
         found = result["results"]
@@ -123,8 +121,6 @@ def evaluate(
     if as_json:
         return
     columns = {"precision %": result.precision, "exhaustive %": everything}
-    columns["speed-up"] = result.speedup
-    if result.recall is not None:
-        columns["recall %"] = result.recall
+    columns |= {"speed-up": result.speedup} | ({"recall %": result.recall} if result.recall else {})
     rows = [[k, *(f"{values[k]:.1f}" for values in columns.values())] for k in counts]
     out.print_table(["neighbors", *columns], rows)
