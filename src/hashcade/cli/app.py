@@ -1,7 +1,5 @@
 """All verbs put together. Nothing heavy is imported here: ``--help`` must be there at once."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
@@ -41,12 +39,11 @@ VERBS = (
 
 def make_app() -> typer.Typer:
     """The application with its verbs."""
-    names = {"help_option_names": ["-h", "--help"]}
     app = typer.Typer(
         name="hashcade",
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings=names,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(hashcade)
     for verb in VERBS:

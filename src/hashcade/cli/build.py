@@ -1,7 +1,5 @@
 """What fills tables: ``hashcade build``, ``encode``, ``add`` and ``remove``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

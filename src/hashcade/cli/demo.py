@@ -1,7 +1,5 @@
 """``hashcade demo``: learn, fill, search and look, on scikit-learn's digits."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Annotated

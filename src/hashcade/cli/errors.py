@@ -1,12 +1,8 @@
 """From exceptions to one line with a hint, and an exit code."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from typing import Any
 
 import typer
 
@@ -16,17 +12,20 @@ OK, INTERNAL, ERROR, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 DEBUG = "HASHCADE_DEBUG"
 
 
-def run(app: typer.Typer, arguments: Sequence[str] | None) -> int:
+def run(app: typer.Typer, arguments: list[str]) -> int:
     """Run the application; everything that goes wrong becomes one line and an exit code."""
     signal.signal(signal.SIGTERM, _terminate)
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given and "_HASHCADE_COMPLETE" not in os.environ:
-        given = ["--help"]
+    if not arguments and "_HASHCADE_COMPLETE" not in os.environ:
+        arguments = ["--help"]
     try:
-        code = app(given, standalone_mode=False, prog_name="hashcade")
+        code = app(arguments, standalone_mode=False, prog_name="hashcade")
         sys.stdout.flush()
-    except (typer.TyperException, typer.Abort) as error:
-        return _fail(_usage(error))
+    except typer.Abort:
+        return _fail("stopped")
+    except typer.TyperException as error:  # a mistake in the command itself
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "hashcade"
+        return _fail(f"{_one_line(error.format_message()).rstrip('.')}; see: {command} --help")
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:  # the reader of our results has gone
@@ -61,15 +60,6 @@ def _one_line(error: object) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     more = f" (and {len(lines) - 1} more lines)" if len(lines) > 1 else ""
     return (lines[0] if lines else "") + more
-
-
-def _usage(error: Any) -> str:
-    """A mistake in the command itself."""
-    if isinstance(error, typer.Abort):
-        return "stopped"
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context is not None else "hashcade"
-    return f"{_one_line(error.format_message()).rstrip('.')}; see: {command} --help"
 
 
 def _fail(message: str) -> int:

@@ -1,7 +1,5 @@
 """``hashcade fit`` and ``hashcade train``."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """``hashcade inspect`` and ``hashcade verify``."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Arguments and options of the verbs, alone and in groups."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
@@ -117,10 +115,10 @@ def spread(verb: Callable[..., None]) -> Callable[..., None]:
     """A verb as typer takes it: with the options of a group (a dataclass) in place of the group."""
     options: list[Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}
-    for parameter in signature(verb, eval_str=True).parameters.values():
+    for parameter in signature(verb).parameters.values():
         members, group = [parameter], parameter.annotation
         if isinstance(group, type) and is_dataclass(group):
-            members = list(signature(group, eval_str=True).parameters.values())
+            members = list(signature(group).parameters.values())
             groups[parameter.name] = group, [member.name for member in members]
         options += [member.replace(kind=Parameter.KEYWORD_ONLY) for member in members]
 

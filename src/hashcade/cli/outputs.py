@@ -1,7 +1,5 @@
 """Results: directories and files that replace nothing by accident, and text on stdout."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

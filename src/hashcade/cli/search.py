@@ -1,7 +1,5 @@
 """``hashcade search`` and ``hashcade evaluate``."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
