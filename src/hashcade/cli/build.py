@@ -123,9 +123,7 @@ def encode(
     out.report(as_json, result, ("codes", output), ("items", buckets))
 
 
-def _encode(
-    model: Path, data: Path, reading: opt.Reading, *, scores: bool = False
-) -> dict[str, Any]:
+def _encode(model: Path, data: Path, reading: opt.Reading, scores: bool = False) -> dict[str, Any]:
     """What ``hashcade encode`` writes."""
     from hashcade.learn import model_fingerprint
 

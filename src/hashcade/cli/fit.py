@@ -1,12 +1,17 @@
-"""``hashcade fit`` and ``hashcade train``."""
+"""``hashcade fit`` and ``hashcade train``, and the card that they leave with a model."""
 
 import json
+import os
+import platform
 import time
 from dataclasses import fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 from hashcade._extras import check_extras
+from hashcade._io import replace_file
+from hashcade._version import __version__
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
 from hashcade.cli.inputs import labels_of, read_data, root_of
@@ -66,7 +71,7 @@ def _learn(
     from hashcade.data import required_extras
 
     check_extras(torch="train", **required_extras(data))
-    found = read_data(data, given, labelled=labelled, size=sides)
+    found = read_data(data, given, labelled, sides)
     if given.backbone in ("nin", "stride") and not found.is_images:
         hint = f"leave out --backbone={given.backbone}, which is for images"
         raise ConfigError(f"{found.source} has embeddings", hint=hint)
@@ -75,13 +80,12 @@ def _learn(
     del settings["size"], settings["setting"]
     settings |= {"verbose": not given.quiet, **_parsed(given.setting)}
 
-    from hashcade.cli.model_card import describe, write_card
     from hashcade.learn import Hasher
     from hashcade.store import MODEL_DIR
     from hashcade.table import HashTable
 
     if not given.quiet:
-        out.say(describe(found))
+        out.say(_describe(found))
     y: Any = labels_of(found)
     lines: dict[str, str] = {}
     hasher: Any
@@ -98,7 +102,7 @@ def _learn(
     seconds = time.perf_counter() - start
     with out.new_result(output, kind, force=given.force) as new:
         save(new)
-        card = write_card(new if metric is None else new / MODEL_DIR, hasher, found, seconds)
+        card = _write_card(new if metric is None else new / MODEL_DIR, hasher, found, seconds)
     if card["metrics"]:
         text = "precision@1 {precision_at_1:.1f} %, speed-up {speedup_factor:.1f}"
         lines["validation"] = text.format(**card["metrics"])
@@ -128,3 +132,76 @@ def _parsed(pairs: list[str] | None) -> dict[str, Any]:
         except ValueError:
             settings[name] = value
     return settings
+
+
+def _write_card(model: Path, hasher: Any, data: Any, seconds: float) -> dict[str, Any]:
+    """Write what is worth knowing into the directory of a model, for programs and for people."""
+    from importlib.metadata import version
+
+    from hashcade.learn import model_fingerprint, read_config
+
+    resolved = read_config(model)["resolved"]
+    card = {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "fingerprint": model_fingerprint(model),
+        "data": {
+            "source": data.source,
+            "summary": _describe(data),
+            "item_shape": list(data.items.shape[1:]),
+            "n_items": len(data),
+            "n_classes": len(hasher.classes_),
+            "skipped": list(data.skipped),
+        },
+        "table": resolved["shape"],
+        "settings": {
+            name: value if isinstance(value, int | float | str | None) else str(value)
+            for name, value in hasher.get_params().items()
+            if name not in ("run_dir", "verbose")
+        },
+        "resolved": resolved,
+        "seed": hasher.random_state,
+        "metrics": dict(hasher.validation_),
+        "seconds": round(seconds, 3),
+        "environment": {
+            "hashcade": __version__,
+            "python": platform.python_version(),
+            "machine": f"{platform.system()} {platform.machine()}",
+            "cores": os.cpu_count(),
+            **{name: version(name) for name in ("numpy", "numba", "torch", "safetensors")},
+        },
+    }
+    replace_file(model / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
+    replace_file(model / "README.md", _card_text(card))
+    return card
+
+
+def _describe(data: Any) -> str:
+    """Data in one line."""
+    kind, classes = "images" if data.is_images else "embeddings", set(labels_of(data) or ())
+    shape = "×".join(map(str, data.items.shape[1:]))
+    return f"{len(data):,} {kind} ({shape}), {len(classes):,} classes from {data.source}"
+
+
+def _card_text(card: dict[str, Any]) -> str:
+    """The card in Markdown."""
+    stages = ", ".join(f"{s['name']} {s['steps']:,}" for s in card["resolved"]["stages"])
+    rows = {
+        "created": f"{card['created']} by hashcade {card['environment']['hashcade']}",
+        "fingerprint": card["fingerprint"][:12],
+        "data": card["data"]["summary"],
+        "skipped": f"{len(card['data']['skipped']):,} that could not be read",
+        "table": out.SHAPE.format(**card["table"]),
+        "training": f"{stages} batches in {card['seconds']:.0f} s",
+        **{name: f"{value:.1f}" for name, value in card["metrics"].items()},
+        **{name: value for name, value in card["settings"].items() if value is not None},
+    }
+    lines = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    return f"""# A hash table for {card["data"]["n_classes"]:,} classes
+
+Metrics are those of the validation set, searched within itself. It also chose the weights, so
+expect a little less on new items. For programs: `card.json`.
+
+| | |
+|---|---|
+{lines}
+"""

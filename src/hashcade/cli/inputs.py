@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from hashcade.table import HashTable
 
 
-def read_data(
-    path: Path, reading: Reading, *, labelled: bool | None = None, size: Any = None
-) -> Items:
+def read_data(path: Path, reading: Reading, labelled: bool | None, size: Any) -> Items:
     """Read items with labels (``LabelledItems``) or without; None: with labels if there are any."""
     from hashcade.data import has_labels, load, load_items
 
@@ -81,7 +79,7 @@ def read_and_encode(
     if hasher is None:
         hint = "make one with: hashcade build MODEL DATA -o TABLE"
         raise StorageError(f"{model} is a table without a model", hint=hint)
-    found = read_data(data, reading, labelled=labelled, size=hasher.config_.image_size)
+    found = read_data(data, reading, labelled, hasher.config_.image_size)
     shapes = found.items.shape[1:], tuple(hasher.config_.item_shape)
     if shapes[0] != shapes[1]:
         kinds = ("embeddings of {} numbers", "images of {}×{}")

@@ -101,8 +101,7 @@ def tree_lines(node: dict[str, Any], branches: int, indent: str = "") -> list[st
     shown, rest = ordered[:branches], ordered[branches:]
     for number, child in enumerate(shown):
         last = number == len(shown) - 1 and not rest
-        inner = "children" in child
-        buckets = f" in {out.counted(child['n_buckets'], 'bucket')}" if inner else ""
+        buckets = f" in {out.counted(child['n_buckets'], 'bucket')}" if "children" in child else ""
         start = f"{indent}{'└─' if last else '├─'} {child['path'][-1]}"
         lines.append(f"{start}: {child['n_entries']:,}{buckets}  {_mix(child)}".rstrip())
         lines += tree_lines(child, branches, indent + ("   " if last else "│  "))

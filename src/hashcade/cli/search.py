@@ -108,10 +108,9 @@ def evaluate(
     protocol = "paper" if fill else "plain"
     result = opened.evaluate(encoded, y, n_probe=n_probe, protocol=protocol, recall=recall, **same)
     everything = opened.evaluate(encoded, y, n_probe=max(2, result.n_occupied), **same).precision
-    exhaustive = {str(k): value for k, value in everything.items()}
     out.report(
         as_json,
-        {**result.to_dict(), "exhaustive_precision": exhaustive},
+        {**result.to_dict(), "exhaustive_precision": {str(k): v for k, v in everything.items()}},
         ("queries", f"{result.n_queries:,} from {queries.source}"),
         ("table", f"{result.n_items:,} items in {result.n_occupied:,} buckets"),
         ("NMI", f"{result.nmi:.1f} % of buckets and classes"),
