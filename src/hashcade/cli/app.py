@@ -1,25 +1,37 @@
 """All verbs put together. Nothing heavy is imported here: ``--help`` must be there at once."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
 
 from hashcade._version import __version__
-from hashcade.cli.build import build
-from hashcade.cli.change import add, remove
+from hashcade.cli import options as opt
+from hashcade.cli import outputs as out
+from hashcade.cli.build import add, build, encode, remove
 from hashcade.cli.demo import demo
-from hashcade.cli.encode import encode
-from hashcade.cli.evaluate import evaluate
 from hashcade.cli.fit import fit, train
-from hashcade.cli.inspect import inspect
-from hashcade.cli.search import search
+from hashcade.cli.inspect import inspect, verify
+from hashcade.cli.search import evaluate, search
 from hashcade.cli.serve import serve
-from hashcade.cli.verify import verify
-from hashcade.cli.warmup import warmup
 
 _VERSION = "Show the version and exit."
+
+
+def warmup(as_json: opt.Json = False) -> None:
+    """Compile all kernels now, so that no later command has to.
+
+    They are cached on disk, once per installation.
+
+    \b
+    Examples:
+      hashcade warmup
+    """
+    from hashcade.warmup import warmup as compile_kernels
+
+    seconds = compile_kernels()
+    out.report(as_json, {"seconds": seconds}, ("compiled", f"in {seconds:.1f} s"))
+
+
 VERBS = (
     demo, fit, train, build, add, remove, search, evaluate, inspect, verify, encode, serve, warmup,
 )  # fmt: skip
@@ -35,7 +47,7 @@ def make_app() -> typer.Typer:
     )
     app.callback()(hashcade)
     for verb in VERBS:
-        app.command(name=verb.__name__)(verb)
+        app.command(name=verb.__name__)(opt.spread(verb))
     return app
 
 
@@ -47,8 +59,7 @@ def _print_version(show: bool) -> None:
 
 def hashcade(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help=_VERSION),
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help=_VERSION)
     ] = False,
 ) -> None:
     """Learn a hash table for similarity search, search it, look into it.

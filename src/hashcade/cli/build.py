@@ -1,6 +1,4 @@
-"""``hashcade build``."""
-
-from __future__ import annotations
+"""What fills tables: ``hashcade build``, ``encode``, ``add`` and ``remove``."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,10 +6,18 @@ from typing import Annotated, Any
 from hashcade._io import read_file, replace_file
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
-from hashcade.cli.inputs import labels_of, load_model, model_path, read_and_encode, root_of
+from hashcade.cli.inputs import (
+    labels_of,
+    load_model,
+    load_table,
+    model_path,
+    read_and_encode,
+    root_of,
+)  # fmt: skip
 from hashcade.errors import ConfigError
 
 MODEL_FILES = ("config.json", "model.safetensors", "card.json", "README.md")
+_CODES = {"bucket_ids", "vectors", "shape", "model_fingerprint", "data"}
 _DATA = (
     "The items: as for hashcade fit, but labels are not needed. Or a file made by hashcade "
     "encode, which needs no torch."
@@ -22,13 +28,10 @@ def build(
     model: opt.Model,
     data: Annotated[Path, opt.argument("DATA", _DATA)],
     output: opt.NewTable,
+    *,
     metric: opt.Metric = "euclidean",
-    split: opt.Split = None,
-    items: opt.Items = None,
-    labels: opt.Labels = None,
-    skip_bad: opt.SkipBad = False,
+    reading: opt.Reading,
     force: opt.Force = False,
-    quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
     """Fill a table with items by a model that was trained before.
@@ -43,24 +46,33 @@ def build(
       hashcade build model/ codes.npz -o table/        from hashcade encode
     """
     out.refuse_existing(output, out.TABLE, force=force)
-    from hashcade.store import MODEL_DIR
+    from hashcade.codes import CodeShape
+    from hashcade.data import read_npz
+    from hashcade.index import HashIndex
+    from hashcade.learn import model_fingerprint
+    from hashcade.store import MODEL_DIR, Catalog
     from hashcade.table import HashTable
 
-    codes = _read_codes(data)
-    if codes is not None:
-        table = HashTable.from_parts(None, *_from_codes(codes, data, model, metric))
-    else:
-        hasher = load_model(model)
-        found, encoded = read_and_encode(
-            hasher, model, data, split=split, items=items, labels=labels, skip_bad=skip_bad,
-            quiet=quiet,
-        )  # fmt: skip
-        table = HashTable.from_parts(hasher, metric=metric)
-        table.add(encoded, labels=labels_of(found), names=found.names or None)
-        table.catalog.data = root_of(data, split, found)
+    codes = read_npz(data) if data.suffix == ".npz" and data.is_file() else {}
+    if not codes.keys() >= _CODES:
+        codes = _encode(model, data, reading)
+    expected, given = str(codes["model_fingerprint"]), model_fingerprint(model_path(model))
+    if expected != given:
+        raise ConfigError(
+            f"{data} was made with another model: it has the fingerprint {expected[:12]}, "
+            f"{model} has {given[:12]}",
+            hint="give the right model, or encode again",
+        )
+    width, depth, sparsity = map(int, codes["shape"])
+    shape = CodeShape(width=width, depth=depth, sparsity=sparsity)
+    names = dict(enumerate(map(str, codes.get("names", ()))))
+    catalog = Catalog(names=names, metric=metric, data=Path(str(codes["data"])))
+    labels = catalog.codes(codes.get("labels"), len(codes["vectors"]))
+    index = HashIndex.build(codes["bucket_ids"], codes["vectors"], labels=labels, shape=shape)
+    table = HashTable.from_parts(None, index, catalog)
     with out.new_result(output, out.TABLE, force=force) as new:
         table.save(new)
-        for name in MODEL_FILES:  # with its card; from codes the table was filled without a model
+        for name in MODEL_FILES:
             if (model_path(model) / name).is_file():
                 replace_file(new / MODEL_DIR / name, read_file(model_path(model) / name))
     stats = table.stats()
@@ -69,40 +81,111 @@ def build(
         {"output": str(output), **stats},
         ("table", output),
         ("items", f"{stats['n_items']:,} of dimension {stats['dim']:,}"),
-        ("buckets", f"{stats['n_occupied']:,} of {stats['n_buckets']:,} are occupied"),
+        ("buckets", out.OCCUPIED.format(**stats)),
         ("speed-up", f"{stats['expected_speedup']:.1f} expected"),
     )
 
 
-def _read_codes(path: Path) -> dict[str, Any] | None:
-    """The arrays of a file made by hashcade encode; None for other data."""
-    if path.suffix != ".npz" or not path.is_file():
-        return None
-    from hashcade.data import read_npz
+def encode(
+    model: opt.Model,
+    data: opt.Data,
+    output: Annotated[Path, opt.option("File for it.", "--output", "-o", metavar="FILE.npz")],
+    *,
+    scores: Annotated[bool, opt.flag("--scores", "Write the slot scores as well.")] = False,
+    reading: opt.Reading,
+    force: opt.Force = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Write the buckets and vectors of items to a file.
 
-    arrays = read_npz(path)
-    needed = {"bucket_ids", "vectors", "shape", "model_fingerprint", "data"}
-    return arrays if needed <= arrays.keys() else None
+    For your own programs, or to build a table elsewhere: hashcade build takes the file in place
+    of data, on a machine without torch. The file has bucket_ids and vectors, shape and
+    model_fingerprint of the model, and labels, names and scores if there are any; no pickles.
+
+    \b
+    Examples:
+      hashcade encode model/ photos/ -o codes.npz
+      hashcade build model/ codes.npz -o table/
+      python -c "import numpy as np; print(np.load('codes.npz')['bucket_ids'][:3])"
+    """
+    if output.suffix != ".npz":
+        raise ConfigError(f"--output={output} must end in .npz")
+    out.refuse_existing(output, out.FILE, force=force)
+    import numpy as np
+
+    codes = _encode(model, data, reading, scores=scores)
+    with out.new_result(output, out.FILE, force=force) as new:
+        np.savez(new, **codes)
+    (n_items, _), (width, depth, _) = codes["vectors"].shape, codes["shape"]
+    occupied = len(np.unique(codes["bucket_ids"]))
+    result = {"output": str(output), "n_items": n_items, "n_occupied": occupied}
+    buckets = f"{n_items:,} in {occupied:,} of {width**depth:,} buckets"
+    out.report(as_json, result, ("codes", output), ("items", buckets))
 
 
-def _from_codes(codes: dict[str, Any], data: Path, model: Path, metric: str) -> tuple[Any, Any]:
-    """Index and catalog."""
-    from hashcade.codes import CodeShape
-    from hashcade.index import HashIndex
+def _encode(model: Path, data: Path, reading: opt.Reading, scores: bool = False) -> dict[str, Any]:
+    """What ``hashcade encode`` writes."""
     from hashcade.learn import model_fingerprint
-    from hashcade.store import Catalog
 
-    expected, given = str(codes["model_fingerprint"]), model_fingerprint(model_path(model))
-    if expected != given:
-        raise ConfigError(
-            f"{data} was made with another model: it has the fingerprint {expected[:12]}, "
-            f"{model} has {given[:12]}",
-            hint="give the right model, or encode again",
-        )
-    width, depth, sparsity = (int(number) for number in codes["shape"])
-    shape = CodeShape(width=width, depth=depth, sparsity=sparsity)
-    names = dict(enumerate(codes["names"].tolist())) if "names" in codes else None
-    catalog = Catalog(names=names, metric=metric, data=Path(str(codes["data"])))
-    numbers = catalog.codes(codes.get("labels"), len(codes["vectors"]))
-    index = HashIndex.build(codes["bucket_ids"], codes["vectors"], labels=numbers, shape=shape)
-    return index, catalog
+    hasher = load_model(model)
+    found, encoded = read_and_encode(hasher, model, data, reading)
+    shape, labels = hasher.shape_, labels_of(found)
+    return {
+        "bucket_ids": encoded.bucket_ids,
+        "vectors": encoded.vectors,
+        "shape": [shape.width, shape.depth, shape.sparsity],
+        "model_fingerprint": model_fingerprint(model_path(model)),
+        "data": str(root_of(data, reading, found)),
+        **({"labels": labels} if labels is not None else {}),
+        **({"names": found.names} if found.names else {}),
+        **({"scores": encoded.scores} if scores else {}),
+    }
+
+
+def add(
+    table: opt.Table,
+    data: opt.Data,
+    *,
+    reading: opt.Reading,
+    as_json: opt.Json = False,
+) -> None:
+    """Add items to a table. The model stays as it is; labels are not needed.
+
+    Ids follow the largest id that the table ever had.
+
+    \b
+    Examples:
+      hashcade add table/ more-photos/
+      hashcade add table/ new.npy --json       prints the ids
+    """
+    opened = load_table(table)
+    found, encoded = read_and_encode(opened.hasher, table, data, reading)
+    root, names = root_of(data, reading, found), list(found.names)
+    if root != opened.catalog.data:  # names begin in the folder that the table was filled from
+        names = [str(root / name) for name in names]
+    ids = opened.add(encoded, labels=labels_of(found), names=names or None)
+    opened.save(table)
+    result = {"table": str(table), "ids": ids.tolist(), "n_items": len(opened)}
+    span = f", ids {ids.min()} to {ids.max()}" if len(ids) else ""
+    added = out.counted(len(ids), "item") + span
+    out.report(as_json, result, ("added", added), ("table", out.counted(len(opened), "item")))
+
+
+def remove(
+    table: opt.Table,
+    ids: Annotated[list[int], opt.argument("ID...", "Ids of items.")],
+    as_json: opt.Json = False,
+) -> None:
+    """Remove items from a table. If one of the ids is not there, nothing is removed.
+
+    \b
+    Examples:
+      hashcade remove table/ 17
+      hashcade remove table/ 17 4 2019
+    """
+    opened = load_table(table)
+    opened.remove(ids)
+    opened.save(table)
+    result = {"table": str(table), "removed": len(ids), "n_items": len(opened)}
+    removed, left = out.counted(len(ids), "item"), out.counted(len(opened), "item")
+    out.report(as_json, result, ("removed", removed), ("table", left))

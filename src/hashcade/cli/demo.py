@@ -1,7 +1,5 @@
 """``hashcade demo``: learn, fill, search and look, on scikit-learn's digits."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Annotated
@@ -30,19 +28,17 @@ def demo(
 
     from hashcade.table import HashTable
 
-    # ---- data: two thirds to learn from and to search in, one third to search for
+    # two thirds to learn from and to search in, one third to search for
     X, y = require_extra("sklearn.datasets", "demo").load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(X))
     items, queries = np.split(order, [len(X) * 2 // 3])
     print(f"data        {len(items):,} digits to learn from, {len(queries):,} to search for")
 
-    # ---- learn, and fill the table
     start = time.perf_counter()
     table = HashTable(width=8, steps=steps, verbose=not quiet).fit(X[items], y[items])
     table.save(output / "table")
     print(f"learned     in {time.perf_counter() - start:.0f} s")
 
-    # ---- search and evaluate
     encoded = table.encode(X[queries])
     labels = [str(match.label) for match in table.search(encoded, 5)[0]]
     print(f"search      the five nearest to a {y[queries[0]]} are {', '.join(labels)}")
@@ -53,6 +49,5 @@ def demo(
         precision, speedup = result.precision[5], result.speedup[5]
         print(f"{name:10}  {precision:11.1f} {len(items) / speedup:11,.1f} {speedup:9.1f}")
 
-    # ---- look into it
     print(*tree_lines(table.with_labels(table.index.tree()), branches=8), sep="\n  ")
     print(f"written     {output / 'table'}: look into it with hashcade inspect or serve")

@@ -1,13 +1,8 @@
 """From exceptions to one line with a hint, and an exit code."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from types import FrameType
-from typing import Any
 
 import typer
 
@@ -17,17 +12,20 @@ OK, INTERNAL, ERROR, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 DEBUG = "HASHCADE_DEBUG"
 
 
-def run(app: typer.Typer, arguments: Sequence[str] | None) -> int:
+def run(app: typer.Typer, arguments: list[str]) -> int:
     """Run the application; everything that goes wrong becomes one line and an exit code."""
     signal.signal(signal.SIGTERM, _terminate)
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given and "_HASHCADE_COMPLETE" not in os.environ:
-        given = ["--help"]
+    if not arguments and "_HASHCADE_COMPLETE" not in os.environ:
+        arguments = ["--help"]
     try:
-        code = app(given, standalone_mode=False, prog_name="hashcade")
+        code = app(arguments, standalone_mode=False, prog_name="hashcade")
         sys.stdout.flush()
-    except (typer.TyperException, typer.Abort) as error:
-        return _fail(_usage(error))
+    except typer.Abort:
+        return _fail("stopped")
+    except typer.TyperException as error:  # a mistake in the command itself
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "hashcade"
+        return _fail(f"{_one_line(error.format_message()).rstrip('.')}; see: {command} --help")
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:  # the reader of our results has gone
@@ -64,19 +62,10 @@ def _one_line(error: object) -> str:
     return (lines[0] if lines else "") + more
 
 
-def _usage(error: Any) -> str:
-    """A mistake in the command itself."""
-    if isinstance(error, typer.Abort):
-        return "stopped"
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context is not None else "hashcade"
-    return f"{_one_line(error.format_message()).rstrip('.')}; see: {command} --help"
-
-
 def _fail(message: str) -> int:
     print(f"hashcade: {message}", file=sys.stderr, flush=True)
     return ERROR
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
+def _terminate(*_: object) -> None:
     raise SystemExit(TERMINATED)  # so that temporary files are removed

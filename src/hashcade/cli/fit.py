@@ -1,46 +1,32 @@
-"""``hashcade fit`` and ``hashcade train``."""
-
-from __future__ import annotations
+"""``hashcade fit`` and ``hashcade train``, and the card that they leave with a model."""
 
 import json
+import os
+import platform
 import time
-from types import SimpleNamespace
+from dataclasses import fields
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 from hashcade._extras import check_extras
+from hashcade._io import replace_file
+from hashcade._version import __version__
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
 from hashcade.cli.inputs import labels_of, read_data, root_of
 from hashcade.errors import ConfigError
 
 _NO_LABELS = "Learn without labels: clusters of the embeddings take the place of classes."
-_OF_HASHER = ("width", "depth", "sparsity", "loss", "steps", "base_steps", "device", "run_dir")
 
 
 def fit(
     data: opt.Data,
     output: opt.NewTable,
-    width: opt.Width = None,
-    depth: opt.Depth = 2,
-    sparsity: opt.Sparsity = 1,
+    *,
     metric: opt.Metric = "euclidean",
-    loss: opt.Loss = "npairs",
-    backbone: opt.Backbone = None,
-    steps: opt.Steps = None,
-    base_steps: opt.BaseSteps = None,
-    seed: opt.Seed = 0,
-    device: opt.Device = "auto",
-    setting: opt.Setting = None,
     no_labels: Annotated[bool, opt.flag("--no-labels", _NO_LABELS)] = False,
-    size: opt.ImageSize = "32",
-    split: opt.Split = None,
-    items: opt.Items = None,
-    labels: opt.Labels = None,
-    skip_bad: opt.SkipBad = False,
-    run_dir: opt.RunDir = None,
-    force: opt.Force = False,
-    quiet: opt.Quiet = False,
-    as_json: opt.Json = False,
+    given: opt.Learning,
 ) -> None:
     """Learn a hash table from labelled images or embeddings, and fill it with them.
 
@@ -55,32 +41,12 @@ def fit(
       hashcade fit vectors.parquet --items clip --labels kind -o table/
       hashcade fit photos/ --split train --run-dir run/ -o table/
     """
-    _learn(out.TABLE, locals())
+    if no_labels and given.labels is not None:
+        raise ConfigError(f"--no-labels and --labels={given.labels} exclude each other")
+    _learn(data, output, given, metric, labelled=not no_labels)
 
 
-def train(
-    data: opt.Data,
-    output: opt.NewModel,
-    width: opt.Width = None,
-    depth: opt.Depth = 2,
-    sparsity: opt.Sparsity = 1,
-    loss: opt.Loss = "npairs",
-    backbone: opt.Backbone = None,
-    steps: opt.Steps = None,
-    base_steps: opt.BaseSteps = None,
-    seed: opt.Seed = 0,
-    device: opt.Device = "auto",
-    setting: opt.Setting = None,
-    size: opt.ImageSize = "32",
-    split: opt.Split = None,
-    items: opt.Items = None,
-    labels: opt.Labels = None,
-    skip_bad: opt.SkipBad = False,
-    run_dir: opt.RunDir = None,
-    force: opt.Force = False,
-    quiet: opt.Quiet = False,
-    as_json: opt.Json = False,
-) -> None:
+def train(data: opt.Data, output: opt.NewModel, *, given: opt.Learning) -> None:
     """Learn a model alone, to fill tables with it later.
 
     Writes a model (config.json, model.safetensors) with a card that says what it was trained on
@@ -92,69 +58,61 @@ def train(
       hashcade train vectors.npz --width 32 --set learning_rate=0.001 -o model/
       hashcade build model/ other-photos/ -o table/
     """
-    _learn(out.MODEL, {"no_labels": False, **locals()})
+    _learn(data, output, given)
 
 
-def _learn(kind: str, options: dict[str, Any]) -> None:
-    """Learn, and write a table or a model."""
-    given = SimpleNamespace(**options)
-    out.refuse_existing(given.output, kind, force=given.force)
+def _learn(
+    data: Path, output: Path, given: opt.Learning, metric: str | None = None, labelled: bool = True
+) -> None:
+    """Learn, and write a table, or without a metric a model."""
+    kind = out.MODEL if metric is None else out.TABLE
+    out.refuse_existing(output, kind, force=given.force)
     sides = opt.image_size(given.size)
-    if given.no_labels and given.labels is not None:
-        raise ConfigError(f"--no-labels and --labels={given.labels} exclude each other")
     from hashcade.data import required_extras
 
-    check_extras(torch="train", **required_extras(given.data))
-    found = read_data(
-        given.data, need_labels=not given.no_labels, ignore_labels=given.no_labels, size=sides,
-        split=given.split, items=given.items, labels=given.labels, skip_bad=given.skip_bad,
-        quiet=given.quiet,
-    )  # fmt: skip
+    check_extras(torch="train", **required_extras(data))
+    found = read_data(data, given, labelled, sides)
     if given.backbone in ("nin", "stride") and not found.is_images:
         hint = f"leave out --backbone={given.backbone}, which is for images"
         raise ConfigError(f"{found.source} has embeddings", hint=hint)
-    settings = {name: options[name] for name in _OF_HASHER}
+    settings = {field.name: getattr(given, field.name) for field in fields(opt.Training)}
     settings["backbone"] = given.backbone or ("stride" if found.is_images else None)
-    settings |= {"random_state": given.seed, "verbose": not given.quiet, **_parsed(given.setting)}
+    del settings["size"], settings["setting"]
+    settings |= {"verbose": not given.quiet, **_parsed(given.setting)}
 
-    from hashcade.cli.model_card import describe, make_card, write_card
     from hashcade.learn import Hasher
     from hashcade.store import MODEL_DIR
     from hashcade.table import HashTable
 
     if not given.quiet:
-        out.say(describe(found))
+        out.say(_describe(found))
     y: Any = labels_of(found)
+    lines: dict[str, str] = {}
     hasher: Any
     start = time.perf_counter()
-    if kind == out.TABLE:
-        table = HashTable(metric=given.metric, **settings)
-        table.fit(found.items, y, names=found.names or None)
-        table.catalog.data = root_of(given.data, given.split, found)
-        hasher, save = table.hasher, table.save
-    else:
+    if metric is None:
         hasher = Hasher(**settings).fit(found.items, y)
         save = hasher.save
+    else:
+        table = HashTable(metric=metric, **settings)
+        table.fit(found.items, y, names=found.names or None)
+        table.catalog.data = root_of(data, given, found)
+        hasher, save = table.hasher, table.save
+        lines["buckets"] = out.OCCUPIED.format(**table.stats())
     seconds = time.perf_counter() - start
-    with out.new_result(given.output, kind, force=given.force) as new:
+    with out.new_result(output, kind, force=given.force) as new:
         save(new)
-        model = new / MODEL_DIR if kind == out.TABLE else new
-        card = make_card(hasher, found, model, seconds=seconds)
-        write_card(model, card)
-    fields = {}
-    if kind == out.TABLE:
-        stats = table.stats()
-        fields["buckets"] = f"{stats['n_occupied']:,} of {stats['n_buckets']:,} are occupied"
+        card = _write_card(new if metric is None else new / MODEL_DIR, hasher, found, seconds)
     if card["metrics"]:
         text = "precision@1 {precision_at_1:.1f} %, speed-up {speedup_factor:.1f}"
-        fields["validation"] = text.format(**card["metrics"])
+        lines["validation"] = text.format(**card["metrics"])
     out.report(
         given.as_json,
-        {"output": str(given.output), **card},
-        (kind, given.output),
+        {"output": str(output), **card},
+        (kind, output),
         ("data", f"{len(found):,} items of {card['data']['n_classes']:,} classes"),
-        ("shape", "width {width}, depth {depth}, sparsity {sparsity}".format(**card["table"])),
-        *fields.items(),
+        ("shape", out.SHAPE.format(**card["table"])),
+        *lines.items(),
         ("time", f"{seconds:.0f} s"),
     )
 
@@ -163,10 +121,9 @@ def _parsed(pairs: list[str] | None) -> dict[str, Any]:
     """Settings from NAME=VALUE, with values as in JSON, else text."""
     from hashcade.learn import Hasher
 
-    settings: dict[str, Any] = {}
+    settings, allowed = {}, Hasher().get_params()
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
-        allowed = Hasher().get_params()
         if not equals or name not in allowed:
             hint = f"use NAME=VALUE with one of {', '.join(allowed)}"
             raise ConfigError(f"--set {pair}: unknown setting", hint=hint)
@@ -175,3 +132,76 @@ def _parsed(pairs: list[str] | None) -> dict[str, Any]:
         except ValueError:
             settings[name] = value
     return settings
+
+
+def _write_card(model: Path, hasher: Any, data: Any, seconds: float) -> dict[str, Any]:
+    """Write what is worth knowing into the directory of a model, for programs and for people."""
+    from importlib.metadata import version
+
+    from hashcade.learn import model_fingerprint, read_config
+
+    resolved = read_config(model)["resolved"]
+    card = {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "fingerprint": model_fingerprint(model),
+        "data": {
+            "source": data.source,
+            "summary": _describe(data),
+            "item_shape": list(data.items.shape[1:]),
+            "n_items": len(data),
+            "n_classes": len(hasher.classes_),
+            "skipped": list(data.skipped),
+        },
+        "table": resolved["shape"],
+        "settings": {
+            name: value if isinstance(value, int | float | str | None) else str(value)
+            for name, value in hasher.get_params().items()
+            if name not in ("run_dir", "verbose")
+        },
+        "resolved": resolved,
+        "seed": hasher.random_state,
+        "metrics": dict(hasher.validation_),
+        "seconds": round(seconds, 3),
+        "environment": {
+            "hashcade": __version__,
+            "python": platform.python_version(),
+            "machine": f"{platform.system()} {platform.machine()}",
+            "cores": os.cpu_count(),
+            **{name: version(name) for name in ("numpy", "numba", "torch", "safetensors")},
+        },
+    }
+    replace_file(model / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
+    replace_file(model / "README.md", _card_text(card))
+    return card
+
+
+def _describe(data: Any) -> str:
+    """Data in one line."""
+    kind, classes = "images" if data.is_images else "embeddings", set(labels_of(data) or ())
+    shape = "×".join(map(str, data.items.shape[1:]))
+    return f"{len(data):,} {kind} ({shape}), {len(classes):,} classes from {data.source}"
+
+
+def _card_text(card: dict[str, Any]) -> str:
+    """The card in Markdown."""
+    stages = ", ".join(f"{s['name']} {s['steps']:,}" for s in card["resolved"]["stages"])
+    rows = {
+        "created": f"{card['created']} by hashcade {card['environment']['hashcade']}",
+        "fingerprint": card["fingerprint"][:12],
+        "data": card["data"]["summary"],
+        "skipped": f"{len(card['data']['skipped']):,} that could not be read",
+        "table": out.SHAPE.format(**card["table"]),
+        "training": f"{stages} batches in {card['seconds']:.0f} s",
+        **{name: f"{value:.1f}" for name, value in card["metrics"].items()},
+        **{name: value for name, value in card["settings"].items() if value is not None},
+    }
+    lines = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    return f"""# A hash table for {card["data"]["n_classes"]:,} classes
+
+Metrics are those of the validation set, searched within itself. It also chose the weights, so
+expect a little less on new items. For programs: `card.json`.
+
+| | |
+|---|---|
+{lines}
+"""

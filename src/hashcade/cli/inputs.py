@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hashcade._progress import progress_bar
+from hashcade.cli.options import Reading
 from hashcade.cli.outputs import TABLE, kind_of, say
 from hashcade.errors import ConfigError, StorageError
 
@@ -16,28 +17,16 @@ if TYPE_CHECKING:
     from hashcade.table import HashTable
 
 
-def read_data(
-    path: Path,
-    *,
-    labels: str | None = None,
-    need_labels: bool = False,
-    ignore_labels: bool = False,
-    skip_bad: bool = False,
-    quiet: bool = False,
-    **options: Any,
-) -> Items:
-    """Read items; with labels (``LabelledItems``) if there are any, or if they are needed.
-
-    ``options`` are ``split``, ``items`` and ``size`` of :func:`hashcade.data.load`.
-    """
+def read_data(path: Path, reading: Reading, labelled: bool | None, size: Any) -> Items:
+    """Read items with labels (``LabelledItems``) or without; None: with labels if there are any."""
     from hashcade.data import has_labels, load, load_items
 
-    options |= {"on_error": "skip" if skip_bad else "raise", "verbose": False if quiet else None}
-    where = {"split": options.get("split"), "items": options.get("items")}
-    if need_labels or labels or (not ignore_labels and has_labels(path, **where)):
-        data: Items = load(path, labels=labels, **options)
-    else:
-        data = load_items(path, **options)
+    options: dict[str, Any] = {"split": reading.split, "items": reading.items}
+    if labelled is None:
+        labelled = bool(reading.labels) or has_labels(path, **options)
+    on_error, verbose = "skip" if reading.skip_bad else "raise", False if reading.quiet else None
+    options |= {"size": size, "on_error": on_error, "verbose": verbose}
+    data = load(path, labels=reading.labels, **options) if labelled else load_items(path, **options)
     for line in data.skipped:
         say(f"skipped: {line}")
     return data
@@ -50,9 +39,10 @@ def labels_of(data: Items) -> list[int | str] | None:
     return list(data.original_labels()) if isinstance(data, LabelledItems) else None
 
 
-def root_of(path: Path, split: str | None, data: Items) -> Path:
+def root_of(path: Path, reading: Reading, data: Items) -> Path:
     """The folder that the names of images begin in; for other data the file."""
-    place = path / split if split and (path / split).is_dir() else path
+    part = path / (reading.split or "")
+    place = part if part.is_dir() else path
     return (place.parent if data.names and place.is_file() else place).absolute()
 
 
@@ -65,12 +55,10 @@ def model_path(path: Path) -> Path:
 
 def load_model(path: Path) -> Hasher:
     """Load a model. What is wrong with the path is said before torch is imported."""
-    from hashcade.learn import read_config
+    from hashcade import learn
 
-    read_config(model_path(path))
-    from hashcade.learn import Hasher
-
-    return Hasher.load(model_path(path))
+    learn.read_config(model_path(path))
+    return learn.Hasher.load(model_path(path))
 
 
 def load_table(path: Path, *, model: bool = True) -> HashTable:
@@ -85,24 +73,20 @@ def load_table(path: Path, *, model: bool = True) -> HashTable:
 
 
 def read_and_encode(
-    hasher: Hasher | None, model: Path, data: Path, *, quiet: bool, **options: Any
+    hasher: Hasher | None, model: Path, data: Path, reading: Reading, labelled: bool | None = None
 ) -> tuple[Items, Encoded]:
-    """Read data as a model takes them, and run it once; ``options`` are for :func:`read_data`."""
+    """Read data as a model takes them, and run it once."""
     if hasher is None:
         hint = "make one with: hashcade build MODEL DATA -o TABLE"
         raise StorageError(f"{model} is a table without a model", hint=hint)
-    found = read_data(data, size=hasher.config_.image_size, quiet=quiet, **options)
-    expected = tuple(hasher.config_.item_shape)
-    if found.items.shape[1:] != expected:
+    found = read_data(data, reading, labelled, hasher.config_.image_size)
+    shapes = found.items.shape[1:], tuple(hasher.config_.item_shape)
+    if shapes[0] != shapes[1]:
+        kinds = ("embeddings of {} numbers", "images of {}×{}")
+        given, expected = (kinds[len(shape) > 1].format(*shape) for shape in shapes)
         raise ConfigError(
-            f"{found.source} has {_described(found.items.shape[1:])}, {model} was trained on "
-            f"{_described(expected)}",
+            f"{found.source} has {given}, {model} was trained on {expected}",
             hint="give data of that kind, or train another model",
         )
-    with progress_bar("encoding", quiet=quiet) as move:
+    with progress_bar("encoding", quiet=reading.quiet) as move:
         return found, hasher.encode(found.items, progress=move)
-
-
-def _described(shape: tuple[int, ...]) -> str:
-    numbers = f"embeddings of {shape[0]} numbers"
-    return numbers if len(shape) == 1 else f"images of {shape[0]}×{shape[1]}"

@@ -1,16 +1,18 @@
-"""``hashcade inspect``."""
+"""``hashcade inspect`` and ``hashcade verify``."""
 
-from __future__ import annotations
-
+import hashlib
 import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
+
+from hashcade._io import read_file
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
-from hashcade.cli.inputs import load_table
-
-_SHAPE = "width {width}, depth {depth}, sparsity {sparsity}"
+from hashcade.cli.errors import ERROR
+from hashcade.cli.inputs import load_table, model_path
+from hashcade.errors import CorruptIndexError, HashcadeError
 
 
 def inspect(
@@ -30,13 +32,9 @@ def inspect(
       hashcade inspect table/ --json
       hashcade inspect model/
     """
-    if out.known_kind(path) == out.MODEL:
-        _inspect_model(path, as_json)
-    else:
+    if out.known_kind(path) == out.TABLE:
         _inspect_table(path, top, branches, as_json)
-
-
-def _inspect_model(path: Path, as_json: bool) -> None:
+        return
     from hashcade.learn import model_fingerprint, read_config
 
     config, card = read_config(path), path / "card.json"
@@ -50,7 +48,7 @@ def _inspect_model(path: Path, as_json: bool) -> None:
         ("model", f"{path} (fingerprint {model_fingerprint(path)[:12]})"),
         ("takes", f"{'×'.join(map(str, resolved['item_shape']))} {kind}{network}"),
         ("classes", f"{len(config['classes']):,}"),
-        ("shape", _SHAPE.format(**resolved["shape"])),
+        ("shape", out.SHAPE.format(**resolved["shape"])),
         *((name, f"{value:.1f}") for name, value in config["validation"].items()),
     )
 
@@ -67,8 +65,8 @@ def _inspect_table(path: Path, top: int, branches: int, as_json: bool) -> None:
         {"kind": "table", "shape": shape, "metric": table.metric, "data": data, "stats": stats,
          "largest_buckets": largest, "tree": tree},
         ("table", f"{path}: {n_items:,} items of dimension {stats['dim']:,}"),
-        ("shape", _SHAPE.format(**shape)),
-        ("buckets", f"{stats['n_occupied']:,} of {stats['n_buckets']:,} are occupied"),
+        ("shape", out.SHAPE.format(**shape)),
+        ("buckets", out.OCCUPIED.format(**stats)),
         ("sizes", f"largest {stats['largest_bucket']:,}, mean {stats['mean_bucket']:.1f}, "
          f"Gini {stats['gini']:.2f} (0 even, 1 all in one)"),
         ("speed-up", f"{stats['expected_speedup']:.1f} expected: "
@@ -94,24 +92,19 @@ def _purity(node: dict[str, Any]) -> str | None:
     return None if node.get("purity") is None else f"{100 * node['purity']:.1f} %"
 
 
-def tree_lines(node: dict[str, Any], branches: int) -> list[str]:
+def tree_lines(node: dict[str, Any], branches: int, indent: str = "") -> list[str]:
     """The tree as lines of text, the largest branches first and the rest as a number."""
-    lines = [f"all: {node['n_entries']:,} items in {out.counted(node['n_buckets'], 'bucket')}"]
-    return lines + _branch_lines(node, branches, "")
-
-
-def _branch_lines(node: dict[str, Any], branches: int, indent: str) -> list[str]:
+    size = f"{node['n_entries']:,} items in {out.counted(node['n_buckets'], 'bucket')}"
+    lines = [] if node["path"] else [f"all: {size}"]
     children = node.get("children", ())
     ordered = sorted(children, key=lambda child: (-child["n_entries"], child["path"]))
     shown, rest = ordered[:branches], ordered[branches:]
-    lines = []
     for number, child in enumerate(shown):
         last = number == len(shown) - 1 and not rest
-        inner = "children" in child
-        buckets = f" in {out.counted(child['n_buckets'], 'bucket')}" if inner else ""
+        buckets = f" in {out.counted(child['n_buckets'], 'bucket')}" if "children" in child else ""
         start = f"{indent}{'└─' if last else '├─'} {child['path'][-1]}"
         lines.append(f"{start}: {child['n_entries']:,}{buckets}  {_mix(child)}".rstrip())
-        lines += _branch_lines(child, branches, indent + ("   " if last else "│  "))
+        lines += tree_lines(child, branches, indent + ("   " if last else "│  "))
     if rest:
         items = sum(child["n_entries"] for child in rest)
         lines.append(f"{indent}└─ … {len(rest):,} more with {items:,}")
@@ -129,3 +122,56 @@ def _leaves(node: dict[str, Any]) -> list[dict[str, Any]]:
     if "children" not in node:
         return [node]
     return [leaf for child in node["children"] for leaf in _leaves(child)]
+
+
+def verify(
+    paths: Annotated[list[Path], opt.argument("TABLE or MODEL ...", "What to check.")],
+    as_json: opt.Json = False,
+) -> None:
+    """Read all of a table or a model, and check every checksum. Needs no torch.
+
+    Of a table: its model, its index, its labels and names, and the changes of a service that
+    are not yet saved. The exit code is 2 if anything is wrong.
+
+    \b
+    Examples:
+      hashcade verify table/
+      hashcade verify table/ model/ --json
+    """
+    problems = {str(path): _problems(path) for path in paths}
+    bad = sum(map(bool, problems.values()))
+    out.report(as_json, {"ok": not bad, "problems": problems})
+    for path, lines in problems.items() if not as_json else ():
+        for line in lines or ["ok"]:
+            print(line if line.startswith(path) else f"{path}: {line}")
+    if bad:
+        out.say(f"hashcade: {bad} of {len(problems)} damaged; restore a copy, or make it again")
+        raise typer.Exit(ERROR)
+
+
+def _problems(path: Path) -> list[str]:
+    """Everything that is wrong with a table or a model."""
+    problems: list[str] = []
+    table = out.known_kind(path) == out.TABLE
+    for check in (_check_index, _check_model) if table else (_check_model,):
+        try:
+            check(path)
+        except HashcadeError as error:
+            problems += str(error).splitlines()  # all that is damaged
+    return problems
+
+
+def _check_index(path: Path) -> None:
+    load_table(path, model=False).index.verify()
+
+
+def _check_model(path: Path) -> None:
+    """Compare the weights of a model with their checksum; a table may have none."""
+    from hashcade.learn import read_config
+
+    model = model_path(path)
+    if not model.is_dir():
+        return
+    weights, expected = model / "model.safetensors", read_config(model)["model_sha256"]
+    if hashlib.sha256(read_file(weights)).hexdigest() != expected:
+        raise CorruptIndexError(f"{weights} is damaged: its checksum is wrong")

@@ -1,8 +1,10 @@
-"""Arguments and options of the verbs."""
-
-from __future__ import annotations
+"""Arguments and options of the verbs, alone and in groups."""
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, is_dataclass
+from functools import partial, wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,14 +16,14 @@ def argument(metavar: str, help: str) -> Any:
     return typer.Argument(metavar=metavar, show_default=False, help=help)
 
 
-def option(help: str, *names: str, metavar: str = "NAME", default: str | None = None) -> Any:
-    """An option with a text or a path; ``default`` describes what None stands for."""
-    return typer.Option(*names, metavar=metavar, help=help, show_default=default or True)
+def option(
+    help: str, *names: str, metavar: str = "NAME", min: float | None = None, default: str = ""
+) -> Any:
+    """An option with a value; ``default`` describes what None stands for."""
+    return typer.Option(*names, metavar=metavar, min=min, help=help, show_default=default or True)
 
 
-def number(help: str, *names: str, min: float = 1, default: str | None = None) -> Any:
-    """An option with a number."""
-    return typer.Option(*names, metavar="N", min=min, help=help, show_default=default or True)
+number = partial(option, metavar="N", min=1)
 
 
 def flag(name: str, help: str) -> Any:
@@ -42,8 +44,7 @@ Table = Annotated[Path, argument("TABLE", "A table made by hashcade fit or build
 Model = Annotated[Path, argument("MODEL", "A model made by hashcade train; or a table.")]
 Split = Annotated[str | None, option("Which part, for data with several: train, test, ...")]
 Items = Annotated[str | None, option(_ITEMS)]
-Labels = Annotated[str | None, option(_LABELS)]
-SkipBad = Annotated[bool, flag("--skip-bad", _SKIP)]
+Quiet = Annotated[bool, flag("--quiet -q", "No progress on stderr.")]
 
 # how a search works
 _PROBE = "Buckets to look into. 1: the query's own. More find more, and take longer."
@@ -56,7 +57,6 @@ Metric = Annotated[str, option("How results are ranked: euclidean or inner_produ
 NewTable = Annotated[Path, option("Directory for it.", "--output", "-o", metavar="TABLE")]
 NewModel = Annotated[Path, option("Directory for it.", "--output", "-o", metavar="MODEL")]
 Json = Annotated[bool, flag("--json", "Print the result as JSON, for programs.")]
-Quiet = Annotated[bool, flag("--quiet -q", "No progress on stderr.")]
 Force = Annotated[bool, flag("--force -f", "Replace an older result.")]
 
 # how a model is trained
@@ -64,27 +64,72 @@ _BACKBONE = (
     "For images stride (fast on CPUs) or nin (the paper's); for embeddings mlp, to learn new "
     "vectors as well."
 )
+_NETWORKS, _BY_DATA = "stride for images, none for embeddings", "from the data"
+_BASE_STEPS = "Batches of the base stage, for images."
 _SET = "Any other setting of hashcade.Hasher, such as learning_rate=0.001; may be repeated."
 _SIZE = (
     "Images from files are scaled until they cover this size, and cropped to it. Both networks "
     "are made for 32."
 )
 _RUN_DIR = "Keep checkpoints and a log here; the same command resumes after an interruption."
-_NETWORKS = "stride for images, none for embeddings"
-Width = Annotated[int | None, number("Slots per level.", default="from the classes")]
-Depth = Annotated[int, number("Levels.")]
-Sparsity = Annotated[int, number("Buckets per item.")]
-Loss = Annotated[str, option("npairs or triplet.")]
-Backbone = Annotated[str | None, option(_BACKBONE, default=_NETWORKS)]
-Steps = Annotated[int | None, number("Batches of the hash stage.", default="from the data")]
-BaseSteps = Annotated[
-    int | None, number("Batches of the base stage, for images.", default="from the data")
-]
-Seed = Annotated[int, number("Random seed.", min=0)]
-Device = Annotated[str, option("auto, cpu, cuda, ...")]
-Setting = Annotated[list[str] | None, option(_SET, "--set", metavar="NAME=VALUE")]
-ImageSize = Annotated[str, option(_SIZE, "--image-size", metavar="N or HxW")]
-RunDir = Annotated[Path | None, option(_RUN_DIR, metavar="DIR")]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How data are read."""
+
+    split: Split = None
+    items: Items = None
+    labels: Annotated[str | None, option(_LABELS)] = None
+    skip_bad: Annotated[bool, flag("--skip-bad", _SKIP)] = False
+    quiet: Quiet = False
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is trained: settings of a ``Hasher``, but for ``setting`` and ``size``."""
+
+    width: Annotated[int | None, number("Slots per level.", default="from the classes")] = None
+    depth: Annotated[int, number("Levels.")] = 2
+    sparsity: Annotated[int, number("Buckets per item.")] = 1
+    loss: Annotated[str, option("npairs or triplet.")] = "npairs"
+    backbone: Annotated[str | None, option(_BACKBONE, default=_NETWORKS)] = None
+    steps: Annotated[int | None, number("Batches of the hash stage.", default=_BY_DATA)] = None
+    base_steps: Annotated[int | None, number(_BASE_STEPS, default=_BY_DATA)] = None
+    random_state: Annotated[int, number("Random seed.", "--seed", min=0)] = 0
+    device: Annotated[str, option("auto, cpu, cuda, ...")] = "auto"
+    setting: Annotated[list[str] | None, option(_SET, "--set", metavar="NAME=VALUE")] = None
+    size: Annotated[str, option(_SIZE, "--image-size", metavar="N or HxW")] = "32"
+    run_dir: Annotated[Path | None, option(_RUN_DIR, metavar="DIR")] = None
+
+
+@dataclass(frozen=True)
+class Learning(Reading, Training):
+    """What ``fit`` and ``train`` share: options of training, of reading, and these."""
+
+    force: Force = False
+    as_json: Json = False
+
+
+def spread(verb: Callable[..., None]) -> Callable[..., None]:
+    """A verb as typer takes it: with the options of a group (a dataclass) in place of the group."""
+    options: list[Parameter] = []
+    groups: dict[str, tuple[Any, list[str]]] = {}
+    for parameter in signature(verb).parameters.values():
+        members, group = [parameter], parameter.annotation
+        if isinstance(group, type) and is_dataclass(group):
+            members = list(signature(group).parameters.values())
+            groups[parameter.name] = group, [member.name for member in members]
+        options += [member.replace(kind=Parameter.KEYWORD_ONLY) for member in members]
+
+    @wraps(verb)
+    def call(**given: Any) -> None:
+        for name, (group, members) in groups.items():
+            given[name] = group(**{member: given.pop(member) for member in members})
+        verb(**given)
+
+    call.__signature__ = Signature(options)  # type: ignore[attr-defined]
+    return call
 
 
 def image_size(text: str) -> tuple[int, int]:

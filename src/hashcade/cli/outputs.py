@@ -1,7 +1,5 @@
 """Results: directories and files that replace nothing by accident, and text on stdout."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -14,14 +12,17 @@ from hashcade._io import new_directory, new_file, writer_lock
 from hashcade.errors import StorageError
 
 TABLE, MODEL, FILE = "table", "model", "file"
+SHAPE = "width {width}, depth {depth}, sparsity {sparsity}"
+OCCUPIED = "{n_occupied:,} of {n_buckets:,} are occupied"
 
 
 def kind_of(path: Path) -> str | None:
     """What is at a path: ``"table"``, ``"model"``, ``"file"``, or None."""
-    for kind, name, mark in (
-        (TABLE, "catalog.json", b'"hashcade-table"'),
-        (MODEL, "config.json", b'"hashcade model"'),
-    ):
+    marks = {
+        TABLE: ("catalog.json", b'"hashcade-table"'),
+        MODEL: ("config.json", b'"hashcade model"'),
+    }
+    for kind, (name, mark) in marks.items():
         if (path / name).is_file() and mark in (path / name).read_bytes():
             return kind
     return FILE if path.is_file() else None
@@ -52,8 +53,7 @@ def refuse_existing(path: Path, kind: str, *, force: bool) -> None:
     if kind_of(path) != kind:
         raise StorageError(f"{path} exists and is not a {kind}", hint="choose another path")
     if not force:
-        hint = "replace it with --force, or choose another path"
-        raise StorageError(f"{path} exists", hint=hint)
+        raise StorageError(f"{path} exists", hint="replace it with --force, or choose another path")
     with _held(path):
         pass
 
@@ -76,24 +76,19 @@ def _held(path: Path) -> Any:
     return writer_lock(index) if index.is_dir() else nullcontext()
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON value."""
-    print(json.dumps(value, indent=1, ensure_ascii=False))
-
-
 def report(as_json: bool, result: dict[str, Any], *fields: tuple[str, object]) -> None:
     """Print a result: as JSON, or for people as names and values, one pair per line."""
     if as_json:
-        print_json(result)
+        print(json.dumps(result, indent=1, ensure_ascii=False))
         return
-    width = max(len(name) for name, _ in fields)
+    width = max((len(name) for name, _ in fields), default=0)
     for name, value in fields:
         print(f"{name:{width}}  {value}")
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print aligned columns: numbers to the right, text to the left. Nothing is cut off."""
-    texts = [[_text(cell) for cell in row] for row in rows]
+    texts = [["-" if cell is None else str(cell) for cell in row] for row in rows]
     columns = []
     for column in zip(head, *texts, strict=True):
         width = max(map(len, column))
@@ -111,9 +106,3 @@ def say(text: str) -> None:
 def counted(number: int, noun: str) -> str:
     """A number with its noun: 1 bucket, 2 buckets."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def _text(cell: object) -> str:
-    if cell is None:
-        return "-"
-    return f"{cell:.4f}" if isinstance(cell, float) else str(cell)

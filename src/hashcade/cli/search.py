@@ -1,6 +1,4 @@
-"""``hashcade search``."""
-
-from __future__ import annotations
+"""``hashcade search`` and ``hashcade evaluate``."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -8,10 +6,14 @@ from typing import Annotated, Any
 
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
-from hashcade.cli.inputs import load_table, read_and_encode
+from hashcade.cli.inputs import labels_of, load_table, read_and_encode, root_of
+from hashcade.errors import ConfigError
 
 _QUERY = "An image, a folder of images, or vectors as .npy, .npz or Parquet."
 _MOST = "Compare a query with at most this many items."
+_COUNTS = opt.number("Results per query; repeatable.", "--n-neighbors", "-n", default="1, 10")
+_EXCLUDE = "DATA is what the table was filled with: query i must not find item i."
+_RECALL = "Also the share of the truly nearest items (slow)."
 
 
 def search(
@@ -35,9 +37,8 @@ def search(
       hashcade search table/ query.jpg --n-probe 4     more buckets: finds more
     """
     opened = load_table(table)
-    queries, encoded = read_and_encode(
-        opened.hasher, table, query, split=split, items=items, ignore_labels=True, quiet=quiet
-    )
+    reading = opt.Reading(split=split, items=items, quiet=quiet)
+    queries, encoded = read_and_encode(opened.hasher, table, query, reading, labelled=False)
     matches = opened.search(
         encoded, n_neighbors, n_probe=n_probe, max_candidates=max_candidates, fill=fill
     )
@@ -52,25 +53,71 @@ def search(
         }
         for row, name in enumerate(names)
     ]
+    out.report(as_json, {"table": str(table), "n_items": len(opened), "queries": results})
+    for number, result in enumerate(results if not as_json else ()):
+        paths = " and ".join("/".join(map(str, path)) for path in result["buckets"])
+        print("\n" if number else "", f"{result['query']} is in bucket {paths}", sep="")
+        found = result["results"]
+        known = [name for name in ("name", "label") if any(m[name] is not None for m in found)]
+        rows = [
+            [rank, m["id"], *(m[name] for name in known), f"{m['distance']:.4f}"]
+            for rank, m in enumerate(found, 1)
+        ]
+        if rows:
+            out.print_table(["#", "id", *known, "distance"], rows)
+        else:
+            print("  no results")
+        count, limit = result["candidates"], "; stopped at --max-candidates"
+        share = f"1 in {len(opened) / max(1, count):.1f}{limit if result['truncated'] else ''}"
+        print(f"  {count:,} candidates of {len(opened):,} items, {share}")
+
+
+def evaluate(
+    table: opt.Table,
+    data: opt.Data,
+    *,
+    n_neighbors: Annotated[list[int] | None, _COUNTS] = None,
+    n_probe: opt.NProbe = 1,
+    fill: opt.Fill = True,
+    exclude_self: Annotated[bool, opt.flag("--exclude-self", _EXCLUDE)] = False,
+    recall: Annotated[bool, opt.flag("--recall", _RECALL)] = False,
+    reading: opt.Reading,
+    as_json: opt.Json = False,
+) -> None:
+    """Measure a table with labelled queries: precision and speed-up.
+
+    Precision is the share of results with the query's label, beside that of a search through
+    all items; the speed-up is how many times fewer items were compared. NMI says how well
+    buckets and classes agree.
+
+    \b
+    Examples:
+      hashcade evaluate table/ test.npz
+      hashcade evaluate table/ photos/ --split test -n 1 -n 10 --recall
+      hashcade evaluate table/ vectors.npy --exclude-self --json
+    """
+    opened = load_table(table)
+    queries, encoded = read_and_encode(opened.hasher, table, data, reading, labelled=True)
+    y = labels_of(queries) or []
+    if not set(y) & set(opened.catalog.classes):
+        raise ConfigError(f"{data} and {table} have no class in common", hint="check --labels")
+    if root_of(data, reading, queries) == opened.catalog.data and not exclude_self:
+        out.say("hashcade: queries find themselves; leave them out with --exclude-self")
+    counts = tuple(sorted(set(n_neighbors or (1, 10))))
+    same: dict[str, Any] = {"n_neighbors": counts, "exclude_self": exclude_self}
+    protocol = "paper" if fill else "plain"
+    result = opened.evaluate(encoded, y, n_probe=n_probe, protocol=protocol, recall=recall, **same)
+    everything = opened.evaluate(encoded, y, n_probe=max(2, result.n_occupied), **same).precision
+    out.report(
+        as_json,
+        {**result.to_dict(), "exhaustive_precision": {str(k): v for k, v in everything.items()}},
+        ("queries", f"{result.n_queries:,} from {queries.source}"),
+        ("table", f"{result.n_items:,} items in {result.n_occupied:,} buckets"),
+        ("NMI", f"{result.nmi:.1f} % of buckets and classes"),
+    )
     if as_json:
-        out.print_json({"table": str(table), "n_items": len(opened), "queries": results})
         return
-    for number, result in enumerate(results):
-        print("\n" if number else "", end="")
-        _print(result, len(opened))
-
-
-def _print(result: dict[str, Any], n_items: int) -> None:
-    paths = " and ".join("/".join(map(str, path)) for path in result["buckets"])
-    print(f"{result['query']} is in bucket {paths}")
-    matches = result["results"]
-    known = [name for name in ("name", "label") if any(m[name] is not None for m in matches)]
-    columns = ["id", *known, "distance"]
-    if matches:
-        rows = [[rank, *(match[name] for name in columns)] for rank, match in enumerate(matches, 1)]
-        out.print_table(["#", *columns], rows)
-    else:
-        print("  no results")
-    count, limit = result["candidates"], "; stopped at --max-candidates"
-    share = f"1 in {n_items / max(1, count):.1f}{limit if result['truncated'] else ''}"
-    print(f"  {count:,} candidates of {n_items:,} items, {share}")
+    columns = {"precision %": result.precision, "exhaustive %": everything}
+    columns |= {"speed-up": result.speedup} | ({"recall %": result.recall} if result.recall else {})
+    rows = [[k, *(f"{values[k]:.1f}" for values in columns.values())] for k in counts]
+    out.print_table(["neighbors", *columns], rows)
