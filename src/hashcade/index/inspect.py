@@ -16,9 +16,6 @@ Scores = npt.NDArray[Any] | None
 _SAMPLE = 2000
 
 
-# -- from above ------------------------------------------------------------------------------------
-
-
 def stats(snapshot: Snapshot) -> dict[str, Any]:
     """See ``HashIndex.stats``."""
     tree, views = snapshot.tree, snapshot.views
@@ -98,9 +95,6 @@ def _class_stats(counts: ClassCounts) -> dict[str, Any]:
     return {"purity": overall, "classes": dict(zip(counts.labels.tolist(), rows, strict=True))}
 
 
-# -- items and buckets -----------------------------------------------------------------------------
-
-
 def item(snapshot: Snapshot, item_id: int) -> dict[str, Any]:
     """See ``HashIndex.item``."""
     for view in snapshot.views:
@@ -153,9 +147,6 @@ def sample_ids(snapshot: Snapshot, n: int, seed: int) -> Int64s:
         every = rng.permutation(np.unique(snapshot.entries()[1]))
         drawn = dict.fromkeys(every[:n].tolist())
     return np.array(list(drawn)[:n], dtype=np.int64)
-
-
-# -- the tree ------------------------------------------------------------------------------------
 
 
 def largest_buckets(snapshot: Snapshot, path: tuple[int, ...], limit: int) -> Int64s:
@@ -217,9 +208,6 @@ def _by_size(labels: Int64s, counts: Int64s) -> dict[int, int]:
     totals = np.bincount(inverse, weights=counts, minlength=len(values)).astype(np.int64)
     order = np.argsort(-totals, kind="stable")
     return dict(zip(values[order].tolist(), totals[order].tolist(), strict=True))
-
-
-# -- one query -------------------------------------------------------------------------------------
 
 
 def explain(snapshot: Snapshot, request: Request, shown_scores: Scores) -> dict[str, Any]:

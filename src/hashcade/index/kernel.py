@@ -39,9 +39,6 @@ DONE, BAD_INPUT, UNCHECKED = range(3)
 _TILE = 4096  # entries whose fast distances are held at a time: they stay in the first cache
 
 
-# -- what may be dropped -----------------------------------------------------------------------
-
-
 @helper()
 def prune_bound(worst, relative, absolute):  # type: ignore[no-untyped-def]
     """Return the fast distance beyond which nothing can be better than one of ``worst``."""
@@ -105,9 +102,6 @@ def prune(  # type: ignore[no-untyped-def]
     return size, n_rows, bound
 
 
-# -- the best so far: per query a heap of keys and ids with the worst at its root ----------------
-
-
 @helper()
 def rerank(  # type: ignore[no-untyped-def]
     rows, values, k, n_rows, bound, queries, q, metric, vectors, ids, several, keys, names, size
@@ -151,9 +145,6 @@ def finish(keys, names, q, size, metric):  # type: ignore[no-untyped-def]
     if metric == INNER_PRODUCT:
         for k in range(keys.shape[1]):
             keys[q, k] = 0.0 - keys[q, k]  # no negative zero; padding becomes -inf
-
-
-# -- the search ----------------------------------------------------------------------------------
 
 
 @helper()

@@ -7,7 +7,6 @@ Whoever calls a kernel keeps the arrays alive.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +17,7 @@ from numba.extending import intrinsic
 from hashcade._kernels import helper
 
 if TYPE_CHECKING:
-    from hashcade.codes import CodeShape
-    from hashcade.index.segment import View
-    from hashcade.index.snapshot import BucketTree
+    from hashcade.index.snapshot import Snapshot
 
 # Of the index. N_ITEMS is 0 if no item has several entries: then nothing need be counted once.
 (
@@ -37,25 +34,23 @@ FIRST_SEGMENT = 14
 SEGMENT_LENGTH = 10
 
 
-def describe(views: Sequence[View], tree: BucketTree, shape: CodeShape) -> npt.NDArray[np.int64]:
+def describe(snapshot: Snapshot) -> npt.NDArray[np.int64]:
     """Return the description of an index."""
-    any_several = any(view.segment.items is not None for view in views)
+    views, tree, shape = snapshot.views, snapshot.tree, snapshot.shape
     head = [
         len(views), shape.n_buckets - 1, shape.width, shape.depth,
-        sum(view.segment.n_items for view in views) if any_several else 0,
+        sum(view.segment.n_items for view in views) if snapshot.any_several else 0,
         any(len(view.removed) > 0 for view in views),
         len(tree.buckets), _address(tree.buckets), _address(tree.live), _address(tree.rows),
-        len(tree.slots), _address(tree.level_starts), _address(tree.slots),
-        _address(tree.children),
+        len(tree.slots), _address(tree.level_starts), _address(tree.slots), _address(tree.children),
     ]  # fmt: skip
     first_item = first_entry = 0
     for view in views:
         segment = view.segment
         head += [
             segment.n_entries, _address(segment.vectors), _address(segment.ids),
-            _address(segment.items), _address(view.removed),
-            len(segment.buckets), _address(segment.offsets), _address(segment.check.checked),
-            first_item, first_entry,
+            _address(segment.items), _address(view.removed), len(segment.buckets),
+            _address(segment.offsets), _address(segment.check.checked), first_item, first_entry,
         ]  # fmt: skip
         first_item += segment.n_items
         first_entry += segment.n_entries

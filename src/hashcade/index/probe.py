@@ -13,8 +13,6 @@ from hashcade._kernels import helper
 from hashcade.index import layout
 from hashcade.index.layout import array_at
 
-# -- heaps: rows of values and names, with the largest pair at the root --------------------------
-
 
 @helper()
 def is_above(value_a, name_a, value_b, name_b):  # type: ignore[no-untyped-def]
@@ -64,9 +62,6 @@ def pop(values, names, row, size):  # type: ignore[no-untyped-def]
     value, name, last = values[row, 0], names[row, 0], size - 1
     replace_root(values, names, row, last, values[row, last], names[row, last])
     return value, name
-
-
-# -- the n_probe best buckets -----------------------------------------------------------------
 
 
 @helper()

@@ -166,9 +166,6 @@ class View:
         return view
 
 
-# -- making segments -----------------------------------------------------------------------------
-
-
 def build_segment(items: Items) -> Segment:
     """Sort items into a segment. A bucket that is named twice for an item counts once."""
     ids, bucket_ids, vectors, labels = items

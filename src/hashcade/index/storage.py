@@ -41,15 +41,10 @@ import numpy.typing as npt
 from hashcade._io import LOCK_NAME, storage_errors, sync_directory, write_file, writer_lock
 from hashcade.codes import CodeShape
 from hashcade.errors import CorruptIndexError, IncompatibleFormatError, StorageError
-from hashcade.index.checksums import (
-    Record,
-    StoredCheck,
-    block_crc,
-    content_problems,
-    structure_problems,
-)
+from hashcade.index import checksums
+from hashcade.index.checksums import Record, StoredCheck
 from hashcade.index.segment import Segment, View, new_uid
-from hashcade.index.snapshot import Snapshot, build_tree
+from hashcade.index.snapshot import Snapshot, empty_snapshot
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "hashcade-index"
@@ -187,7 +182,7 @@ def _sections(segment: Segment) -> tuple[Record, list[Any]]:
     """Return the arrays of a segment file: what they are, and their bytes."""
     segment.check.blocks()  # what was damaged must not get a new checksum
     arrays = segment.arrays
-    crcs = [block_crc(arrays, row) for row in range(len(segment.buckets))]
+    crcs = [checksums.block_crc(arrays, row) for row in range(len(segment.buckets))]
     arrays["blocks"] = np.array(crcs, dtype=np.uint32)
     sections: Record = {}
     parts: list[Any] = []
@@ -273,12 +268,16 @@ def _open(directory: Path, manifest: Manifest, mmap: bool) -> Snapshot:
             view = View(_open_segment(path, record, manifest, mmap))
             if record["removed"] is not None:
                 path = directory / record["removed"]["file"]
-                view = _open_removed(path, record["removed"], view.segment)
+                data, n = path.read_bytes(), view.segment.n_entries
+                if len(data) != (n + 7) // 8 or zlib.crc32(data) != record["removed"]["crc32"]:
+                    message = "is damaged: its checksum or its length is wrong"
+                    raise CorruptIndexError(f"{path} {message}")
+                removed = np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=n)
+                counts = record["removed"]["n_items"], record["removed"]["uid"]
+                view = View(view.segment, removed, *counts)
             views.append(view)
-        tree = build_tree(views, manifest.shape)
-        snapshot = Snapshot(
-            tuple(views), tree, manifest.shape, manifest.dim, manifest.with_labels, manifest.next_id
-        )
+        empty = empty_snapshot(manifest.shape, manifest.dim, manifest.with_labels)
+        snapshot = empty.with_views(views, manifest.next_id)
         if snapshot.n_items != manifest.n_items:
             counts = f"{snapshot.n_items} items, the manifest says {manifest.n_items}"
             raise CorruptIndexError(f"{directory} has {counts}")
@@ -314,7 +313,7 @@ def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) ->
         record["uid"], check,
     )  # fmt: skip
     n_entries, n_buckets = record["n_entries"], manifest.shape.n_buckets
-    problems = structure_problems(arrays, n_entries, manifest.dim, n_buckets)
+    problems = checksums.structure_problems(arrays, n_entries, manifest.dim, n_buckets)
     if ("labels" in arrays) != manifest.with_labels:
         problems.append("labels are not as the manifest says")
     if problems:
@@ -325,17 +324,6 @@ def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) ->
         check.ids()
         check.checked[:] = True
     return segment
-
-
-def _open_removed(path: Path, record: Record, segment: Segment) -> View:
-    data, n = path.read_bytes(), segment.n_entries
-    if len(data) != (n + 7) // 8 or zlib.crc32(data) != record["crc32"]:
-        raise CorruptIndexError(f"{path} is damaged: its checksum or its length is wrong")
-    removed = np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=n)
-    return View(segment, removed, record["n_items"], record["uid"])
-
-
-# -- verifying ------------------------------------------------------------------------------------
 
 
 def problems_of(snapshot: Snapshot, directory: Path | None) -> list[str]:
@@ -356,8 +344,8 @@ def problems_of(snapshot: Snapshot, directory: Path | None) -> list[str]:
                 problems += damage
                 continue
         n_entries, n_buckets = segment.n_entries, snapshot.shape.n_buckets
-        faults = structure_problems(segment.arrays, n_entries, snapshot.dim, n_buckets)
-        problems += [f"{where}: {p}" for p in faults or content_problems(view)]
+        faults = checksums.structure_problems(segment.arrays, n_entries, snapshot.dim, n_buckets)
+        problems += [f"{where}: {p}" for p in faults or checksums.content_problems(view)]
         all_ids.append(np.unique(segment.ids[view.live_entries()]))
     ids = np.concatenate(all_ids)
     if len(np.unique(ids)) != len(ids):

@@ -19,12 +19,7 @@ NO_IDS = np.empty(0, dtype=np.int64)
 
 
 def checked_items(
-    snapshot: Snapshot,
-    bucket_ids: object,
-    vectors: object,
-    ids: object,
-    labels: object,
-    next_id: int,
+    snapshot: Snapshot, bucket_ids: Any, vectors: Any, ids: Any, labels: Any, next_id: int
 ) -> Items:
     """Return items as an index stores them; see ``HashIndex.checked_items``."""
     values = checked_vectors("vectors", vectors, snapshot.dim)
