@@ -1,7 +1,4 @@
-"""The index: a hash table for exact search among the items of a few buckets.
-
-:class:`HashIndex` is it, :class:`Encoded` what a model makes of items. Needs numba; never torch.
-"""
+"""The index: a hash table for exact search among the items of a few buckets; never needs torch."""
 
 from typing import TYPE_CHECKING
 

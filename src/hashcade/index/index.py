@@ -72,8 +72,6 @@ class HashIndex:
         index.add(bucket_ids, values, ids, labels)
         return index
 
-    # -- searching ---------------------------------------------------------------------------------
-
     def search(
         self, vectors: Array, *, bucket_ids: MaybeArray = None, scores: MaybeArray = None,
         n_neighbors: int = 10, n_probe: int | None = None, max_candidates: int | None = None,
@@ -120,8 +118,6 @@ class HashIndex:
             filter_ids, exclude_self, metric, threads,
         )  # fmt: skip
         return run(snapshot, request)
-
-    # -- changing ----------------------------------------------------------------------------------
 
     def add(
         self, bucket_ids: Array, vectors: Array, ids: MaybeArray = None, labels: MaybeArray = None
@@ -192,8 +188,6 @@ class HashIndex:
             other._stored = self._stored
         return other
 
-    # -- storing -----------------------------------------------------------------------------------
-
     def save(self, path: Place, *, generation: str | None = None, lock_held: bool = False) -> None:
         """Write the index into a directory, which is made if it is not there.
 
@@ -250,8 +244,6 @@ class HashIndex:
         place = self._stored[0] if self._stored else None
         if problems := storage.problems_of(self._snapshot, place):
             raise CorruptIndexError("\n".join(problems))
-
-    # -- looking into it ---------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
         """Describe the table in numbers, as a dictionary that can be written as JSON.
@@ -322,8 +314,11 @@ class HashIndex:
 
     def largest_buckets(self, path: Sequence[int] = (), limit: int = 10) -> Int64s:
         """Return the ids of the fullest buckets below a node, fullest first."""
-        slots = validate.checked_path(path, self.shape)
-        return inspect.largest_buckets(self._snapshot, slots, checked_count("limit", limit))
+        tree = self._snapshot.tree
+        low, high = tree.below(validate.checked_path(path, self.shape), self.shape)
+        live = tree.live[low:high]
+        n_shown = min(checked_count("limit", limit), int((live > 0).sum()))
+        return tree.buckets[low + np.argsort(-live, kind="stable")[:n_shown]]
 
     def sample(self, n: int, *, random_state: int = 0) -> Int64s:
         """Return the ids of ``n`` items drawn at random, or of all if there are fewer."""

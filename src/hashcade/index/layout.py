@@ -22,16 +22,14 @@ if TYPE_CHECKING:
 # Of the index. N_ITEMS is 0 if no item has several entries: then nothing need be counted once.
 (
     N_SEGMENTS, MAX_BUCKET_ID, WIDTH, DEPTH, N_ITEMS, ANY_REMOVED,
-    N_BUCKETS, BUCKETS, LIVE, ROWS, N_NODES, LEVEL_STARTS, SLOTS, CHILDREN,
-) = range(14)  # fmt: skip
-FIRST_SEGMENT = 14
+    N_BUCKETS, BUCKETS, LIVE, ROWS, N_NODES, LEVEL_STARTS, SLOTS, CHILDREN, FIRST_SEGMENT,
+) = range(15)  # fmt: skip
 
 # Of a segment, from the start of its row; FIRST_ITEM and FIRST_ENTRY count through all segments.
 (
     N_ENTRIES, VECTORS, IDS, ITEMS, REMOVED, N_OWN_BUCKETS, OFFSETS, CHECKED,
-    FIRST_ITEM, FIRST_ENTRY,
-) = range(10)  # fmt: skip
-SEGMENT_LENGTH = 10
+    FIRST_ITEM, FIRST_ENTRY, SEGMENT_LENGTH,
+) = range(11)  # fmt: skip
 
 
 def describe(snapshot: Snapshot) -> npt.NDArray[np.int64]:

@@ -22,7 +22,7 @@ def is_above(value_a, name_a, value_b, name_b):  # type: ignore[no-untyped-def]
 
 @helper()
 def push(values, names, row, size, value, name):  # type: ignore[no-untyped-def]
-    """Add a pair to a heap of ``size``."""
+    """Add a pair to a heap of ``size``: a row of values and names, the largest at the root."""
     hole = size
     while hole > 0:
         parent = (hole - 1) >> 1

@@ -105,8 +105,10 @@ def make_request(
         if probes == 0:
             bucket_ids = snapshot.shape.scores_to_bucket_ids(slots)
     exclude, item_filter = validate.NO_IDS, _NO_FILTER
-    if exclude_self is not False:
-        exclude = validate.checked_exclude(exclude_self, n)
+    if exclude_self is True:
+        exclude = np.arange(n)
+    elif exclude_self is not False and exclude_self is not None:
+        exclude = validate.integers("exclude_self", exclude_self, n, -(2**63))
     if filter_ids is not None:
         item_filter = validate.checked_filter(filter_ids, snapshot.next_id)
     fields = (

@@ -9,11 +9,11 @@ copy of a mask. Nothing that a running search looks at is ever written to.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -39,11 +39,6 @@ def aligned_empty(n: int, dim: int) -> Float32s:
     raw = np.empty(n * dim + 16, dtype=np.float32)
     skip = (-raw.ctypes.data // 4) % 16
     return raw[skip : skip + n * dim].reshape(n, dim)
-
-
-def new_uid() -> str:
-    """Return a name that nothing else has."""
-    return uuid.uuid4().hex
 
 
 class NoCheck:
@@ -76,7 +71,7 @@ class Segment:
     offsets: Int64s  # (n_buckets + 1,)
     n_items: int
     max_norm: float  # of the vectors: bounds the error of fast inner products
-    uid: str = field(default_factory=new_uid)
+    uid: str = field(default_factory=lambda: uuid4().hex)
     check: NoCheck = field(default_factory=NoCheck)
 
     def __post_init__(self) -> None:
@@ -158,7 +153,7 @@ class View:
         removed = np.zeros(self.segment.n_entries, np.uint8)
         removed[: len(self.removed)] = self.removed
         removed[entries] = 1
-        view = View(self.segment, removed, self.n_removed_items + n_items, new_uid())
+        view = View(self.segment, removed, self.n_removed_items + n_items, uuid4().hex)
         # Counted on from the old count: to count anew would read the whole mask.
         live = self.live_per_bucket.copy()
         np.subtract.at(live, self.segment.rows_of(entries), 1)

@@ -130,8 +130,6 @@ class Snapshot:
         """Where everything is that a kernel needs, see ``layout.py``."""
         return describe(self)
 
-    # -- looking items up --------------------------------------------------------------------------
-
     def contains(self, ids: Int64s) -> npt.NDArray[np.bool_]:
         """Return for each id whether there is such an item."""
         present = np.zeros(len(ids), dtype=np.bool_)
@@ -179,8 +177,6 @@ class Snapshot:
         majority = np.zeros(len(self.tree.buckets), dtype=np.int64)
         np.maximum.at(majority, number, counts)
         return ClassCounts(classes.astype(np.int64), number, code, counts, majority)
-
-    # -- changes: each returns a new snapshot ------------------------------------------------------
 
     def with_items(self, items: Items) -> Snapshot:
         """Append a segment, and merge from the end while neighbours are of similar size."""

@@ -34,6 +34,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,7 @@ from hashcade.codes import CodeShape
 from hashcade.errors import CorruptIndexError, IncompatibleFormatError, StorageError
 from hashcade.index import checksums
 from hashcade.index.checksums import Record, StoredCheck
-from hashcade.index.segment import Segment, View, new_uid
+from hashcade.index.segment import Segment, View
 from hashcade.index.snapshot import Snapshot, empty_snapshot
 
 MANIFEST_NAME = "manifest.json"
@@ -52,12 +53,11 @@ VERSION = 1
 _HEAD = b'{"checksum": "'
 _ALIGNMENT = 64
 _OURS = ("segment-", "removed-", "manifest-")
-_RETRIES = 1000
 
 
 def new_generation() -> str:
     """Return a new name for the state of an index on disk, for ``HashIndex.save``."""
-    return new_uid()
+    return uuid4().hex
 
 
 @dataclass(frozen=True)
@@ -78,20 +78,20 @@ class Manifest:
         return {record["file"] for record in [*self.segments, *removed]}
 
 
-# -- writing -------------------------------------------------------------------------------------
-
-
 def save(
     directory: Path, snapshot: Snapshot, generation: str, expected: frozenset[str] | None,
     *, lock_held: bool = False,
 ) -> None:  # fmt: skip
-    """Write a snapshot as a new generation, in place of an ``expected`` one, or of any if None.
-
-    After an error the directory holds the old generation, or the new one if only the last flush to
-    the disk failed.
-    """
+    """Write a snapshot as a new generation, in place of an ``expected`` one, or of any if None."""
     with storage_errors(f"cannot write the index {directory}"):
-        _make_directory(directory)
+        if not directory.is_dir():
+            directory.mkdir(parents=True)
+            sync_directory(directory.parent)
+        elif not is_index(directory):
+            names = [path.name for path in directory.iterdir() if path.name != LOCK_NAME]
+            if strangers := [name for name in names if not name.startswith(_OURS)]:
+                message = f"{directory} is not an index and not empty: {min(strangers)}"
+                raise StorageError(message, hint="choose another path")
         with nullcontext() if lock_held else writer_lock(directory):
             try:
                 current = read_manifest(directory)
@@ -103,7 +103,7 @@ def save(
             new_files: list[Path] = []
             try:
                 manifest = _write_files(directory, snapshot, generation, current, new_files)
-                new = directory / f"manifest-{new_uid()}.tmp"
+                new = directory / f"manifest-{uuid4().hex}.tmp"
                 new_files.append(new)
                 body = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
                 rest = b'", ' + json.dumps(body, indent=1).encode()[1:].lstrip() + b"\n"
@@ -118,18 +118,6 @@ def save(
             for path in directory.iterdir():
                 if path.name.startswith(_OURS) and path.name not in manifest.files():
                     path.unlink(missing_ok=True)
-
-
-def _make_directory(directory: Path) -> None:
-    if not directory.is_dir():
-        directory.mkdir(parents=True)
-        sync_directory(directory.parent)
-    elif not is_index(directory):
-        names = [path.name for path in directory.iterdir()]
-        strangers = [name for name in names if name != LOCK_NAME and not name.startswith(_OURS)]
-        if strangers:
-            message = f"{directory} is not an index and not empty: {min(strangers)}"
-            raise StorageError(message, hint="choose another path")
 
 
 def _write_files(
@@ -201,9 +189,6 @@ def _sections(segment: Segment) -> tuple[Record, list[Any]]:
     return sections, parts
 
 
-# -- reading -------------------------------------------------------------------------------------
-
-
 def is_index(path: str | os.PathLike[str]) -> bool:
     """Whether a directory holds an index, sound or not."""
     return (Path(path) / MANIFEST_NAME).is_file()
@@ -249,7 +234,7 @@ def load(directory: Path, *, mmap: bool) -> tuple[Snapshot, Manifest]:
     """Read an index. A save in between is no trouble: then the new state is read."""
     _require_index(directory)
     with storage_errors(f"cannot read the index {directory}"):
-        for _ in range(_RETRIES):
+        for _ in range(1000):
             manifest = read_manifest(directory)
             try:
                 return _open(directory, manifest, mmap), manifest
@@ -273,8 +258,8 @@ def _open(directory: Path, manifest: Manifest, mmap: bool) -> Snapshot:
                     message = "is damaged: its checksum or its length is wrong"
                     raise CorruptIndexError(f"{path} {message}")
                 removed = np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=n)
-                counts = record["removed"]["n_items"], record["removed"]["uid"]
-                view = View(view.segment, removed, *counts)
+                n_removed, uid = record["removed"]["n_items"], record["removed"]["uid"]
+                view = View(view.segment, removed, n_removed, uid)
             views.append(view)
         empty = empty_snapshot(manifest.shape, manifest.dim, manifest.with_labels)
         snapshot = empty.with_views(views, manifest.next_id)

@@ -31,7 +31,7 @@ def checked_items(
     classes = None
     if snapshot.with_labels:
         given = np.full(n, NO_LABEL) if labels is None else labels
-        classes = _integers("labels", given, n, NO_LABEL, kinds="iub")
+        classes = integers("labels", given, n, NO_LABEL, kinds="iub")
     if ids is not None:
         return Items(checked_ids("ids", ids, n), buckets, values, classes)
     if next_id + n > 2**63:
@@ -96,7 +96,7 @@ def checked_scores(value: object, n: int, shape: CodeShape) -> npt.NDArray[np.fl
     return scores
 
 
-def _integers(name: str, value: object, n: int | None, at_least: int, kinds: str = "iu") -> Int64s:
+def integers(name: str, value: object, n: int | None, at_least: int, kinds: str = "iu") -> Int64s:
     """Return a column of integers as int64[n]."""
     values = as_array(name, value)
     if values.ndim != 1:
@@ -113,19 +113,12 @@ def _integers(name: str, value: object, n: int | None, at_least: int, kinds: str
 
 def checked_ids(name: str, value: object, n: int | None = None) -> Int64s:
     """Return ids as int64[n]: not negative, and none of them twice."""
-    ids = _integers(name, value, n, 0)
+    ids = integers(name, value, n, 0)
     ordered = np.sort(ids)
     again = ordered[1:][ordered[1:] == ordered[:-1]]
     if len(again) > 0:
         raise ValueError(f"{name} has {name_ids(np.unique(again))} more than once")
     return ids
-
-
-def checked_exclude(value: object, n: int) -> Int64s:
-    """Return for each query the id that it must not find; empty for none at all."""
-    if value is None or value is False:
-        return NO_IDS
-    return np.arange(n) if value is True else _integers("exclude_self", value, n, -(2**63))
 
 
 def checked_filter(value: object, id_bound: int) -> tuple[npt.NDArray[np.bool_], Int64s]:
@@ -150,7 +143,7 @@ def checked_filter(value: object, id_bound: int) -> tuple[npt.NDArray[np.bool_],
 
 def checked_path(value: object, shape: CodeShape) -> tuple[int, ...]:
     """Return the path to a node: up to ``depth`` slots."""
-    path = _integers("path", value, None, 0)
+    path = integers("path", value, None, 0)
     if len(path) > shape.depth or path.max(initial=0) >= shape.width:
         must = f"at most depth={shape.depth} slots < width={shape.width}"
         raise ValueError(f"path={path.tolist()} must be {must}")
