@@ -24,10 +24,7 @@ _SUMS = {"reassoc", "contract", "nsz"}
 
 @helper(fastmath=_SUMS)
 def fast_distances(vectors, start, stop, queries, q, k, metric, out, nearest):  # type: ignore[no-untyped-def]
-    """Write squared distances, or minus inner products, of entries to query ``q`` to row ``k``.
-
-    In float32, in any order; also the nearest of every ``CHUNK`` entries.
-    """
+    """Write squared distances, or minus inner products, to row ``k``, and the least per chunk."""
     dim = vectors.shape[1]
     for low in range(start, stop, CHUNK):
         least = np.float32(np.inf)

@@ -81,20 +81,18 @@ class HashIndex:
         """Find the nearest items among those in the buckets of each query.
 
         The ranking is exact: distances are computed in float64 and rounded to float32 once, equal
-        ones are ordered by id, and neither threads nor the other queries change the answer.
+        ones are ordered by id, and neither ``threads`` (by default all
+        cores this process may use) nor the other queries change the answer.
 
         Parameters
         ----------
         vectors : float[q, dim] or float[dim]
-            The queries; one vector alone is one query.
+            The queries, or one alone; each has ``n_neighbors`` results, padded with id -1.
         bucket_ids : int[q, p] or int[q]
             The buckets to look into, any number of them per query. (For one query: int[p] too.)
         scores : float[q, depth, width]
-            Slot scores instead; without ``n_probe`` they name ``shape.sparsity`` buckets.
-        n_neighbors
-            Results per query, padded with id -1.
-        n_probe
-            Look into this many occupied buckets, those with the largest sums of scores.
+            Slot scores instead: look into the ``n_probe`` occupied buckets with the largest sums of
+            scores; without ``n_probe`` into the ``shape.sparsity`` buckets that they name.
         max_candidates
             Compute at most this many distances per query, in the order of buckets and of adding;
             ``truncated`` tells that something was left out.
@@ -109,8 +107,6 @@ class HashIndex:
             An id per query that it must not find; True is short for ``arange(q)``.
         metric
             ``"euclidean"``, or ``"inner_product"`` with the largest first.
-        threads
-            At most this many. Default: all cores this process may use.
         """
         snapshot = self._snapshot
         request = make_request(

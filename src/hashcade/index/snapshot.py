@@ -55,9 +55,7 @@ class BucketTree:
         return low, int(np.searchsorted(self.buckets, prefix * span + (span - 1), "right"))
 
 
-def build_tree(
-    views: Sequence[View], shape: CodeShape, previous: BucketTree | None = None
-) -> BucketTree:
+def build_tree(views: Sequence[View], shape: CodeShape, previous: BucketTree | None) -> BucketTree:
     """Collect the buckets of all segments; the nodes are taken over if no bucket is new."""
     rows = None
     if len(views) == 1:
@@ -210,4 +208,4 @@ class Snapshot:
 
 def empty_snapshot(shape: CodeShape, dim: int, with_labels: bool) -> Snapshot:
     """Return an index without items."""
-    return Snapshot((), build_tree((), shape), shape, dim, with_labels, 0)
+    return Snapshot((), build_tree((), shape, None), shape, dim, with_labels, 0)
