@@ -66,7 +66,7 @@ def pop(values, names, row, size):  # type: ignore[no-untyped-def]
 
 @helper()
 def best_buckets(scores, query, n_probe, table):  # type: ignore[no-untyped-def]
-    """Return the ``n_probe`` live buckets of the best sums, best first, and how many were scored."""
+    """Return the ``n_probe`` live buckets of the best sums, best first, and how many got a sum."""
     depth, n_nodes, n_buckets = table[layout.DEPTH], table[layout.N_NODES], table[layout.N_BUCKETS]
     live = array_at(table[layout.LIVE], n_buckets, np.int64)
     level_starts = array_at(table[layout.LEVEL_STARTS], depth + 1, np.int64)

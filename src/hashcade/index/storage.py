@@ -19,7 +19,6 @@ The manifest is JSON; its first value is the CRC-32 of every byte after it::
        "removed": null or {"file", "uid", "bytes", "crc32", "n_items"}}, ...]}
 
 A section is one array; its bytes, and its checksum, include the padding to a multiple of 64.
-
 Reading checks the manifest, the length of every file and the arrays that say where things are; the
 blocks of the buckets when they are first read, once (:class:`StoredCheck`).
 """
@@ -255,8 +254,7 @@ def _open(directory: Path, manifest: Manifest, mmap: bool) -> Snapshot:
                 path = directory / record["removed"]["file"]
                 data, n = path.read_bytes(), view.segment.n_entries
                 if len(data) != (n + 7) // 8 or zlib.crc32(data) != record["removed"]["crc32"]:
-                    message = "is damaged: its checksum or its length is wrong"
-                    raise CorruptIndexError(f"{path} {message}")
+                    raise CorruptIndexError(f"{path} is damaged: its checksum or length is wrong")
                 removed = np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=n)
                 n_removed, uid = record["removed"]["n_items"], record["removed"]["uid"]
                 view = View(view.segment, removed, n_removed, uid)

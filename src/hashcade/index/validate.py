@@ -50,8 +50,7 @@ def plain(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 def checked_queries(value: object, dim: int) -> Float32s:
     """Return queries as float32[q, dim]; one vector alone is one query."""
     vectors = as_array("vectors", value)
-    if vectors.ndim == 1:
-        vectors = vectors[None, :]
+    vectors = vectors[None, :] if vectors.ndim == 1 else vectors
     return plain(checked_vectors("vectors", vectors, dim), np.float32)
 
 
