@@ -81,8 +81,8 @@ class HashIndex:
         """Find the nearest items among those in the buckets of each query.
 
         The ranking is exact: distances are computed in float64 and rounded to float32 once, equal
-        ones are ordered by id, and neither ``threads`` (by default all
-        cores this process may use) nor the other queries change the answer.
+        ones are ordered by id, and neither ``threads`` (by default all cores this process may use)
+        nor the other queries change the answer.
 
         Parameters
         ----------
