@@ -6,9 +6,9 @@ other. It finds all damage of up to 32 bits in a row, and any other but one in 2
 
 from __future__ import annotations
 
-import mmap as mmap_module
 import zlib
 from collections.abc import Iterable, Iterator
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,8 @@ class StoredCheck(NoCheck):
     """
 
     def __init__(
-        self, path: Path, record: Record, raw: npt.NDArray[np.uint8],
-        mapped: mmap_module.mmap | None, arrays: Arrays,
-    ) -> None:  # fmt: skip
+        self, path: Path, record: Record, raw: npt.NDArray[Any], mapped: mmap | None, arrays: Arrays
+    ) -> None:
         self.path = path
         self._record = record
         self._raw = raw

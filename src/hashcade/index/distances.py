@@ -22,12 +22,9 @@ CHUNK = 16
 _SUMS = {"reassoc", "contract", "nsz"}
 
 
-# -- fast distances: float32, any order; also the nearest of every sixteen entries ---------------
-
-
 @helper(fastmath=_SUMS)
 def fast_distances(vectors, start, stop, queries, q, k, metric, out, nearest):  # type: ignore[no-untyped-def]
-    """Write squared distances, or minus inner products, of entries to query ``q`` to row ``k``."""
+    """Write squared distances, or minus inner products, to row ``k``, and the least per chunk."""
     dim = vectors.shape[1]
     for low in range(start, stop, CHUNK):
         least = np.float32(np.inf)
@@ -84,11 +81,8 @@ def fast_distances_of_four(  # type: ignore[no-untyped-def]
         nearest[2, chunk], nearest[3, chunk] = least_c, least_d
 
 
-# -- exact distances: float64, eight sums in a fixed order -------------------------------------
-
-
 def _emit_exact_sum(typing_context, vectors, row, queries, q, metric):  # type: ignore[no-untyped-def]
-    """Sum the terms of two rows: term j goes to sum number j % 8, and the eight are added in order.
+    """Sum in float64: term j goes to sum number j % 8, and the eight are added in order.
 
     Written out as vector operations, because the order is part of the result and so must not be
     left to the optimiser, which in turn does not find the vectors without the freedom to reorder.

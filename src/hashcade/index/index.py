@@ -72,8 +72,6 @@ class HashIndex:
         index.add(bucket_ids, values, ids, labels)
         return index
 
-    # -- searching ---------------------------------------------------------------------------------
-
     def search(
         self, vectors: Array, *, bucket_ids: MaybeArray = None, scores: MaybeArray = None,
         n_neighbors: int = 10, n_probe: int | None = None, max_candidates: int | None = None,
@@ -83,20 +81,18 @@ class HashIndex:
         """Find the nearest items among those in the buckets of each query.
 
         The ranking is exact: distances are computed in float64 and rounded to float32 once, equal
-        ones are ordered by id, and neither threads nor the other queries change the answer.
+        ones are ordered by id, and neither ``threads`` (by default all cores this process may use)
+        nor the other queries change the answer.
 
         Parameters
         ----------
         vectors : float[q, dim] or float[dim]
-            The queries; one vector alone is one query.
+            The queries, or one alone; each has ``n_neighbors`` results, padded with id -1.
         bucket_ids : int[q, p] or int[q]
             The buckets to look into, any number of them per query. (For one query: int[p] too.)
         scores : float[q, depth, width]
-            Slot scores instead; without ``n_probe`` they name ``shape.sparsity`` buckets.
-        n_neighbors
-            Results per query, padded with id -1.
-        n_probe
-            Look into this many occupied buckets, those with the largest sums of scores.
+            Slot scores instead: look into the ``n_probe`` occupied buckets with the largest sums of
+            scores; without ``n_probe`` into the ``shape.sparsity`` buckets that they name.
         max_candidates
             Compute at most this many distances per query, in the order of buckets and of adding;
             ``truncated`` tells that something was left out.
@@ -111,8 +107,6 @@ class HashIndex:
             An id per query that it must not find; True is short for ``arange(q)``.
         metric
             ``"euclidean"``, or ``"inner_product"`` with the largest first.
-        threads
-            At most this many. Default: all cores this process may use.
         """
         snapshot = self._snapshot
         request = make_request(
@@ -120,8 +114,6 @@ class HashIndex:
             filter_ids, exclude_self, metric, threads,
         )  # fmt: skip
         return run(snapshot, request)
-
-    # -- changing ----------------------------------------------------------------------------------
 
     def add(
         self, bucket_ids: Array, vectors: Array, ids: MaybeArray = None, labels: MaybeArray = None
@@ -192,8 +184,6 @@ class HashIndex:
             other._stored = self._stored
         return other
 
-    # -- storing -----------------------------------------------------------------------------------
-
     def save(self, path: Place, *, generation: str | None = None, lock_held: bool = False) -> None:
         """Write the index into a directory, which is made if it is not there.
 
@@ -250,8 +240,6 @@ class HashIndex:
         place = self._stored[0] if self._stored else None
         if problems := storage.problems_of(self._snapshot, place):
             raise CorruptIndexError("\n".join(problems))
-
-    # -- looking into it ---------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
         """Describe the table in numbers, as a dictionary that can be written as JSON.
@@ -322,8 +310,11 @@ class HashIndex:
 
     def largest_buckets(self, path: Sequence[int] = (), limit: int = 10) -> Int64s:
         """Return the ids of the fullest buckets below a node, fullest first."""
-        slots = validate.checked_path(path, self.shape)
-        return inspect.largest_buckets(self._snapshot, slots, checked_count("limit", limit))
+        tree = self._snapshot.tree
+        low, high = tree.below(validate.checked_path(path, self.shape), self.shape)
+        live = tree.live[low:high]
+        n_shown = min(checked_count("limit", limit), int((live > 0).sum()))
+        return tree.buckets[low + np.argsort(-live, kind="stable")[:n_shown]]
 
     def sample(self, n: int, *, random_state: int = 0) -> Int64s:
         """Return the ids of ``n`` items drawn at random, or of all if there are fewer."""

@@ -10,13 +10,10 @@ import numpy.typing as npt
 
 from hashcade.index.search import Request, make_request, plan, run
 from hashcade.index.segment import NO_LABEL, Int64s
-from hashcade.index.snapshot import ClassCounts, Snapshot
+from hashcade.index.snapshot import Snapshot
 
 Scores = npt.NDArray[Any] | None
 _SAMPLE = 2000
-
-
-# -- from above ------------------------------------------------------------------------------------
 
 
 def stats(snapshot: Snapshot) -> dict[str, Any]:
@@ -28,8 +25,8 @@ def stats(snapshot: Snapshot) -> dict[str, Any]:
     vectors = sum(view.segment.vectors.nbytes for view in views)
     arrays: list[Any] = [tree.buckets, tree.rows, tree.live, tree.slots, tree.children]
     for view in views:
-        arrays += [*view.segment.arrays.values(), view.removed]
-        arrays.append(view.segment.__dict__.get("order_by_id"))
+        order = view.segment.__dict__.get("order_by_id")
+        arrays += [*view.segment.arrays.values(), view.removed, order]
     n_bytes = {array.ctypes.data: array.nbytes for array in arrays if array is not None}
     result: dict[str, Any] = {
         "n_items": n,
@@ -48,8 +45,17 @@ def stats(snapshot: Snapshot) -> dict[str, Any]:
         "bytes_vectors": vectors,
         "bytes_other": sum(n_bytes.values()) - vectors,
     }
-    if snapshot.class_counts is not None:
-        result.update(_class_stats(snapshot.class_counts))
+    if (counts := snapshot.class_counts) is None:
+        return result
+    size = np.bincount(counts.number, weights=counts.count)[counts.number]
+    in_class = np.bincount(counts.code, weights=counts.count)
+    purity = np.bincount(counts.code, weights=counts.count**2 / size) / in_class
+    columns = (counts.labels, in_class.astype(np.int64), np.bincount(counts.code), purity)
+    result["purity"] = float(counts.majority.sum() / max(counts.count.sum(), 1))
+    result["classes"] = {
+        label: {"n_entries": n_entries, "n_buckets": n_buckets, "purity": share}
+        for label, n_entries, n_buckets, share in zip(*(c.tolist() for c in columns), strict=True)
+    }
     return result
 
 
@@ -83,22 +89,6 @@ def _expected_candidates(snapshot: Snapshot) -> float:
     queries = np.zeros((len(rows), snapshot.dim), dtype=np.float32)
     request = make_request(snapshot, queries, rows, n_neighbors=1, fill="none")
     return float(plan(snapshot, request)[1].mean())
-
-
-def _class_stats(counts: ClassCounts) -> dict[str, Any]:
-    """Return purity, overall and per class."""
-    size = np.bincount(counts.number, weights=counts.count)[counts.number]
-    n_entries = np.bincount(counts.code, weights=counts.count)
-    n_buckets = np.bincount(counts.code)
-    purity = np.bincount(counts.code, weights=counts.count**2 / size) / n_entries
-    columns = (n_entries.astype(np.int64).tolist(), n_buckets.tolist(), purity.tolist())
-    names = ("n_entries", "n_buckets", "purity")
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    overall = float(counts.majority.sum() / max(counts.count.sum(), 1))
-    return {"purity": overall, "classes": dict(zip(counts.labels.tolist(), rows, strict=True))}
-
-
-# -- items and buckets -----------------------------------------------------------------------------
 
 
 def item(snapshot: Snapshot, item_id: int) -> dict[str, Any]:
@@ -155,17 +145,6 @@ def sample_ids(snapshot: Snapshot, n: int, seed: int) -> Int64s:
     return np.array(list(drawn)[:n], dtype=np.int64)
 
 
-# -- the tree ------------------------------------------------------------------------------------
-
-
-def largest_buckets(snapshot: Snapshot, path: tuple[int, ...], limit: int) -> Int64s:
-    """See ``HashIndex.largest_buckets``."""
-    low, high = snapshot.tree.below(path, snapshot.shape)
-    live = snapshot.tree.live[low:high]
-    order = np.argsort(-live, kind="stable")[: min(limit, int((live > 0).sum()))]
-    return snapshot.tree.buckets[low + order]
-
-
 def node(snapshot: Snapshot, path: tuple[int, ...]) -> dict[str, Any]:
     """See ``HashIndex.node``."""
     slots = _slots_below(snapshot, path)
@@ -217,9 +196,6 @@ def _by_size(labels: Int64s, counts: Int64s) -> dict[int, int]:
     totals = np.bincount(inverse, weights=counts, minlength=len(values)).astype(np.int64)
     order = np.argsort(-totals, kind="stable")
     return dict(zip(values[order].tolist(), totals[order].tolist(), strict=True))
-
-
-# -- one query -------------------------------------------------------------------------------------
 
 
 def explain(snapshot: Snapshot, request: Request, shown_scores: Scores) -> dict[str, Any]:

@@ -19,16 +19,8 @@ from typing import Any
 import numpy as np
 
 from hashcade._kernels import helper, kernel
-from hashcade.index import layout
-from hashcade.index.distances import (
-    CHUNK,
-    EUCLIDEAN,
-    INNER_PRODUCT,
-    exact_key,
-    fast_distances,
-    fast_distances_of_four,
-    sum_of_squares,
-)
+from hashcade.index import distances, layout
+from hashcade.index.distances import CHUNK, EUCLIDEAN, INNER_PRODUCT, exact_key, sum_of_squares
 from hashcade.index.layout import array_at, entries_at, segment_row
 from hashcade.index.probe import is_above, pop, push, replace_root
 from hashcade.index.visits import counts_one_by_one, passes_filter, plan_visits
@@ -37,9 +29,6 @@ from hashcade.index.visits import counts_one_by_one, passes_filter, plan_visits
 DONE, BAD_INPUT, UNCHECKED = range(3)
 
 _TILE = 4096  # entries whose fast distances are held at a time: they stay in the first cache
-
-
-# -- what may be dropped -----------------------------------------------------------------------
 
 
 @helper()
@@ -105,14 +94,11 @@ def prune(  # type: ignore[no-untyped-def]
     return size, n_rows, bound
 
 
-# -- the best so far: per query a heap of keys and ids with the worst at its root ----------------
-
-
 @helper()
 def rerank(  # type: ignore[no-untyped-def]
     rows, values, k, n_rows, bound, queries, q, metric, vectors, ids, several, keys, names, size
 ):
-    """Rank what is left exactly and put the best into the heap; return its size."""
+    """Rank what is left exactly; the best go into a heap, worst at its root; return its size."""
     room, half = keys.shape[1], rows.shape[1] >> 1
     n_near = 0
     for j in range(n_rows):  # the bound came down since
@@ -151,9 +137,6 @@ def finish(keys, names, q, size, metric):  # type: ignore[no-untyped-def]
     if metric == INNER_PRODUCT:
         for k in range(keys.shape[1]):
             keys[q, k] = 0.0 - keys[q, k]  # no negative zero; padding becomes -inf
-
-
-# -- the search ----------------------------------------------------------------------------------
 
 
 @helper()
@@ -217,13 +200,13 @@ def search_segments(  # type: ignore[no-untyped-def]
         for low in range(start, farthest, tile):
             high = min(low + tile, farthest)
             if together >= 3:
-                fast_distances_of_four(
+                distances.fast_distances_of_four(
                     vectors, low, high, queries, lane[0, 0], lane[1, 0], lane[2, 0],
                     lane[together - 1, 0], metric, fast, nearest,
                 )  # fmt: skip
             else:
                 for k in range(together):
-                    fast_distances(
+                    distances.fast_distances(
                         vectors, low, high, queries, lane[k, 0], k, metric, fast, nearest
                     )
             for k in range(together):
@@ -284,9 +267,8 @@ def search(  # type: ignore[no-untyped-def]
     sizes = np.zeros(n_queries, dtype=np.int64)
     if visits.shape[0] > 0:
         search_segments(
-            table, visits, queries, metric, errors, exclude, mask, allowed,
-            distances, ids, sizes,
-        )  # fmt: skip
+            table, visits, queries, metric, errors, exclude, mask, allowed, distances, ids, sizes
+        )
     for local in range(first, last):
         q = order[local] if order.shape[0] > 0 else local
         finish(distances, ids, q, sizes[q], metric)

@@ -7,7 +7,6 @@ Whoever calls a kernel keeps the arrays alive.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,44 +17,38 @@ from numba.extending import intrinsic
 from hashcade._kernels import helper
 
 if TYPE_CHECKING:
-    from hashcade.codes import CodeShape
-    from hashcade.index.segment import View
-    from hashcade.index.snapshot import BucketTree
+    from hashcade.index.snapshot import Snapshot
 
 # Of the index. N_ITEMS is 0 if no item has several entries: then nothing need be counted once.
 (
     N_SEGMENTS, MAX_BUCKET_ID, WIDTH, DEPTH, N_ITEMS, ANY_REMOVED,
-    N_BUCKETS, BUCKETS, LIVE, ROWS, N_NODES, LEVEL_STARTS, SLOTS, CHILDREN,
-) = range(14)  # fmt: skip
-FIRST_SEGMENT = 14
+    N_BUCKETS, BUCKETS, LIVE, ROWS, N_NODES, LEVEL_STARTS, SLOTS, CHILDREN, FIRST_SEGMENT,
+) = range(15)  # fmt: skip
 
 # Of a segment, from the start of its row; FIRST_ITEM and FIRST_ENTRY count through all segments.
 (
     N_ENTRIES, VECTORS, IDS, ITEMS, REMOVED, N_OWN_BUCKETS, OFFSETS, CHECKED,
-    FIRST_ITEM, FIRST_ENTRY,
-) = range(10)  # fmt: skip
-SEGMENT_LENGTH = 10
+    FIRST_ITEM, FIRST_ENTRY, SEGMENT_LENGTH,
+) = range(11)  # fmt: skip
 
 
-def describe(views: Sequence[View], tree: BucketTree, shape: CodeShape) -> npt.NDArray[np.int64]:
+def describe(snapshot: Snapshot) -> npt.NDArray[np.int64]:
     """Return the description of an index."""
-    any_several = any(view.segment.items is not None for view in views)
+    views, tree, shape = snapshot.views, snapshot.tree, snapshot.shape
     head = [
         len(views), shape.n_buckets - 1, shape.width, shape.depth,
-        sum(view.segment.n_items for view in views) if any_several else 0,
+        sum(view.segment.n_items for view in views) if snapshot.any_several else 0,
         any(len(view.removed) > 0 for view in views),
         len(tree.buckets), _address(tree.buckets), _address(tree.live), _address(tree.rows),
-        len(tree.slots), _address(tree.level_starts), _address(tree.slots),
-        _address(tree.children),
+        len(tree.slots), _address(tree.level_starts), _address(tree.slots), _address(tree.children),
     ]  # fmt: skip
     first_item = first_entry = 0
     for view in views:
         segment = view.segment
         head += [
             segment.n_entries, _address(segment.vectors), _address(segment.ids),
-            _address(segment.items), _address(view.removed),
-            len(segment.buckets), _address(segment.offsets), _address(segment.check.checked),
-            first_item, first_entry,
+            _address(segment.items), _address(view.removed), len(segment.buckets),
+            _address(segment.offsets), _address(segment.check.checked), first_item, first_entry,
         ]  # fmt: skip
         first_item += segment.n_items
         first_entry += segment.n_entries

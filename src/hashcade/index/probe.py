@@ -13,8 +13,6 @@ from hashcade._kernels import helper
 from hashcade.index import layout
 from hashcade.index.layout import array_at
 
-# -- heaps: rows of values and names, with the largest pair at the root --------------------------
-
 
 @helper()
 def is_above(value_a, name_a, value_b, name_b):  # type: ignore[no-untyped-def]
@@ -24,7 +22,7 @@ def is_above(value_a, name_a, value_b, name_b):  # type: ignore[no-untyped-def]
 
 @helper()
 def push(values, names, row, size, value, name):  # type: ignore[no-untyped-def]
-    """Add a pair to a heap of ``size``."""
+    """Add a pair to a heap of ``size``: a row of values and names, the largest at the root."""
     hole = size
     while hole > 0:
         parent = (hole - 1) >> 1
@@ -66,15 +64,9 @@ def pop(values, names, row, size):  # type: ignore[no-untyped-def]
     return value, name
 
 
-# -- the n_probe best buckets -----------------------------------------------------------------
-
-
 @helper()
 def best_buckets(scores, query, n_probe, table):  # type: ignore[no-untyped-def]
-    """Find the ``n_probe`` occupied buckets with the largest sums of a query's slot scores.
-
-    Returns their numbers, best first, and how many buckets' sums were computed on the way.
-    """
+    """Return the ``n_probe`` live buckets of the best sums, best first, and how many got a sum."""
     depth, n_nodes, n_buckets = table[layout.DEPTH], table[layout.N_NODES], table[layout.N_BUCKETS]
     live = array_at(table[layout.LIVE], n_buckets, np.int64)
     level_starts = array_at(table[layout.LEVEL_STARTS], depth + 1, np.int64)

@@ -30,7 +30,6 @@ WORTH_A_THREAD = 1 << 19
 _SHARES_PER_THREAD = 4  # a thread that comes late takes fewer
 _FLOAT32, _INT64, _BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
 _NO_SCORES = np.empty((0, 1, 1), dtype=np.float64)
-_NO_FILTER = (validate.NO_MASK, validate.NO_IDS)
 
 
 @dataclass(eq=False, slots=True)
@@ -104,14 +103,16 @@ def make_request(
         bucket_ids = np.empty((n, 0), dtype=np.int64)
         if probes == 0:
             bucket_ids = snapshot.shape.scores_to_bucket_ids(slots)
-    exclude, item_filter = validate.NO_IDS, _NO_FILTER
-    if exclude_self is not False:
-        exclude = validate.checked_exclude(exclude_self, n)
+    exclude, mask, allowed = validate.NO_IDS, validate.NO_MASK, validate.NO_IDS
+    if exclude_self is True:
+        exclude = np.arange(n)
+    elif exclude_self is not False and exclude_self is not None:
+        exclude = validate.integers("exclude_self", exclude_self, n, -(2**63))
     if filter_ids is not None:
-        item_filter = validate.checked_filter(filter_ids, snapshot.next_id)
+        mask, allowed = validate.checked_filter(filter_ids, snapshot.next_id)
     fields = (
         queries, n_neighbors, METRICS[metric], threads,
-        bucket_ids, slots, probes, FILLS[fill], limit, exclude, *item_filter,
+        bucket_ids, slots, probes, FILLS[fill], limit, exclude, mask, allowed,
     )  # fmt: skip
     return tuple.__new__(Request, fields)  # three times as fast as Request(...)
 
@@ -187,10 +188,7 @@ if hasattr(os, "register_at_fork"):  # threads do not survive a fork
 
 
 def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s]:
-    """Return visits and candidates, as ``visits.plan_visits`` describes them.
-
-    All that a search will read is checked, if it comes from a file and was not checked before.
-    """
+    """Return visits and candidates, see ``visits.plan_visits``; check what a search will read."""
     n = len(request.queries)
     n_named = len(request.mask) + len(request.allowed) + len(request.exclude)
     if snapshot.any_several or n_named > 0 or request.max_candidates < visits.NO_LIMIT:

@@ -1,4 +1,4 @@
-"""Segments: entries sorted by bucket.
+"""Items as they come into an index, and segments: entries sorted by bucket.
 
 An entry is one item in one bucket. A segment is an immutable batch of entries, bucket after
 bucket, in the order in which they came; an item has an entry, with a copy of its vector, in each
@@ -9,11 +9,11 @@ copy of a mask. Nothing that a running search looks at is ever written to.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -34,16 +34,48 @@ class Items(NamedTuple):
     labels: Int64s | None  # (n,)
 
 
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Items as the model sees them, from one pass of the network.
+
+    ``vectors`` are what candidates are ranked by, ``bucket_ids`` the buckets of each item, best
+    first, ``scores`` the slot scores; None for a method that has none, whose queries never leave
+    their buckets. ``by_path``: the buckets are those of the best slots, not of a code book.
+    """
+
+    vectors: Float32s  # (n, dim)
+    bucket_ids: Int64s  # (n, sparsity)
+    scores: Float32s | None  # (n, depth, width)
+    by_path: bool
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __getitem__(self, rows: slice | npt.NDArray[Any]) -> Encoded:
+        """Some of the items."""
+        scores = None if self.scores is None else self.scores[rows]
+        return Encoded(self.vectors[rows], self.bucket_ids[rows], scores, self.by_path)
+
+    def where_to_look(self, n_probe: int = 1) -> dict[str, Any]:
+        """Where a query looks, as arguments for :meth:`HashIndex.search`.
+
+        By default in its own buckets, with ``n_probe`` above 1 in those with the largest sums of
+        scores. The buckets of a path follow from the scores, which also say how to go on.
+        """
+        if n_probe > 1 and self.scores is None:
+            raise ValueError(f"n_probe={n_probe} needs slot scores, this method has none")
+        if n_probe > 1:
+            return {"scores": self.scores, "n_probe": n_probe}
+        if self.by_path and self.scores is not None:
+            return {"scores": self.scores}
+        return {"bucket_ids": self.bucket_ids}
+
+
 def aligned_empty(n: int, dim: int) -> Float32s:
     """Return an uninitialised float32[n, dim] that starts at a cache line."""
     raw = np.empty(n * dim + 16, dtype=np.float32)
     skip = (-raw.ctypes.data // 4) % 16
     return raw[skip : skip + n * dim].reshape(n, dim)
-
-
-def new_uid() -> str:
-    """Return a name that nothing else has."""
-    return uuid.uuid4().hex
 
 
 class NoCheck:
@@ -63,10 +95,7 @@ class NoCheck:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Entries sorted by bucket.
-
-    Entries of bucket number b are ``offsets[b]..offsets[b + 1] - 1``.
-    """
+    """Entries sorted by bucket; those of bucket number b are ``offsets[b]..offsets[b + 1] - 1``."""
 
     vectors: Float32s  # (n_entries, dim)
     ids: Int64s  # (n_entries,)
@@ -76,7 +105,7 @@ class Segment:
     offsets: Int64s  # (n_buckets + 1,)
     n_items: int
     max_norm: float  # of the vectors: bounds the error of fast inner products
-    uid: str = field(default_factory=new_uid)
+    uid: str = field(default_factory=lambda: uuid4().hex)
     check: NoCheck = field(default_factory=NoCheck)
 
     def __post_init__(self) -> None:
@@ -108,10 +137,7 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A segment without what was removed from it.
-
-    ``removed`` is uint8[n_entries], non-zero for removed entries, or empty if nothing was.
-    """
+    """A segment without its ``removed`` entries: non-zero for these, empty if there are none."""
 
     segment: Segment
     removed: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
@@ -158,15 +184,12 @@ class View:
         removed = np.zeros(self.segment.n_entries, np.uint8)
         removed[: len(self.removed)] = self.removed
         removed[entries] = 1
-        view = View(self.segment, removed, self.n_removed_items + n_items, new_uid())
+        view = View(self.segment, removed, self.n_removed_items + n_items, uuid4().hex)
         # Counted on from the old count: to count anew would read the whole mask.
         live = self.live_per_bucket.copy()
         np.subtract.at(live, self.segment.rows_of(entries), 1)
         view.__dict__["live_per_bucket"] = live
         return view
-
-
-# -- making segments -----------------------------------------------------------------------------
 
 
 def build_segment(items: Items) -> Segment:

@@ -22,9 +22,6 @@ from hashcade.index.segment import NO_LABEL, Int64s, Items, View, build_segment,
 _GROWTH = 2
 
 
-# -- the bucket tree -----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class BucketTree:
     """All occupied buckets of a snapshot.
@@ -58,9 +55,7 @@ class BucketTree:
         return low, int(np.searchsorted(self.buckets, prefix * span + (span - 1), "right"))
 
 
-def build_tree(
-    views: Sequence[View], shape: CodeShape, previous: BucketTree | None = None
-) -> BucketTree:
+def build_tree(views: Sequence[View], shape: CodeShape, previous: BucketTree | None) -> BucketTree:
     """Collect the buckets of all segments; the nodes are taken over if no bucket is new."""
     rows = None
     if len(views) == 1:
@@ -76,10 +71,6 @@ def build_tree(
             live[at] += view.live_per_bucket
     if previous is not None and np.array_equal(previous.buckets, buckets):
         return replace(previous, rows=rows, live=live)
-    return BucketTree(buckets, rows, live, *_nodes(buckets, shape))
-
-
-def _nodes(buckets: Int64s, shape: CodeShape) -> tuple[Int64s, npt.NDArray[np.int32], Int64s]:
     prefixes = [buckets]  # from the last level up
     for _ in range(shape.depth - 1):
         prefixes.append(np.unique(prefixes[-1] // shape.width))
@@ -91,10 +82,7 @@ def _nodes(buckets: Int64s, shape: CodeShape) -> tuple[Int64s, npt.NDArray[np.in
         for level, (above, below) in enumerate(pairwise(prefixes))
     ]
     ends = np.concatenate([*children, level_starts[-1:]]).astype(np.int64)
-    return level_starts, slots, ends
-
-
-# -- the snapshot --------------------------------------------------------------------------------
+    return BucketTree(buckets, rows, live, level_starts, slots, ends)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,9 +126,7 @@ class Snapshot:
     @cached_property
     def table(self) -> Int64s:
         """Where everything is that a kernel needs, see ``layout.py``."""
-        return describe(self.views, self.tree, self.shape)
-
-    # -- looking items up --------------------------------------------------------------------------
+        return describe(self)
 
     def contains(self, ids: Int64s) -> npt.NDArray[np.bool_]:
         """Return for each id whether there is such an item."""
@@ -190,8 +176,6 @@ class Snapshot:
         np.maximum.at(majority, number, counts)
         return ClassCounts(classes.astype(np.int64), number, code, counts, majority)
 
-    # -- changes: each returns a new snapshot ------------------------------------------------------
-
     def with_items(self, items: Items) -> Snapshot:
         """Append a segment, and merge from the end while neighbours are of similar size."""
         if len(items.ids) == 0:
@@ -199,7 +183,7 @@ class Snapshot:
         views = [*self.views, View(build_segment(items))]
         while len(views) > 1 and views[-2].n_items < _GROWTH * views[-1].n_items:
             views[-2:] = [View(merge_segments(views[-2:]))]
-        return self._replaced(views, max(self.next_id, int(items.ids.max()) + 1))
+        return self.with_views(views, max(self.next_id, int(items.ids.max()) + 1))
 
     def without(self, ids: Int64s) -> Snapshot:
         """Remove items, which must be here."""
@@ -208,19 +192,20 @@ class Snapshot:
             entries, position = view.entries_of(ids)
             n_items = len(np.unique(position))
             views.append(view.without(entries, n_items) if n_items else view)
-        return self._replaced([view for view in views if view.n_items > 0], self.next_id)
+        return self.with_views([view for view in views if view.n_items > 0], self.next_id)
 
     def compacted(self) -> Snapshot:
         """Put everything into one segment without removed entries; may return itself."""
         if len(self.views) == 0 or (len(self.views) == 1 and len(self.views[0].removed) == 0):
             return self
-        return self._replaced([View(merge_segments(self.views))], self.next_id)
+        return self.with_views([View(merge_segments(self.views))], self.next_id)
 
-    def _replaced(self, views: list[View], next_id: int) -> Snapshot:
+    def with_views(self, views: Sequence[View], next_id: int) -> Snapshot:
+        """Put other segments in the place of these."""
         tree = build_tree(views, self.shape, self.tree)
         return Snapshot(tuple(views), tree, self.shape, self.dim, self.with_labels, next_id)
 
 
 def empty_snapshot(shape: CodeShape, dim: int, with_labels: bool) -> Snapshot:
     """Return an index without items."""
-    return Snapshot((), build_tree((), shape), shape, dim, with_labels, 0)
+    return Snapshot((), build_tree((), shape, None), shape, dim, with_labels, 0)

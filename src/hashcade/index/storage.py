@@ -19,7 +19,6 @@ The manifest is JSON; its first value is the CRC-32 of every byte after it::
        "removed": null or {"file", "uid", "bytes", "crc32", "n_items"}}, ...]}
 
 A section is one array; its bytes, and its checksum, include the padding to a multiple of 64.
-
 Reading checks the manifest, the length of every file and the arrays that say where things are; the
 blocks of the buckets when they are first read, once (:class:`StoredCheck`).
 """
@@ -34,6 +33,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -41,15 +41,10 @@ import numpy.typing as npt
 from hashcade._io import LOCK_NAME, storage_errors, sync_directory, write_file, writer_lock
 from hashcade.codes import CodeShape
 from hashcade.errors import CorruptIndexError, IncompatibleFormatError, StorageError
-from hashcade.index.checksums import (
-    Record,
-    StoredCheck,
-    block_crc,
-    content_problems,
-    structure_problems,
-)
-from hashcade.index.segment import Segment, View, new_uid
-from hashcade.index.snapshot import Snapshot, build_tree
+from hashcade.index import checksums
+from hashcade.index.checksums import Record, StoredCheck
+from hashcade.index.segment import Segment, View
+from hashcade.index.snapshot import Snapshot, empty_snapshot
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "hashcade-index"
@@ -57,12 +52,11 @@ VERSION = 1
 _HEAD = b'{"checksum": "'
 _ALIGNMENT = 64
 _OURS = ("segment-", "removed-", "manifest-")
-_RETRIES = 1000
 
 
 def new_generation() -> str:
     """Return a new name for the state of an index on disk, for ``HashIndex.save``."""
-    return new_uid()
+    return uuid4().hex
 
 
 @dataclass(frozen=True)
@@ -83,20 +77,20 @@ class Manifest:
         return {record["file"] for record in [*self.segments, *removed]}
 
 
-# -- writing -------------------------------------------------------------------------------------
-
-
 def save(
     directory: Path, snapshot: Snapshot, generation: str, expected: frozenset[str] | None,
     *, lock_held: bool = False,
 ) -> None:  # fmt: skip
-    """Write a snapshot as a new generation, in place of an ``expected`` one, or of any if None.
-
-    After an error the directory holds the old generation, or the new one if only the last flush to
-    the disk failed.
-    """
+    """Write a snapshot as a new generation, in place of an ``expected`` one, or of any if None."""
     with storage_errors(f"cannot write the index {directory}"):
-        _make_directory(directory)
+        if not directory.is_dir():
+            directory.mkdir(parents=True)
+            sync_directory(directory.parent)
+        elif not is_index(directory):
+            names = [path.name for path in directory.iterdir() if path.name != LOCK_NAME]
+            if strangers := [name for name in names if not name.startswith(_OURS)]:
+                message = f"{directory} is not an index and not empty: {min(strangers)}"
+                raise StorageError(message, hint="choose another path")
         with nullcontext() if lock_held else writer_lock(directory):
             try:
                 current = read_manifest(directory)
@@ -108,7 +102,7 @@ def save(
             new_files: list[Path] = []
             try:
                 manifest = _write_files(directory, snapshot, generation, current, new_files)
-                new = directory / f"manifest-{new_uid()}.tmp"
+                new = directory / f"manifest-{uuid4().hex}.tmp"
                 new_files.append(new)
                 body = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
                 rest = b'", ' + json.dumps(body, indent=1).encode()[1:].lstrip() + b"\n"
@@ -123,18 +117,6 @@ def save(
             for path in directory.iterdir():
                 if path.name.startswith(_OURS) and path.name not in manifest.files():
                     path.unlink(missing_ok=True)
-
-
-def _make_directory(directory: Path) -> None:
-    if not directory.is_dir():
-        directory.mkdir(parents=True)
-        sync_directory(directory.parent)
-    elif not is_index(directory):
-        names = [path.name for path in directory.iterdir()]
-        strangers = [name for name in names if name != LOCK_NAME and not name.startswith(_OURS)]
-        if strangers:
-            message = f"{directory} is not an index and not empty: {min(strangers)}"
-            raise StorageError(message, hint="choose another path")
 
 
 def _write_files(
@@ -187,7 +169,7 @@ def _sections(segment: Segment) -> tuple[Record, list[Any]]:
     """Return the arrays of a segment file: what they are, and their bytes."""
     segment.check.blocks()  # what was damaged must not get a new checksum
     arrays = segment.arrays
-    crcs = [block_crc(arrays, row) for row in range(len(segment.buckets))]
+    crcs = [checksums.block_crc(arrays, row) for row in range(len(segment.buckets))]
     arrays["blocks"] = np.array(crcs, dtype=np.uint32)
     sections: Record = {}
     parts: list[Any] = []
@@ -204,9 +186,6 @@ def _sections(segment: Segment) -> tuple[Record, list[Any]]:
         parts += [data, padding]
         at += size
     return sections, parts
-
-
-# -- reading -------------------------------------------------------------------------------------
 
 
 def is_index(path: str | os.PathLike[str]) -> bool:
@@ -254,7 +233,7 @@ def load(directory: Path, *, mmap: bool) -> tuple[Snapshot, Manifest]:
     """Read an index. A save in between is no trouble: then the new state is read."""
     _require_index(directory)
     with storage_errors(f"cannot read the index {directory}"):
-        for _ in range(_RETRIES):
+        for _ in range(1000):
             manifest = read_manifest(directory)
             try:
                 return _open(directory, manifest, mmap), manifest
@@ -273,12 +252,15 @@ def _open(directory: Path, manifest: Manifest, mmap: bool) -> Snapshot:
             view = View(_open_segment(path, record, manifest, mmap))
             if record["removed"] is not None:
                 path = directory / record["removed"]["file"]
-                view = _open_removed(path, record["removed"], view.segment)
+                data, n = path.read_bytes(), view.segment.n_entries
+                if len(data) != (n + 7) // 8 or zlib.crc32(data) != record["removed"]["crc32"]:
+                    raise CorruptIndexError(f"{path} is damaged: its checksum or length is wrong")
+                removed = np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=n)
+                n_removed, uid = record["removed"]["n_items"], record["removed"]["uid"]
+                view = View(view.segment, removed, n_removed, uid)
             views.append(view)
-        tree = build_tree(views, manifest.shape)
-        snapshot = Snapshot(
-            tuple(views), tree, manifest.shape, manifest.dim, manifest.with_labels, manifest.next_id
-        )
+        empty = empty_snapshot(manifest.shape, manifest.dim, manifest.with_labels)
+        snapshot = empty.with_views(views, manifest.next_id)
         if snapshot.n_items != manifest.n_items:
             counts = f"{snapshot.n_items} items, the manifest says {manifest.n_items}"
             raise CorruptIndexError(f"{directory} has {counts}")
@@ -314,7 +296,7 @@ def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) ->
         record["uid"], check,
     )  # fmt: skip
     n_entries, n_buckets = record["n_entries"], manifest.shape.n_buckets
-    problems = structure_problems(arrays, n_entries, manifest.dim, n_buckets)
+    problems = checksums.structure_problems(arrays, n_entries, manifest.dim, n_buckets)
     if ("labels" in arrays) != manifest.with_labels:
         problems.append("labels are not as the manifest says")
     if problems:
@@ -325,17 +307,6 @@ def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) ->
         check.ids()
         check.checked[:] = True
     return segment
-
-
-def _open_removed(path: Path, record: Record, segment: Segment) -> View:
-    data, n = path.read_bytes(), segment.n_entries
-    if len(data) != (n + 7) // 8 or zlib.crc32(data) != record["crc32"]:
-        raise CorruptIndexError(f"{path} is damaged: its checksum or its length is wrong")
-    removed = np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=n)
-    return View(segment, removed, record["n_items"], record["uid"])
-
-
-# -- verifying ------------------------------------------------------------------------------------
 
 
 def problems_of(snapshot: Snapshot, directory: Path | None) -> list[str]:
@@ -356,8 +327,8 @@ def problems_of(snapshot: Snapshot, directory: Path | None) -> list[str]:
                 problems += damage
                 continue
         n_entries, n_buckets = segment.n_entries, snapshot.shape.n_buckets
-        faults = structure_problems(segment.arrays, n_entries, snapshot.dim, n_buckets)
-        problems += [f"{where}: {p}" for p in faults or content_problems(view)]
+        faults = checksums.structure_problems(segment.arrays, n_entries, snapshot.dim, n_buckets)
+        problems += [f"{where}: {p}" for p in faults or checksums.content_problems(view)]
         all_ids.append(np.unique(segment.ids[view.live_entries()]))
     ids = np.concatenate(all_ids)
     if len(np.unique(ids)) != len(ids):

@@ -19,12 +19,7 @@ NO_IDS = np.empty(0, dtype=np.int64)
 
 
 def checked_items(
-    snapshot: Snapshot,
-    bucket_ids: object,
-    vectors: object,
-    ids: object,
-    labels: object,
-    next_id: int,
+    snapshot: Snapshot, bucket_ids: Any, vectors: Any, ids: Any, labels: Any, next_id: int
 ) -> Items:
     """Return items as an index stores them; see ``HashIndex.checked_items``."""
     values = checked_vectors("vectors", vectors, snapshot.dim)
@@ -36,7 +31,7 @@ def checked_items(
     classes = None
     if snapshot.with_labels:
         given = np.full(n, NO_LABEL) if labels is None else labels
-        classes = _integers("labels", given, n, NO_LABEL, kinds="iub")
+        classes = integers("labels", given, n, NO_LABEL, kinds="iub")
     if ids is not None:
         return Items(checked_ids("ids", ids, n), buckets, values, classes)
     if next_id + n > 2**63:
@@ -55,8 +50,7 @@ def plain(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 def checked_queries(value: object, dim: int) -> Float32s:
     """Return queries as float32[q, dim]; one vector alone is one query."""
     vectors = as_array("vectors", value)
-    if vectors.ndim == 1:
-        vectors = vectors[None, :]
+    vectors = vectors[None, :] if vectors.ndim == 1 else vectors
     return plain(checked_vectors("vectors", vectors, dim), np.float32)
 
 
@@ -101,7 +95,7 @@ def checked_scores(value: object, n: int, shape: CodeShape) -> npt.NDArray[np.fl
     return scores
 
 
-def _integers(name: str, value: object, n: int | None, at_least: int, kinds: str = "iu") -> Int64s:
+def integers(name: str, value: object, n: int | None, at_least: int, kinds: str = "iu") -> Int64s:
     """Return a column of integers as int64[n]."""
     values = as_array(name, value)
     if values.ndim != 1:
@@ -118,19 +112,12 @@ def _integers(name: str, value: object, n: int | None, at_least: int, kinds: str
 
 def checked_ids(name: str, value: object, n: int | None = None) -> Int64s:
     """Return ids as int64[n]: not negative, and none of them twice."""
-    ids = _integers(name, value, n, 0)
+    ids = integers(name, value, n, 0)
     ordered = np.sort(ids)
     again = ordered[1:][ordered[1:] == ordered[:-1]]
     if len(again) > 0:
         raise ValueError(f"{name} has {name_ids(np.unique(again))} more than once")
     return ids
-
-
-def checked_exclude(value: object, n: int) -> Int64s:
-    """Return for each query the id that it must not find; empty for none at all."""
-    if value is None or value is False:
-        return NO_IDS
-    return np.arange(n) if value is True else _integers("exclude_self", value, n, -(2**63))
 
 
 def checked_filter(value: object, id_bound: int) -> tuple[npt.NDArray[np.bool_], Int64s]:
@@ -155,7 +142,7 @@ def checked_filter(value: object, id_bound: int) -> tuple[npt.NDArray[np.bool_],
 
 def checked_path(value: object, shape: CodeShape) -> tuple[int, ...]:
     """Return the path to a node: up to ``depth`` slots."""
-    path = _integers("path", value, None, 0)
+    path = integers("path", value, None, 0)
     if len(path) > shape.depth or path.max(initial=0) >= shape.width:
         must = f"at most depth={shape.depth} slots < width={shape.width}"
         raise ValueError(f"path={path.tolist()} must be {must}")
