@@ -5,16 +5,17 @@ from typing import TYPE_CHECKING
 from hashcade._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from hashcade.index.encoded import Encoded
     from hashcade.index.index import HashIndex, warmup
     from hashcade.index.search import METRICS, SearchResult
-    from hashcade.index.segment import NO_LABEL, Encoded, Items
+    from hashcade.index.segment import NO_LABEL, Items
     from hashcade.index.storage import is_index, new_generation, read_generation
     from hashcade.index.validate import checked_ids
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "Encoded": "hashcade.index.segment",
+            "Encoded": "hashcade.index.encoded",
             "HashIndex": "hashcade.index.index",
             "Items": "hashcade.index.segment",
             "METRICS": "hashcade.index.search",

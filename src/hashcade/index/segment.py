@@ -1,4 +1,4 @@
-"""Items as they come into an index, and segments: entries sorted by bucket.
+"""Segments: entries sorted by bucket.
 
 An entry is one item in one bucket. A segment is an immutable batch of entries, bucket after
 bucket, in the order in which they came; an item has an entry, with a copy of its vector, in each
@@ -32,43 +32,6 @@ class Items(NamedTuple):
     bucket_ids: Int64s  # (n, sparsity)
     vectors: Float32s  # (n, dim)
     labels: Int64s | None  # (n,)
-
-
-@dataclass(frozen=True, eq=False)
-class Encoded:
-    """Items as the model sees them, from one pass of the network.
-
-    ``vectors`` are what candidates are ranked by, ``bucket_ids`` the buckets of each item, best
-    first, ``scores`` the slot scores; None for a method that has none, whose queries never leave
-    their buckets. ``by_path``: the buckets are those of the best slots, not of a code book.
-    """
-
-    vectors: Float32s  # (n, dim)
-    bucket_ids: Int64s  # (n, sparsity)
-    scores: Float32s | None  # (n, depth, width)
-    by_path: bool
-
-    def __len__(self) -> int:
-        return len(self.vectors)
-
-    def __getitem__(self, rows: slice | npt.NDArray[Any]) -> Encoded:
-        """Some of the items."""
-        scores = None if self.scores is None else self.scores[rows]
-        return Encoded(self.vectors[rows], self.bucket_ids[rows], scores, self.by_path)
-
-    def where_to_look(self, n_probe: int = 1) -> dict[str, Any]:
-        """Where a query looks, as arguments for :meth:`HashIndex.search`.
-
-        By default in its own buckets, with ``n_probe`` above 1 in those with the largest sums of
-        scores. The buckets of a path follow from the scores, which also say how to go on.
-        """
-        if n_probe > 1 and self.scores is None:
-            raise ValueError(f"n_probe={n_probe} needs slot scores, this method has none")
-        if n_probe > 1:
-            return {"scores": self.scores, "n_probe": n_probe}
-        if self.by_path and self.scores is not None:
-            return {"scores": self.scores}
-        return {"bucket_ids": self.bucket_ids}
 
 
 def aligned_empty(n: int, dim: int) -> Float32s:
