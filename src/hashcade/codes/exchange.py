@@ -17,11 +17,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hashcade._kernels import helper
-
-Ints = NDArray[np.int64]
+from hashcade._kernels import Ints, helper
 
 DENSE = 2  # a group with so many units per slot has rows of its own
 _FEW = 4  # units in a row, up to which filling it anew beats updating it

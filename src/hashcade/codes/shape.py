@@ -145,8 +145,7 @@ def _refuse_outside(
     """Refuse values outside 0..bound-1. Rows are counted along the first of the row axes."""
     bad = (values < 0) | (values >= bound)
     if bad.any():
-        rows = bad.reshape(len(bad), -1).any(axis=1) if row_axes > 0 else None
-        where = "" if rows is None else f" in {name_rows(np.asarray(rows))}"
+        where = f" in {name_rows(bad.reshape(len(bad), -1).any(axis=1))}" if row_axes > 0 else ""
         allowed = f"must be >= 0 and < {bound_name}={bound}"
         raise ValueError(f"{name} has values outside 0..{bound - 1}{where}, {allowed}")
 
