@@ -20,9 +20,8 @@ def checked_scores(class_scores: object) -> NDArray[np.float64]:
         with np.errstate(over="ignore"):  # a long double beyond float64: named as infinite below
             scores = np.ascontiguousarray(scores, dtype=np.float64)
     if scores.ndim != 2 or scores.shape[1] == 0:
-        raise ValueError(
-            f"class_scores has shape {scores.shape}, must be (n_classes, width) with width >= 1"
-        )
+        allowed = "(n_classes, width) with width >= 1"
+        raise ValueError(f"class_scores has shape {scores.shape}, must be {allowed}")
     if not math.isfinite(np.vdot(scores, scores)):  # may overflow: a reason to look closely
         bad = ~np.isfinite(scores).all(axis=1)
         if bad.any():
@@ -59,9 +58,8 @@ def checked_groups(sibling_groups: object, n_classes: int) -> NDArray[np.int64]:
     if groups.ndim != 1:
         raise ValueError(f"sibling_groups has shape {groups.shape}, must be ({n_classes},)")
     if len(groups) != n_classes:
-        raise ValueError(
-            f"sibling_groups has {len(groups)} entries, class_scores has {n_classes} classes"
-        )
+        sizes = f"{len(groups)} entries, class_scores has {n_classes} classes"
+        raise ValueError(f"sibling_groups has {sizes}")
     # uint64 beyond int64 wraps around, one to one: which numbers are equal does not change.
     return np.ascontiguousarray(groups, dtype=np.int64)
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 import numpy as np
 
 from hashcade._kernels import Floats, Ints, helper, kernel
+from hashcade.codes.exchange import append
 from hashcade.codes.ranking import move_in_list, rank_slot, rank_slot_roughly, unpack
 
 _INF = np.inf
@@ -114,8 +115,7 @@ def estimate_prices(
             price = slot_price[0] + _level(n_units, width, sibling_step)
             for q in range(width):
                 pair_price[h, q] = price
-                raised[q, n_raised[q]] = h
-                n_raised[q] += 1
+                append(h, raised, n_raised, q)
 
     # ---- What each class would buy, and one slot more: ranked lists, kept through all visits
     n_ranked = sparsity + 1
@@ -350,8 +350,7 @@ def _correct(
             slot_price[q] = max(slot_price[q] + change, 0.0)
         for h in range(1, n_groups):
             if pair_price[h, q] > slot_price[q]:
-                raised[q, n_raised[q]] = h
-                n_raised[q] += 1
+                append(h, raised, n_raised, q)
             else:
                 pair_price[h, q] = -_INF
 

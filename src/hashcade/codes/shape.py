@@ -27,8 +27,6 @@ class CodeShape:
     under one parent therefore have consecutive ids. ``sparsity`` (k_s) slots are active at the
     last level, so an item lies in this many buckets; at the levels above exactly one is.
 
-    Examples
-    --------
     >>> shape = CodeShape(width=10, depth=3)
     >>> shape.n_buckets
     1000
@@ -163,8 +161,6 @@ def expected_speedup(shape: CodeShape, *, limit: bool = False) -> float:
     d^k / s², which is never larger. This is no forecast: with C balanced classes and pure buckets
     the speed-up is about C, however large the table is.
 
-    Examples
-    --------
     >>> expected_speedup(CodeShape(width=32, depth=2))
     1024.0
     >>> expected_speedup(CodeShape(width=4, depth=1, sparsity=2))

@@ -58,8 +58,6 @@ def solve_level(
     have the least energy, equal input gives equal output. Time grows about like
     n_classes · width, the size of the input; see ``docs/results/solver.md``.
 
-    Examples
-    --------
     Both classes would like slot 0; sharing it would cost 2 · 0.5, moving one of them 0.1:
 
     >>> from hashcade import solve_level
@@ -101,8 +99,6 @@ def solve_cascade(
     and pay the sibling penalty if they do not. On the first level no class has siblings. A greedy
     order of exact steps, as in the paper: the levels together need not be optimal.
 
-    Examples
-    --------
     Two classes share each slot of the first level, and part on the second:
 
     >>> from hashcade import CodeShape, solve_cascade
@@ -115,10 +111,8 @@ def solve_cascade(
     """
     scores = as_array("class_scores", class_scores)
     if scores.ndim != 3 or scores.shape[0] != shape.depth or scores.shape[2] != shape.width:
-        raise ValueError(
-            f"class_scores has shape {scores.shape}, must be (depth, n_classes, width) "
-            f"with depth={shape.depth} and width={shape.width}"
-        )
+        allowed = f"(depth, n_classes, width) with depth={shape.depth} and width={shape.width}"
+        raise ValueError(f"class_scores has shape {scores.shape}, must be {allowed}")
     codes = np.empty(scores.shape, np.bool_)
     path = np.zeros(scores.shape[1], np.int64)  # equal number: same slots so far
     for level in range(shape.depth):
@@ -144,8 +138,6 @@ def relabel_by_code(class_codes: ArrayLike) -> NDArray[np.int64]:
     The metric loss sees classes with one code, bool[n_classes, width], as one class and does not
     push them apart at this level. Labels 0, 1, 2, ... are in the order in which codes appear.
 
-    Examples
-    --------
     >>> relabel_by_code([[0, 1, 0], [1, 0, 0], [0, 1, 0]]).tolist()
     [0, 1, 0]
     """

@@ -13,8 +13,7 @@ from hashcade.data.arrays import load_npy, load_npz, read_npy, read_npz
 from hashcade.data.features import efficientnet_features
 from hashcade.data.folder import list_image_folder, load_image_folder
 from hashcade.data.images import IMAGE_FORMATS, MAX_PIXELS, read_image, resize_image
-from hashcade.data.items import Items, LabelledItems
-from hashcade.data.labels import encode_labels
+from hashcade.data.items import Items, LabelledItems, encode_labels
 from hashcade.data.load import has_labels, load, load_items, required_extras
 from hashcade.data.parquet import load_parquet
 from hashcade.data.transforms import augment, per_pixel_mean
