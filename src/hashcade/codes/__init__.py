@@ -6,13 +6,7 @@ Needs numpy, and numba once the solver is called.
 """
 
 from hashcade.codes.shape import CodeShape, expected_speedup
-from hashcade.codes.solve import (
-    code_energy,
-    relabel_by_code,
-    solve_cascade,
-    solve_level,
-    warmup,
-)
+from hashcade.codes.solve import code_energy, relabel_by_code, solve_cascade, solve_level, warmup
 
 __all__ = [
     "CodeShape",

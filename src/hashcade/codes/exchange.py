@@ -92,9 +92,6 @@ def withdraw(u: int, row: int, q: int, tables: tuple[Any, ...]) -> None:
             refresh(row, q, k, tables)
 
 
-# -- lists -----------------------------------------------------------------------------------------
-
-
 @helper()
 def link_unit(u: int, name: int, first: Ints, following: Ints) -> None:
     """Put a unit at the front of a linked list."""

@@ -36,8 +36,6 @@ from hashcade._validate import as_array, checked_number
 from hashcade.codes.checks import checked_codes, checked_groups, checked_scores, checked_sparsity
 from hashcade.codes.shape import CodeShape
 
-Kernel = Callable[..., Any]
-
 
 def solve_level(
     class_scores: ArrayLike,
@@ -52,7 +50,7 @@ def solve_level(
     Scores, float[n_classes, width], are class means of the level's activations. Each class has
     ``sparsity`` slots. Classes with equal numbers in ``sibling_groups``, int[n_classes], share the
     slots of all levels above; by default there are no siblings, as on the first level. The
-    penalties, α and β, are what an ordered pair of siblings, and of any classes, pays for a slot.
+    penalties, α and β, are what an ordered pair, of siblings or of any classes, pays for sharing.
 
     Optimal up to the rounding of float64: no costs are rounded to integers. Where several codes
     have the least energy, equal input gives equal output. Time grows about like
@@ -232,7 +230,7 @@ def scratch_for(
 
 
 @cache
-def _kernels() -> tuple[Kernel, Kernel, Kernel]:
+def _kernels() -> tuple[Callable[..., Any], ...]:
     """Load the compiled half of the solver: `import hashcade` must not pay for numba."""
     from hashcade.codes.flow import optimal_codes
     from hashcade.codes.prices import arrange_groups, estimate_prices

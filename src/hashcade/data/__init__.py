@@ -1,12 +1,8 @@
 """Data: from files of many kinds to items with class numbers.
 
-:func:`load` recognises what is at a path and loads it with labels, :func:`load_items` without.
-Behind them are a loader for each kind of file, :func:`read_image` for one image, and
-:func:`encode_labels`, which turns labels into class numbers. :func:`efficientnet_features` are
-features of images from a pre-trained network.
-
-Needs numpy; Pillow for images (extra ``images``), pyarrow for Parquet (extra ``parquet``), torch
-and weights for features (extra ``transfer``), each only when it is used.
+:func:`load` recognises what is at a path and loads it with labels, :func:`load_items` without;
+:func:`efficientnet_features` are features of images from a pre-trained network. Needs the extras
+``images``, ``parquet`` and ``transfer``, each only when it is used.
 """
 
 from hashcade.data.arrays import load_npy, load_npz, read_npy, read_npz

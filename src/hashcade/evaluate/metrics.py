@@ -45,9 +45,8 @@ def mean_average_precision(
 ) -> float:
     """Mean over the queries of the average precision of their results, in percent.
 
-    The average precision of a query is the sum of the precisions at the ranks of its right
-    results, divided by the number of right results that it could have: its class in the database,
-    or ``n_neighbors`` if that is less. A query whose class the database does not have counts 0.
+    That is the sum of the precisions at the ranks of a query's right results, divided by how many
+    right ones there could be: its class in the database, ``n_neighbors`` at most; 0 without any.
     With ``same_set`` query i is item i, and does not find itself. See :func:`precision_at`.
 
     >>> round(mean_average_precision([[1, 0, 2]], ["cat"], ["cat", "dog", "cat"]), 3)
