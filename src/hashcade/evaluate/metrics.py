@@ -213,7 +213,7 @@ def _checked_ids(
     """Return the first ``n_neighbors`` results as int64: row numbers of items, -1 for none."""
     ids = as_array(name, value)
     if ids.ndim != 2 or ids.size == 0:
-        raise ValueError(f"{name} has shape {ids.shape}, must be (q, n), at least one query")
+        raise ValueError(f"{name} has shape {ids.shape}, must be (q, n): at least one query, n > 0")
     if ids.dtype.kind not in "iu":
         raise ValueError(f"{name} has dtype {ids.dtype}, must be integers")
     bad = ids < -1 if n_items is None else (ids < -1) | (ids >= n_items)
