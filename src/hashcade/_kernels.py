@@ -16,9 +16,14 @@ from functools import cache
 from typing import Any
 
 import numba
+import numpy as np
 from numba.core import event
+from numpy.typing import NDArray
 
-__all__ = ["compilation_seconds", "helper", "kernel", "usable_cores"]
+__all__ = ["Floats", "Ints", "compilation_seconds", "helper", "kernel", "usable_cores"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 def _import_without_scipy() -> None:

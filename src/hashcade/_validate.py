@@ -30,7 +30,7 @@ def list_rows(rows: Sequence[int]) -> str:
     return _named("row", rows)
 
 
-def name_rows(bad: npt.NDArray[np.bool_]) -> str:
+def name_rows(bad: npt.ArrayLike) -> str:
     """Name the rows where ``bad`` (one bool per row) is true: ``rows 3, 17``, ten at most."""
     return _named("row", np.flatnonzero(bad).tolist())
 

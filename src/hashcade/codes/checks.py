@@ -10,25 +10,19 @@ from numpy.typing import NDArray
 
 from hashcade._validate import as_array, checked_count, name_rows
 
-_FLOAT64 = np.dtype(np.float64)
-_BOOL = np.dtype(np.bool_)
-
 
 def checked_scores(class_scores: object) -> NDArray[np.float64]:
     """Return finite scores as a C-contiguous float64 array, (n_classes, width)."""
     scores = as_array("class_scores", class_scores)
-    if scores.dtype != _FLOAT64 or not scores.flags.c_contiguous or not scores.dtype.isnative:
+    if scores.dtype != np.float64 or not scores.flags.c_contiguous:  # or not of this byte order
         if scores.dtype.kind not in "fiub":
             raise ValueError(f"class_scores has dtype {scores.dtype}, must be real numbers")
         with np.errstate(over="ignore"):  # a long double beyond float64: named as infinite below
-            scores = np.ascontiguousarray(scores, dtype=_FLOAT64)
+            scores = np.ascontiguousarray(scores, dtype=np.float64)
     if scores.ndim != 2 or scores.shape[1] == 0:
-        raise ValueError(
-            f"class_scores has shape {scores.shape}, must be (n_classes, width) with width >= 1"
-        )
-    # NaN and infinity survive into a sum of squares. Finite scores may overflow there, so a bad sum
-    # is only a reason to look closely. (vdot does not warn about the overflow.)
-    if not math.isfinite(np.vdot(scores, scores)):
+        allowed = "(n_classes, width) with width >= 1"
+        raise ValueError(f"class_scores has shape {scores.shape}, must be {allowed}")
+    if not math.isfinite(np.vdot(scores, scores)):  # may overflow: a reason to look closely
         bad = ~np.isfinite(scores).all(axis=1)
         if bad.any():
             raise ValueError(f"class_scores has NaN or infinite values in {name_rows(bad)}")
@@ -38,7 +32,7 @@ def checked_scores(class_scores: object) -> NDArray[np.float64]:
 def checked_codes(class_codes: object, shape: tuple[int, ...] | None = None) -> NDArray[np.bool_]:
     """Return codes as a bool array, of the shape of the scores; numbers must be 0 or 1."""
     codes = as_array("class_codes", class_codes)
-    if codes.dtype != _BOOL:
+    if codes.dtype != np.bool_:
         if codes.dtype.kind not in "fiu":
             raise ValueError(f"class_codes has dtype {codes.dtype}, must be bool")
         as_bool = codes == 1
@@ -64,9 +58,8 @@ def checked_groups(sibling_groups: object, n_classes: int) -> NDArray[np.int64]:
     if groups.ndim != 1:
         raise ValueError(f"sibling_groups has shape {groups.shape}, must be ({n_classes},)")
     if len(groups) != n_classes:
-        raise ValueError(
-            f"sibling_groups has {len(groups)} entries, class_scores has {n_classes} classes"
-        )
+        sizes = f"{len(groups)} entries, class_scores has {n_classes} classes"
+        raise ValueError(f"sibling_groups has {sizes}")
     # uint64 beyond int64 wraps around, one to one: which numbers are equal does not change.
     return np.ascontiguousarray(groups, dtype=np.int64)
 

@@ -17,11 +17,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hashcade._kernels import helper
-
-Ints = NDArray[np.int64]
+from hashcade._kernels import Ints, helper
 
 DENSE = 2  # a group with so many units per slot has rows of its own
 _FEW = 4  # units in a row, up to which filling it anew beats updating it
@@ -93,9 +90,6 @@ def withdraw(u: int, row: int, q: int, tables: tuple[Any, ...]) -> None:
     for k in range(exchange.shape[1]):
         if mover[row, k] == u:
             refresh(row, q, k, tables)
-
-
-# -- lists -----------------------------------------------------------------------------------------
 
 
 @helper()

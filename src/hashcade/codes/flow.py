@@ -34,12 +34,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hashcade._kernels import kernel
+from hashcade._kernels import Floats, Ints, kernel
 from hashcade.codes import exchange as moves
 from hashcade.codes import search
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from hashcade.codes.search import UNSEEN, lower_label
 
 _INF = np.inf
 _ZERO = np.int64(0)  # not a literal: helpers that take it are compiled for one type
@@ -86,11 +84,9 @@ def optimal_codes(
     class_of = np.empty(n_units, np.int64)
     slot_of = np.empty(n_units, np.int64)
     count = np.zeros((n_groups, width), np.int64)  # units per pair; group 0: per slot
-    first_in_row = np.empty(n_rows, np.int64)  # lists of units, per row of the tables ...
-    first_in_row[:] = -1
+    first_in_row = np.full(n_rows, -1, np.int64)  # lists of units, per row of the tables ...
     next_in_row = np.empty(n_units, np.int64)
-    first_in_pair = np.empty(sink, np.int64)  # ... and per pair
-    first_in_pair[:] = -1
+    first_in_pair = np.full(sink, -1, np.int64)  # ... and per pair
     next_in_pair = np.empty(n_units, np.int64)
     for p in range(n_classes):
         for i in range(sparsity):
@@ -110,9 +106,8 @@ def optimal_codes(
     n_pairs_on = np.zeros(width, np.int64)
     slots_of = np.empty((n_groups, width), np.int64)  # slots whose pair with the group is in use
     n_slots_of = np.zeros(n_groups, np.int64)
-    received = np.empty(width, np.int64)
+    received = count[0].copy()
     for q in range(width):
-        received[q] = count[0, q]
         largest = max(largest, abs(slot_price[q]))
     for h in range(1, n_groups):
         size = group_start[h + 1] - group_start[h]
@@ -159,11 +154,9 @@ def optimal_codes(
     slot_label = np.empty(width)  # least distance so far; inf once the slot is settled
     slot_parent = np.empty(width, np.int64)  # the node before it on the path
     slot_unit = np.empty(width, np.int64)  # the unit that moves there, or -1
-    pair_label = np.empty(sink)
-    pair_label[:] = _INF
+    pair_label = np.full(sink, _INF)
     pair_unit = np.empty(sink, np.int64)  # the unit that moves there, or -1: from its slot
-    position = np.empty(sink, np.int64)  # in the heap
-    position[:] = search.UNSEEN
+    position = np.full(sink, UNSEEN, np.int64)  # in the heap
     heap = np.empty(sink, np.int64)
     settled = np.empty(2 * sink + 1, np.int64)  # later: the pairs on the path
     settled_label = np.empty(sink + 1)
@@ -201,7 +194,7 @@ def optimal_codes(
         elif source < width:
             slot_label[source] = 0.0
         else:
-            n_heap = search.lower_label(source, 0.0, pair_label, position, heap, n_heap)
+            n_heap = lower_label(source, 0.0, pair_label, position, heap, n_heap)
         while True:
             node = -1
             distance = search.lowest(slot_label)
@@ -252,9 +245,7 @@ def optimal_codes(
                         cost = pair_price[g, q] - slot_price[q] - refund[g, q]
                         label = distance + max(cost, 0.0)
                         if label < pair_label[pair] and label <= bound + noise:
-                            n_heap = search.lower_label(
-                                pair, label, pair_label, position, heap, n_heap
-                            )
+                            n_heap = lower_label(pair, label, pair_label, position, heap, n_heap)
                             pair_unit[pair] = -1
                             if count[g, q] < link[g, q]:
                                 bound = min(bound, label)
@@ -288,9 +279,7 @@ def optimal_codes(
                         pair = h * width + k
                         label = max(before + exchange[row, k] + pair_price[h, k], distance)
                         if label < pair_label[pair] and label <= bound:
-                            n_heap = search.lower_label(
-                                pair, label, pair_label, position, heap, n_heap
-                            )
+                            n_heap = lower_label(pair, label, pair_label, position, heap, n_heap)
                             pair_unit[pair] = mover[row, k]
                             if count[h, k] < link[h, k]:
                                 bound = label
@@ -315,7 +304,7 @@ def optimal_codes(
                             pair = h * width + k
                             label = max(start - open_score[p, k] + pair_price[h, k], distance)
                             if label < pair_label[pair] - noise and label <= bound:
-                                n_heap = search.lower_label(
+                                n_heap = lower_label(
                                     pair, label, pair_label, position, heap, n_heap
                                 )
                                 pair_unit[pair] = u
@@ -337,10 +326,10 @@ def optimal_codes(
             else:
                 pair_price[node // width, node % width] += rise
                 pair_label[node] = _INF
-                position[node] = search.UNSEEN
+                position[node] = UNSEEN
         for i in range(n_heap):
             pair_label[heap[i]] = _INF
-            position[heap[i]] = search.UNSEEN
+            position[heap[i]] = UNSEEN
 
         # ---- The unit of excess travels; the path is followed back from the target
         sink_excess += int(target == sink) - int(source == sink)

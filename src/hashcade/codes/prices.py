@@ -23,13 +23,10 @@ fits, and the middle is taken. Each of the two costs O(n_classes · width · spa
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hashcade._kernels import helper, kernel
+from hashcade._kernels import Floats, Ints, helper, kernel
+from hashcade.codes.exchange import append
 from hashcade.codes.ranking import move_in_list, rank_slot, rank_slot_roughly, unpack
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _INF = np.inf
 _ZERO = np.int64(0)  # not a literal: helpers that take it are compiled for one type
@@ -41,10 +38,9 @@ _CALM = 0.4  # all prices move at once, and what one gains another loses: by les
 
 
 def arrange_groups(groups: Ints) -> tuple[Ints, Ints]:
-    """Return an order of the classes, and where in it each group starts.
+    """Return an order of the classes with those of group h at ``start[h]:start[h + 1]``.
 
-    Group 0 are the classes without siblings, the paper's A_0; the others follow by their numbers,
-    each with at least two classes. ``order[start[h]:start[h + 1]]`` is group h.
+    Group 0 are the classes without siblings, the paper's A_0; the others follow by their numbers.
     """
     by_group = groups.argsort(kind="stable")  # stable: equal input, equal output
     order = np.empty(len(groups), np.int64)
@@ -55,7 +51,6 @@ def arrange_groups(groups: Ints) -> tuple[Ints, Ints]:
 
 @kernel()
 def _arrange(groups: Ints, by_group: Ints, order: Ints, start: Ints) -> int:
-    """Fill ``order`` and ``start``; return the number of groups."""
     n_classes = groups.size
     n_alone = 0
     n_groups = 1
@@ -93,9 +88,8 @@ def estimate_prices(
 ) -> tuple[Floats, Floats, Ints]:
     """Return ``slot_price[slot]``, ``pair_price[group, slot]`` and ``choice[class, rank]``.
 
-    Group 0 are the classes without siblings. ``pair_price`` is -inf where a group pays the
-    slot's own price. ``choice[:, :sparsity]`` are the slots that each class buys at these
-    prices, best first; the last one is its next best.
+    ``pair_price`` is -inf where a group pays the slot's own price. ``choice[:, :sparsity]`` are
+    the slots that each class buys at these prices, best first; the last one is its next best.
     """
     n_classes, width = scores.shape
     n_groups = group_start.size - 1
@@ -111,10 +105,8 @@ def estimate_prices(
         group[group_start[h] : group_start[h + 1]] = h
 
     # ---- Opening prices: level, so that the slots together sell exactly what is bought
-    slot_price = np.empty(width)
-    slot_price[:] = _level(n_classes * sparsity, width, collision_step)
-    pair_price = np.empty((n_groups, width))
-    pair_price[:] = -_INF
+    slot_price = np.full(width, _level(n_classes * sparsity, width, collision_step))
+    pair_price = np.full((n_groups, width), -_INF)
     raised = np.empty((width, n_groups), np.int64)  # groups that pay more than the slot's price
     n_raised = np.zeros(width, np.int64)
     for h in range(1, n_groups):
@@ -123,8 +115,7 @@ def estimate_prices(
             price = slot_price[0] + _level(n_units, width, sibling_step)
             for q in range(width):
                 pair_price[h, q] = price
-                raised[q, n_raised[q]] = h
-                n_raised[q] += 1
+                append(h, raised, n_raised, q)
 
     # ---- What each class would buy, and one slot more: ranked lists, kept through all visits
     n_ranked = sparsity + 1
@@ -283,8 +274,7 @@ def estimate_prices(
 
     best_slots = np.empty((n_classes, n_ranked), np.int64)
     for p in range(n_classes):
-        for i in range(n_ranked):
-            best_slots[order[p], i] = choice[i, p]
+        best_slots[order[p]] = choice[:, p]
     return slot_price, pair_price, best_slots
 
 
@@ -332,9 +322,7 @@ def _correct(
     for p in range(n_classes):
         for i in range(sparsity):
             buyers[group[p], choice[i, p]] += 1
-    demand = np.empty(width)  # at the slots' own prices
-    for q in range(width):
-        demand[q] = buyers[0, q]
+    demand = buyers[0].astype(np.float64)  # at the slots' own prices
     slack = sparsity * step
     for h in range(1, n_groups):
         group_units = (group_start[h + 1] - group_start[h]) * sparsity
@@ -362,8 +350,7 @@ def _correct(
             slot_price[q] = max(slot_price[q] + change, 0.0)
         for h in range(1, n_groups):
             if pair_price[h, q] > slot_price[q]:
-                raised[q, n_raised[q]] = h
-                n_raised[q] += 1
+                append(h, raised, n_raised, q)
             else:
                 pair_price[h, q] = -_INF
 

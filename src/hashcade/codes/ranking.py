@@ -6,12 +6,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hashcade._kernels import helper
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from hashcade._kernels import Floats, Ints, helper
 
 
 @helper()

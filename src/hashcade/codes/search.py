@@ -6,13 +6,7 @@ in a binary heap that knows where each pair is, so that they can be lowered in i
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hashcade._kernels import helper
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from hashcade._kernels import Floats, Ints, helper
 
 UNSEEN = -1  # position of a pair that was never in the heap
 

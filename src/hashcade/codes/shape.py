@@ -27,8 +27,6 @@ class CodeShape:
     under one parent therefore have consecutive ids. ``sparsity`` (k_s) slots are active at the
     last level, so an item lies in this many buckets; at the levels above exactly one is.
 
-    Examples
-    --------
     >>> shape = CodeShape(width=10, depth=3)
     >>> shape.n_buckets
     1000
@@ -145,8 +143,7 @@ def _refuse_outside(
     """Refuse values outside 0..bound-1. Rows are counted along the first of the row axes."""
     bad = (values < 0) | (values >= bound)
     if bad.any():
-        rows = bad.reshape(len(bad), -1).any(axis=1) if row_axes > 0 else None
-        where = "" if rows is None else f" in {name_rows(np.asarray(rows))}"
+        where = f" in {name_rows(bad.reshape(len(bad), -1).any(axis=1))}" if row_axes > 0 else ""
         allowed = f"must be >= 0 and < {bound_name}={bound}"
         raise ValueError(f"{name} has values outside 0..{bound - 1}{where}, {allowed}")
 
@@ -164,8 +161,6 @@ def expected_speedup(shape: CodeShape, *, limit: bool = False) -> float:
     d^k / s², which is never larger. This is no forecast: with C balanced classes and pure buckets
     the speed-up is about C, however large the table is.
 
-    Examples
-    --------
     >>> expected_speedup(CodeShape(width=32, depth=2))
     1024.0
     >>> expected_speedup(CodeShape(width=4, depth=1, sparsity=2))

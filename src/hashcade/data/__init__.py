@@ -1,20 +1,15 @@
 """Data: from files of many kinds to items with class numbers.
 
-:func:`load` recognises what is at a path and loads it with labels, :func:`load_items` without.
-Behind them are a loader for each kind of file, :func:`read_image` for one image, and
-:func:`encode_labels`, which turns labels into class numbers. :func:`efficientnet_features` are
-features of images from a pre-trained network.
-
-Needs numpy; Pillow for images (extra ``images``), pyarrow for Parquet (extra ``parquet``), torch
-and weights for features (extra ``transfer``), each only when it is used.
+:func:`load` recognises what is at a path and loads it with labels, :func:`load_items` without;
+:func:`efficientnet_features` are features of images from a pre-trained network. Needs the extras
+``images``, ``parquet`` and ``transfer``, each only when it is used.
 """
 
 from hashcade.data.arrays import load_npy, load_npz, read_npy, read_npz
 from hashcade.data.features import efficientnet_features
 from hashcade.data.folder import list_image_folder, load_image_folder
 from hashcade.data.images import IMAGE_FORMATS, MAX_PIXELS, read_image, resize_image
-from hashcade.data.items import Items, LabelledItems
-from hashcade.data.labels import encode_labels
+from hashcade.data.items import Items, LabelledItems, encode_labels
 from hashcade.data.load import has_labels, load, load_items, required_extras
 from hashcade.data.parquet import load_parquet
 from hashcade.data.transforms import augment, per_pixel_mean

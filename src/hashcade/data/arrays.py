@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hashcade.data.files import AnyPath, existing_path, one_line
-from hashcade.data.items import Items, LabelledItems, checked_items
+from hashcade.data.items import AnyPath, Items, LabelledItems, checked_items, existing_path, reason
 from hashcade.errors import DataError, add_hint
 
 _DAMAGE = (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, SyntaxError)
@@ -29,11 +28,9 @@ def load_npy(path: AnyPath, *, labels: object = None) -> LabelledItems:
     file = existing_path(path)
     labels = labels_beside(file) if labels is None else labels
     if labels is None:
-        raise DataError(
-            f"{file} has no labels: there is no {file.stem}_labels.npy or "
-            f"{file.stem}_labels.txt beside it",
-            hint="name a file of labels with labels= (--labels)",
-        )
+        beside = f"there is no {file.stem}_labels.npy or {file.stem}_labels.txt beside it"
+        hint = "name a file of labels with labels= (--labels)"
+        raise DataError(f"{file} has no labels: {beside}", hint=hint)
     if isinstance(labels, (str, os.PathLike)):
         labels = _read_labels(existing_path(labels))
     return LabelledItems.from_arrays(read_npy(file), labels, source=str(file))
@@ -81,10 +78,8 @@ def load_npz(
     them, else the split ``train``.
     """
     if (items is None) != (labels is None):
-        raise add_hint(
-            ValueError(f"items={items!r} and labels={labels!r} must be given together"),
-            "name both, items= and labels= (--items, --labels)",
-        )
+        error = ValueError(f"items={items!r} and labels={labels!r} must be given together")
+        raise add_hint(error, "name both, items= and labels= (--items, --labels)")
     file = existing_path(path)
     pairs = _usual_keys(split) if items is None or labels is None else [(items, labels)]
     with _open_npz(file) as archive:
@@ -130,10 +125,8 @@ def _first_of(
         if set(group) <= set(keys):
             return group
     expected = "; or ".join(" and ".join(group) for group in groups)
-    raise DataError(
-        f"{file} has the keys {', '.join(keys)}; looked for {expected}",
-        hint=f"name others with {arguments}",
-    )
+    message = f"{file} has the keys {', '.join(keys)}; looked for {expected}"
+    raise DataError(message, hint=f"name others with {arguments}")
 
 
 @contextmanager
@@ -153,4 +146,4 @@ def _damage_named(file: Path) -> Iterator[None]:
     except _DAMAGE as error:
         if "allow_pickle" in str(error):
             raise DataError(f"{file} holds pickled objects, or is not a numpy file") from None
-        raise DataError(f"{file} is damaged, or not a numpy file {one_line(error)}") from None
+        raise DataError(f"{file} is damaged, or not a numpy file {reason(error)}") from None

@@ -37,18 +37,11 @@ def efficientnet_features(
     """Compute pooled features, float16[n, 1280], of EfficientNet-Lite0 with its ImageNet weights.
 
     Images, uint8[n, height, width, 3], are resized to ``image_size`` squared by bicubic
-    interpolation, and mirrored if asked. Needs the extra ``transfer``.
-
-    Parameters
-    ----------
-    precision
-        ``"bfloat16"``, which is more than twice as fast where the processor has it and costs
-        nothing in accuracy, or ``"float32"``.
-    cache
-        Directory for the result, and for parts of it with which an interrupted run resumes.
-        Files are named by a checksum of images and settings. None: nothing is stored.
-    verbose
-        Whether to show progress on stderr. None: if it is a terminal.
+    interpolation, and mirrored if asked. Needs the extra ``transfer``. ``precision="bfloat16"`` is
+    more than twice as fast as ``"float32"`` where the processor has it, at no cost in accuracy.
+    ``cache`` is a directory for the result, and for parts with which an interrupted run resumes;
+    files are named by a checksum of images and settings. ``verbose`` shows progress on stderr;
+    None: if it is a terminal.
     """
     pixels = np.require(as_array("images", images), requirements=["C", "W"])
     check_images(pixels, np.uint8)

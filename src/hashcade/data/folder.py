@@ -12,9 +12,8 @@ import numpy as np
 from hashcade._extras import require_extra
 from hashcade._progress import progress_bar
 from hashcade._validate import checked_choice
-from hashcade.data.files import AnyPath, existing_path
 from hashcade.data.images import IMAGE_SUFFIXES, MAX_PIXELS, Size, checked_size, read_image
-from hashcade.data.items import Items, LabelledItems
+from hashcade.data.items import AnyPath, Items, LabelledItems, existing_path
 from hashcade.errors import DataError, add_hint
 
 _SPLITS = {"train", "test", "val", "valid", "validation", "dev"}
@@ -61,10 +60,9 @@ def list_image_folder(path: AnyPath) -> tuple[list[Path], list[int], list[str]]:
     if len(empty) == len(folders):
         raise DataError(f"{root} must be a folder of images with one sub-folder per class")
     if empty:
-        raise DataError(
-            f"{root}: no images in {', '.join(empty[:10])}; looked for files ending in "
-            f"{' '.join(sorted(IMAGE_SUFFIXES))}"
-        )
+        suffixes = " ".join(sorted(IMAGE_SUFFIXES))
+        names = ", ".join(empty[:10])
+        raise DataError(f"{root}: no images in {names}; looked for files ending in {suffixes}")
     labels = [number for number, files in enumerate(per_class) for _ in files]
     return list(chain(*per_class)), labels, [folder.name for folder in folders]
 
@@ -90,9 +88,8 @@ def split_folder(root: Path, split: str | None, *, one_class_each: bool) -> Path
             raise DataError(f"{root} has no folder {split!r}; it has {', '.join(names[:10])}")
         return root / split
     if one_class_each and names and {name.lower() for name in names} <= _SPLITS:
-        raise DataError(
-            f"{root} has the splits {', '.join(names)}", hint="choose one with split= (--split)"
-        )
+        hint = "choose one with split= (--split)"
+        raise DataError(f"{root} has the splits {', '.join(names)}", hint=hint)
     return root
 
 

@@ -12,13 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hashcade._extras import require_extra
-from hashcade.data.files import one_line
+from hashcade.data.items import reason
 from hashcade.errors import DataError
 
 IMAGE_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-IMAGE_SUFFIXES = frozenset(
-    {".bmp", ".gif", ".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
-)
+IMAGE_SUFFIXES = {".bmp", ".gif", ".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
 MAX_PIXELS = 50_000_000
 
 Size = int | tuple[int, int]
@@ -65,7 +63,7 @@ def read_image(
         limit = min(max_pixels, 2 * pillow.MAX_IMAGE_PIXELS)
         raise DataError(f"{where} has too many pixels, must have <= max_pixels={limit}") from None
     except Exception as error:  # decoders fail in many ways of their own
-        raise DataError(f"{where} cannot be read {one_line(error)}") from None
+        raise DataError(f"{where} cannot be read {reason(error)}") from None
 
 
 def resize_image(pixels: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
@@ -87,9 +85,8 @@ def checked_size(size: object) -> tuple[int, int] | None:
 
 def _fit(image: Any, target: tuple[int, int] | None) -> NDArray[np.uint8]:
     if target is not None and image.size != target[::-1]:
-        pillow: Any = require_extra("PIL.Image", "images")
         ops: Any = require_extra("PIL.ImageOps", "images")
-        image = ops.fit(image, target[::-1], pillow.Resampling.BICUBIC)
+        image = ops.fit(image, target[::-1])  # bicubic
     return np.asarray(image, dtype=np.uint8)
 
 

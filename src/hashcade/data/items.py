@@ -1,17 +1,24 @@
-"""What the loaders return: items, and with labels their class numbers and class names."""
+"""What the loaders take and return: paths; items, and with labels their class numbers."""
 
 from __future__ import annotations
 
+import operator
+import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hashcade._validate import as_array, checked_vectors, name_rows
-from hashcade.data.labels import Label, encode_labels
 from hashcade.errors import DataError
+
+AnyPath: TypeAlias = str | os.PathLike[str]
+Label: TypeAlias = int | str
+
+_ONE_EACH = "must be one integer or one string per item"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -100,10 +107,9 @@ def checked_items(items: object, source: str) -> NDArray[Any]:
         raise DataError(f"{source}: {error}", hint=getattr(error, "hint", None)) from None
     is_images = array.ndim == 4 and array.dtype == np.uint8 and array.shape[3] == 3
     if array.size == 0 or not (array.ndim == 2 or is_images):
-        raise DataError(
-            f"{source}: items is {array.dtype} of shape {array.shape}, must be embeddings (n, m) "
-            "or uint8 images (n, height, width, 3), and not empty"
-        )
+        allowed = "embeddings (n, m) or uint8 images (n, height, width, 3), and not empty"
+        kind = f"{array.dtype} of shape {array.shape}"
+        raise DataError(f"{source}: items is {kind}, must be {allowed}")
     return array
 
 
@@ -111,11 +117,73 @@ def _checked_numbers(labels: object, n_classes: int) -> NDArray[np.int64]:
     """Return class numbers as int64[n], all of them from 0 to ``n_classes - 1``."""
     numbers = as_array("labels", labels)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-        raise DataError(
-            f"labels is {numbers.dtype} of shape {numbers.shape}, "
-            "with class_names it must be class numbers of shape (n,)"
-        )
+        kind = f"{numbers.dtype} of shape {numbers.shape}"
+        raise DataError(f"labels is {kind}, with class_names it must be class numbers (n,)")
     bad = (numbers < 0) | (numbers >= n_classes)
     if bad.any():
         raise DataError(f"labels must be from 0 to {n_classes - 1}, not so in {name_rows(bad)}")
     return numbers.astype(np.int64)
+
+
+def encode_labels(labels: object) -> tuple[NDArray[np.int64], tuple[Label, ...]]:
+    """Number the classes: the smallest label becomes class 0, the next one class 1, and so on.
+
+    Labels are integers of any size and sign, or strings; a list, an array, a tensor or a column.
+    Not both kinds in one set: it would be unclear whether ``1`` and ``"1"`` are the same class.
+    Returned are class numbers, int64[n], and class names, the sorted distinct labels.
+
+    >>> class_numbers, class_names = encode_labels(["dog", "cat", "dog"])
+    >>> class_numbers.tolist(), class_names
+    ([1, 0, 1], ('cat', 'dog'))
+    """
+    values: Any = labels
+    if hasattr(values, "detach"):  # a tensor
+        values = as_array("labels", values)
+    elif hasattr(values, "to_numpy"):  # a column of a table
+        values = values.to_numpy()
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
+        raise DataError(f"labels is {type(values).__name__}, {_ONE_EACH}")
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1:
+            raise DataError(f"labels has shape {values.shape}, must be (n,): {_ONE_EACH}")
+        if values.dtype.kind == "f":
+            raise DataError(f"labels has dtype {values.dtype}, {_ONE_EACH}")
+        if values.dtype.kind in "iub" and len(values) > 0:
+            names, numbers = np.unique(values, return_inverse=True)
+            return numbers.astype(np.int64), tuple(int(name) for name in names.tolist())
+    # Strings are compared as Python has them: numpy drops trailing NULs.
+    plain = [_plain_label(row, label) for row, label in enumerate(values)]
+    if not plain:
+        raise DataError("labels is empty, must have at least one")
+    first_rows = {type(label): row for row, label in reversed(list(enumerate(plain)))}
+    if len(first_rows) > 1:
+        raise DataError(
+            f"labels has an integer in row {first_rows[int]} and a string in row "
+            f"{first_rows[str]}, must be all integers or all strings"
+        )
+    class_names: list[Any] = sorted(set(plain))
+    number = {name: class_number for class_number, name in enumerate(class_names)}
+    return np.array([number[label] for label in plain], np.int64), tuple(class_names)
+
+
+def _plain_label(row: int, label: object) -> Label:
+    try:
+        if isinstance(label, (str, bytes)):
+            return label.decode() if isinstance(label, bytes) else str(label)
+        return operator.index(label)  # type: ignore[arg-type]
+    except (TypeError, UnicodeDecodeError):
+        what = f"{label!r} ({type(label).__name__})"
+        raise DataError(f"labels has {what} in row {row}, {_ONE_EACH}") from None
+
+
+def existing_path(path: AnyPath) -> Path:
+    """Return a path, with ``~`` expanded, to something that exists."""
+    expanded = Path(path).expanduser()
+    if not expanded.exists():
+        raise DataError(f"{expanded} does not exist", hint="check the path")
+    return expanded
+
+
+def reason(error: BaseException) -> str:
+    """Put the error of another package into one line: ``(OSError: ...)``."""
+    return f"({type(error).__name__}: {' '.join(str(error).split())})"

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from hashcade.data import arrays, folder, parquet
-from hashcade.data.files import AnyPath, existing_path
 from hashcade.data.images import IMAGE_SUFFIXES, MAX_PIXELS, Size
-from hashcade.data.items import Items, LabelledItems, checked_items
+from hashcade.data.items import AnyPath, Items, LabelledItems, checked_items, existing_path
 from hashcade.errors import DataError
 
 _KINDS = {".npy": "npy", ".npz": "npz", ".parquet": "parquet", ".pq": "parquet"}
@@ -34,19 +33,12 @@ def load(
 ) -> LabelledItems:
     """Load labelled items from whatever is at ``path``.
 
-    Parameters
-    ----------
-    path
-        A file ``.npz``, ``.npy`` or ``.parquet``, or a folder of images with one sub-folder per
-        class: see :func:`load_npz`, :func:`load_npy`, :func:`load_parquet` and
-        :func:`load_image_folder`.
-    split
-        Which part of an ``.npz`` file, or which sub-folder: ``"train"`` or ``"test"``, say.
-    items, labels
-        Their keys in an ``.npz`` file or columns in a Parquet file, or the file of labels that
-        belongs to an ``.npy``. A ``ValueError`` where they have no meaning.
-    size, on_error, max_pixels, verbose
-        For files of images, see :func:`load_image_folder`; arrays are loaded as they are.
+    That is a file ``.npz``, ``.npy`` or ``.parquet``, or a folder of images with one sub-folder per
+    class: see :func:`load_npz`, :func:`load_npy`, :func:`load_parquet`, :func:`load_image_folder`.
+    ``split`` is a part of an ``.npz`` file or a sub-folder: ``"train"`` or ``"test"``, say.
+    ``items`` and ``labels`` are keys in an ``.npz`` file or columns in a Parquet file; ``labels``
+    may be the file that belongs to an ``.npy``. An argument without meaning for the kind of data
+    is a ``ValueError``; only ``size`` and what follows, for images, is ignored for arrays.
     """
     source, kind = _recognise(path, split=split, items=items, labels=labels)
     if kind == "npy":
@@ -117,10 +109,8 @@ def _recognise(path: AnyPath, **arguments: str | None) -> tuple[Path, str]:
     source = existing_path(path)
     kind = "folder" if source.is_dir() else _KINDS.get(source.suffix.lower())
     if kind is None:
-        raise DataError(
-            f"{source} is of no known kind: must be a folder of images, or a file ending in "
-            f"{' '.join(_KINDS)}"
-        )
+        kinds = f"a folder of images, or a file ending in {' '.join(_KINDS)}"
+        raise DataError(f"{source} is of no known kind: must be {kinds}")
     for name, value in arguments.items():
         if value is not None and kind not in _ARGUMENTS[name]:
             kinds = ", ".join(_ARGUMENTS[name])

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hashcade._extras import require_extra
-from hashcade.data.files import AnyPath, existing_path, one_line
-from hashcade.data.items import Items, LabelledItems, checked_items
+from hashcade.data.items import AnyPath, Items, LabelledItems, checked_items, existing_path, reason
 from hashcade.errors import DataError
 
 _BATCH_ROWS = 65536
@@ -50,7 +49,7 @@ def _open(file: Path) -> Iterator[Any]:
         with parquet.ParquetFile(file) as opened:
             yield opened
     except (arrow.ArrowException, OSError) as error:
-        raise DataError(f"{file} is damaged, or not Parquet {one_line(error)}") from None
+        raise DataError(f"{file} is damaged, or not Parquet {reason(error)}") from None
 
 
 def _read(file: Path, items: str, labels: str | None) -> tuple[NDArray[np.float32], list[object]]:
@@ -68,10 +67,8 @@ def _read(file: Path, items: str, labels: str | None) -> tuple[NDArray[np.float3
             dim = vectors.shape[1]
             wrong = np.flatnonzero(lengths != dim)
             if len(wrong):
-                raise DataError(
-                    f"{file}: {items} has {lengths[wrong[0]]} numbers in row {start + wrong[0]}, "
-                    f"{dim} in row 0"
-                )
+                other = f"{lengths[wrong[0]]} numbers in row {start + wrong[0]}"
+                raise DataError(f"{file}: {items} has {other}, {dim} in row 0")
             numbers = column.flatten().to_numpy(zero_copy_only=False)  # NaN for a missing one
             with np.errstate(over="ignore"):  # beyond float32: reported as infinite
                 vectors[start : start + len(column)] = numbers.reshape(len(column), dim)
@@ -84,10 +81,8 @@ def _read(file: Path, items: str, labels: str | None) -> tuple[NDArray[np.float3
 def _check_columns(schema: Any, columns: dict[str, str], file: Path) -> None:
     for argument, name in columns.items():
         if schema.names.count(name) != 1:
-            raise DataError(
-                f"{file} has the columns {', '.join(schema.names)}; looked for {name}",
-                hint=f"name another with {argument}= (--{argument})",
-            )
+            message = f"{file} has the columns {', '.join(schema.names)}; looked for {name}"
+            raise DataError(message, hint=f"name another with {argument}= (--{argument})")
     types: Any = require_extra("pyarrow.types", "parquet")
     kind = schema.field(columns["items"]).type
     is_list = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)

@@ -39,18 +39,15 @@ def exact_search(
     find itself; ``exclude``, int[q], says the same for some of the items by their rows.
     ``candidates`` is the size of the database, without the query itself.
 
-    Examples
-    --------
     >>> result = exact_search([[0.0], [9.0]], [[1.0], [5.0], [8.0]], n_neighbors=2)
     >>> result.ids.tolist(), result.distances.tolist()
     ([[0, 1], [2, 1]], [[1.0, 5.0], [1.0, 4.0]])
     """
     items = checked_vectors("item_vectors", item_vectors)
     queries = checked_vectors("query_vectors", query_vectors)
-    if queries.shape[1] != items.shape[1]:
-        raise ValueError(
-            f"query_vectors has dim {queries.shape[1]}, item_vectors has dim {items.shape[1]}"
-        )
+    dims = queries.shape[1], items.shape[1]
+    if dims[0] != dims[1]:
+        raise ValueError(f"query_vectors has dim {dims[0]}, item_vectors has dim {dims[1]}")
     if same_set and len(queries) != len(items):
         raise ValueError(f"same_set: {len(queries)} queries, {len(items)} items: must be equal")
     excluded: Ints | None = np.arange(len(queries)) if same_set else None

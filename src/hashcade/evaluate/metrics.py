@@ -28,8 +28,6 @@ def precision_at(
     ``ids`` are row numbers of items, int[q, n], best first; -1 stands for no result, and counts
     as wrong. Labels are integers or strings. With ``n_neighbors`` only so many results count.
 
-    Examples
-    --------
     >>> precision_at([[0, 2], [1, -1]], ["cat", "dog"], ["cat", "dog", "cat"])
     75.0
     """
@@ -47,13 +45,10 @@ def mean_average_precision(
 ) -> float:
     """Mean over the queries of the average precision of their results, in percent.
 
-    The average precision of a query is the sum of the precisions at the ranks of its right
-    results, divided by the number of right results that it could have: its class in the database,
-    or ``n_neighbors`` if that is less. A query whose class the database does not have counts 0.
+    That is the sum of the precisions at the ranks of a query's right results, divided by how many
+    right ones there could be: its class in the database, ``n_neighbors`` at most; 0 without any.
     With ``same_set`` query i is item i, and does not find itself. See :func:`precision_at`.
 
-    Examples
-    --------
     >>> round(mean_average_precision([[1, 0, 2]], ["cat"], ["cat", "dog", "cat"]), 3)
     58.333
     """
@@ -79,8 +74,6 @@ def recall_at(ids: ArrayLike, exact_ids: ArrayLike, *, n_neighbors: int | None =
     :func:`exact_search`. Items are compared, not distances: among items at equal distance both
     searches must prefer the same, as :func:`exact_search` and ``HashIndex`` do (the lower id).
 
-    Examples
-    --------
     >>> recall_at([[4, 7], [1, 2]], [[7, 5], [2, 1]])
     75.0
     """
@@ -103,8 +96,6 @@ def speedup_factor(candidates: ArrayLike, n_items: int) -> float:
     ``n_items`` are the candidates of an exhaustive search: for queries that are items themselves
     one less than there are items. Infinite if no query had a candidate.
 
-    Examples
-    --------
     >>> speedup_factor([10, 20, 30], 1000)
     50.0
     """
@@ -123,8 +114,6 @@ def bucket_nmi(bucket_ids: ArrayLike, labels: ArrayLike) -> float:
     Normalised by the arithmetic mean of the two entropies; 100 if both are one group. With
     several buckets per item (n, sparsity), the first of each counts, which is its best.
 
-    Examples
-    --------
     >>> bucket_nmi([7, 7, 3, 3], ["cat", "cat", "dog", "dog"])
     100.0
     """
@@ -172,8 +161,6 @@ def per_class(
 ) -> ClassMetrics:
     """Precision and candidates for the queries of each class; see :func:`precision_at`.
 
-    Examples
-    --------
     >>> metrics = per_class([[0], [0], [1]], [2, 4, 5], ["cat", "cat", "dog"], ["cat", "cat"])
     >>> metrics.labels.tolist(), metrics.precision.tolist(), metrics.candidates.tolist()
     (['cat', 'dog'], [100.0, 0.0], [3.0, 5.0])
@@ -182,14 +169,11 @@ def per_class(
     counts = as_array("candidates", candidates)
     if counts.shape != (len(right),):
         raise ValueError(f"candidates has shape {counts.shape}, must be ({len(right)},)")
-    n_queries = np.bincount(queries, minlength=len(classes))
-    n_items = np.bincount(items, minlength=len(classes))
-    used = n_queries > 0
-    share = np.bincount(queries, right.mean(axis=1), len(classes))[used] / n_queries[used]
-    mean_candidates = np.bincount(queries, counts, len(classes))[used] / n_queries[used]
-    return ClassMetrics(
-        classes[used], n_queries[used], n_items[used], 100.0 * share, mean_candidates
-    )
+    used, n_queries = np.unique(queries, return_counts=True)
+    n_items = np.bincount(items, minlength=len(classes))[used]
+    share = np.bincount(queries, right.mean(axis=1))[used] / n_queries
+    mean_candidates = np.bincount(queries, counts)[used] / n_queries
+    return ClassMetrics(classes[used], n_queries, n_items, 100.0 * share, mean_candidates)
 
 
 def _compare(
@@ -209,10 +193,8 @@ def joint_codes(
     """Number the classes of queries and items together: codes of both, and the class names."""
     kinds = [labels.dtype.kind == "U" for labels in (query_labels, item_labels) if len(labels)]
     if len(set(kinds)) == 2:
-        raise ValueError(
-            f"query_labels has dtype {query_labels.dtype}, item_labels has {item_labels.dtype}: "
-            "both must be integers or both strings"
-        )
+        dtypes = f"query_labels has dtype {query_labels.dtype}, item_labels has {item_labels.dtype}"
+        raise ValueError(f"{dtypes}: both must be integers or both strings")
     names, codes = np.unique(np.concatenate([query_labels, item_labels]), return_inverse=True)
     codes = codes.astype(np.int64)
     return codes[: len(query_labels)], codes[len(query_labels) :], names
@@ -231,17 +213,13 @@ def _checked_ids(
     """Return the first ``n_neighbors`` results as int64: row numbers of items, -1 for none."""
     ids = as_array(name, value)
     if ids.ndim != 2 or ids.size == 0:
-        raise ValueError(
-            f"{name} has shape {ids.shape}, must be (q, n): at least one query and one result"
-        )
+        raise ValueError(f"{name} has shape {ids.shape}, must be (q, n): at least one query, n > 0")
     if ids.dtype.kind not in "iu":
         raise ValueError(f"{name} has dtype {ids.dtype}, must be integers")
     bad = ids < -1 if n_items is None else (ids < -1) | (ids >= n_items)
     if bad.any():
         bound = "" if n_items is None else f" and < {n_items}, the number of items"
-        raise ValueError(
-            f"{name} must be >= -1{bound}, is not in {name_rows(np.asarray(bad.any(axis=1)))}"
-        )
+        raise ValueError(f"{name} must be >= -1{bound}, is not in {name_rows(bad.any(axis=1))}")
     n = ids.shape[1] if n_neighbors is None else checked_count("n_neighbors", n_neighbors)
     if n > ids.shape[1]:
         raise ValueError(f"n_neighbors={n} must be <= {ids.shape[1]}, the results per query")

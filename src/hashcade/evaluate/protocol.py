@@ -35,36 +35,27 @@ def evaluate_search(
 ) -> Evaluation:
     """Evaluate a table from arrays: search, re-rank by distance, count.
 
-    Parameters
-    ----------
-    item_bucket_ids : int[n, sparsity] or int[n]
-        The table: buckets of the items.
-    query_scores, query_bucket_ids : float[q, depth, width], int[q, p] or int[q]
-        One or both. Without bucket ids the buckets are those of the best slots.
-    same_set
-        Query i is item i: it is left out of the candidates and of the size of the database.
-    n_neighbors
-        One or several numbers of neighbours; default: 1, 4 and 16.
-    protocol
-        ``"paper"`` (default): for each number of neighbours, a query with fewer candidates
-        continues to its next buckets until there are enough; all of them count in the SUF of that
-        number. ``"plain"``: a query never leaves its buckets, missing results count as wrong.
-    fill
-        Which buckets come next. ``"path"``: with scores those in lexicographic order of the
-        query's sorted slots, last level fastest; with bucket ids those of the same parent, and so
-        on. ``"sum"``: the occupied buckets with the largest sums of slot scores, one more at a
-        time. ``"none"``. Default: by the protocol; the paper's is ``"path"``, but ``"sum"`` for a
-        code book with one bucket per item.
-    n_probe
-        1 (default): begin with the query's own buckets. More: with that many occupied buckets,
-        those with the largest sums of slot scores. See :meth:`Encoded.where_to_look`.
-    recall
-        Whether to compare with exhaustive search as well.
-    metric, threads
-        As for :meth:`HashIndex.search`.
+    ``item_bucket_ids``, int[n, sparsity] or int[n], are the table. Of ``query_scores``, float[q,
+    depth, width], and ``query_bucket_ids``, int[q, p] or int[q], one or both are given; without
+    bucket ids the buckets are those of the best slots. With ``same_set`` query i is item i, and is
+    left out of the candidates and of the size of the database.
 
-    Examples
-    --------
+    The settings, which the other evaluations have as well:
+
+    - ``n_neighbors``: one or several numbers of neighbours; default: 1, 4 and 16.
+    - ``protocol``: ``"paper"`` (default): for each number of neighbours, a query with fewer
+      candidates continues to its next buckets until there are enough; all of them count in the SUF
+      of that number. ``"plain"``: a query never leaves its buckets, missing results are wrong.
+    - ``fill``: which buckets come next. ``"path"``: with scores those in lexicographic order of the
+      query's sorted slots, last level fastest; with bucket ids those of the same parent, and so on.
+      ``"sum"``: the occupied buckets with the largest sums of slot scores, one more at a time.
+      ``"none"``. Default: by the protocol; the paper's is ``"path"``, but ``"sum"`` for a code book
+      with one bucket per item.
+    - ``n_probe``: 1 (default): begin with the query's own buckets. More: with that many occupied
+      buckets, those with the largest sums of slot scores. See :meth:`Encoded.where_to_look`.
+    - ``recall``: compare with exhaustive search as well.
+    - ``metric``, ``threads``: as for :meth:`HashIndex.search`.
+
     >>> from hashcade.codes import CodeShape
     >>> result = evaluate_search(
     ...     [[0.1], [5.1]], ["cat", "dog"], [[0.0], [0.2], [5.0]], ["cat", "cat", "dog"],
@@ -107,7 +98,7 @@ def evaluate_hasher(
     A hasher is a ``Hasher``, or anything with ``encode(X) -> Encoded`` and ``shape_``. Without
     ``items`` and ``item_labels`` the queries are the database, and no query finds itself. With
     ``query_vectors`` and ``item_vectors`` candidates are ranked by these, not by those of
-    ``encode``. The settings are those of :func:`evaluate_search` from ``n_neighbors`` on.
+    ``encode``. The settings are those of :func:`evaluate_search`.
     """
     checked = Settings(**settings)
     same_set = items is None
@@ -162,13 +153,13 @@ def evaluate_paper(
     Arguments and settings are those of :func:`evaluate_hasher`. The keys of the result,
     ``"test"`` and ``"train"``, name the set that is searched in.
     """
+    queries = (hasher, test, test_labels)
     settings["query_vectors"] = test_vectors
-    train_set = (train, train_labels)
+    against_test = evaluate_hasher(*queries, **settings)
+    settings["item_vectors"] = train_vectors
     return {
-        "test": evaluate_hasher(hasher, test, test_labels, **settings),
-        "train": evaluate_hasher(
-            hasher, test, test_labels, *train_set, item_vectors=train_vectors, **settings
-        ),
+        "test": against_test,
+        "train": evaluate_hasher(*queries, train, train_labels, **settings),
     }
 
 
@@ -186,7 +177,7 @@ def evaluate_index(
     ``item_labels`` gives the labels of items by their ids, by default ``index.labels_of``; an item
     without a label (-1) is never a right result. ``exclude``, int[q], is an id per query that it
     must not find: itself, for queries that are items. The settings are those of
-    :func:`evaluate_search` from ``n_neighbors`` on. NMI counts an item in each of its buckets.
+    :func:`evaluate_search`. NMI counts an item in each of its buckets.
     """
     checked = Settings(**settings)
     buckets, entries = index.entries()
@@ -198,16 +189,14 @@ def evaluate_index(
         labels = np.where(labelled, labels, np.iinfo(np.int64).min)  # nobody's label
     if not labelled.any():
         raise add_hint(ValueError("no item of the index has a label"), "add items with labels")
-    query_ids = None if exclude is None else as_array("exclude", exclude)
-    if query_ids is not None and (
-        query_ids.shape != (len(encoded),) or not np.isin(query_ids, ids).all()
-    ):
-        raise ValueError(f"exclude must be the ids of {len(encoded)} items of the index")
+    n, query_ids = len(encoded), None if exclude is None else as_array("exclude", exclude)
+    if query_ids is not None and (query_ids.shape != (n,) or not np.isin(query_ids, ids).all()):
+        raise ValueError(f"exclude must be the ids of {n} items of the index")
     used = labelled[rows]
     nmi = bucket_nmi(buckets[used], labels[rows[used]])
     database = Database(index, ids, labels, query_ids, nmi, np.unique(buckets))
-    parts = (encoded[rows] for rows in _chunks(len(encoded), index.shape))
-    return measure(parts, len(encoded), query_labels, database, checked)
+    parts = (encoded[rows] for rows in _chunks(n, index.shape))
+    return measure(parts, n, query_labels, database, checked)
 
 
 def _build(

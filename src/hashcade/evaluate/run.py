@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -51,12 +51,8 @@ class Evaluation:
         return 1000.0 * self.seconds["search"] / self.n_queries
 
     def to_dict(self, *, classes: bool = False) -> dict[str, Any]:
-        """Return everything as a dictionary that can be written as JSON, with strings as keys.
-
-        ``classes`` adds the metrics of each class.
-        """
-        result: dict[str, Any] = {"milliseconds_per_query": self.milliseconds_per_query}
-        result |= {field.name: getattr(self, field.name) for field in fields(self)}
+        """Return everything, with ``classes`` the metrics of each class too, ready for JSON."""
+        result = {"milliseconds_per_query": self.milliseconds_per_query, **vars(self)}
         del result["classes"]
         if classes:
             result["classes"] = {k: each.to_dict() for k, each in self.classes.items()}
