@@ -79,8 +79,10 @@ def test_unknown_names_are_missed_as_usual():
 def test_a_lazy_name_is_looked_up_once(monkeypatch):
     module = type(sys)("lazy_example")
     monkeypatch.setitem(sys.modules, "lazy_example", module)
-    module.__getattr__, _ = lazy_names("lazy_example", {"sqrt": "math"})
-    import math
-
-    assert module.sqrt is math.sqrt
-    assert vars(module)["sqrt"] is math.sqrt
+    home = type(sys)("lazy_example.home")
+    home.answer = 42
+    monkeypatch.setitem(sys.modules, "lazy_example.home", home)
+    module.__getattr__, _ = lazy_names("lazy_example", {"home": ["answer"]})
+    assert "answer" not in vars(module)
+    assert module.answer == 42
+    assert vars(module)["answer"] == 42

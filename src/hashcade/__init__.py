@@ -35,18 +35,17 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "CodeShape": "hashcade.codes",
-            "Hasher": "hashcade.learn",
-            "HashIndex": "hashcade.index",
-            "HashTable": "hashcade.table",
-            "Match": "hashcade.table",
-            "Matches": "hashcade.table",
-            "SearchResult": "hashcade.index",
-            "code_energy": "hashcade.codes",
-            "expected_speedup": "hashcade.codes",
-            "relabel_by_code": "hashcade.codes",
-            "solve_cascade": "hashcade.codes",
-            "solve_level": "hashcade.codes",
+            "codes": (
+                "CodeShape",
+                "code_energy",
+                "expected_speedup",
+                "relabel_by_code",
+                "solve_cascade",
+                "solve_level",
+            ),
+            "index": ("HashIndex", "SearchResult"),
+            "learn": ["Hasher"],
+            "table": ("HashTable", "Match", "Matches"),
         },
     )
 

@@ -25,11 +25,6 @@ _MAX_NAMED = 10
 # -- phrases of messages -------------------------------------------------------------------------
 
 
-def list_rows(rows: Sequence[int]) -> str:
-    """Name rows by their numbers: ``rows 3, 17``, ten at most."""
-    return _named("row", rows)
-
-
 def name_rows(bad: npt.ArrayLike) -> str:
     """Name the rows where ``bad`` (one bool per row) is true: ``rows 3, 17``, ten at most."""
     return _named("row", np.flatnonzero(bad).tolist())

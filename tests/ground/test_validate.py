@@ -73,6 +73,6 @@ def test_labels_in_the_forms_that_tables_have_them():
 
 
 def test_ten_rows_are_named_at_most():
-    assert validate.list_rows([7]) == "row 7"
-    assert validate.list_rows(range(12)) == "rows 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
+    assert validate.name_ids(np.array([7])) == "id 7"
+    assert validate.name_rows(np.ones(12, bool)).endswith("7, 8, 9 and 2 more")
     assert validate.name_ids(np.array([3, 5])) == "ids 3, 5"

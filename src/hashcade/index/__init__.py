@@ -15,17 +15,12 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "Encoded": "hashcade.index.encoded",
-            "HashIndex": "hashcade.index.index",
-            "Items": "hashcade.index.segment",
-            "METRICS": "hashcade.index.search",
-            "NO_LABEL": "hashcade.index.segment",
-            "SearchResult": "hashcade.index.search",
-            "checked_ids": "hashcade.index.validate",
-            "is_index": "hashcade.index.storage",
-            "new_generation": "hashcade.index.storage",
-            "read_generation": "hashcade.index.storage",
-            "warmup": "hashcade.index.index",
+            "encoded": ["Encoded"],
+            "index": ("HashIndex", "warmup"),
+            "search": ("METRICS", "SearchResult"),
+            "segment": ("Items", "NO_LABEL"),
+            "storage": ("is_index", "new_generation", "read_generation"),
+            "validate": ["checked_ids"],
         },
     )
 

@@ -35,9 +35,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         "sampler": ["ClassSampler"],
         "trainer": ["learning_rate_factor"],
     }
-    _lazy, __dir__ = lazy_names(
-        __name__, {name: f"{__name__}.{m}" for m, names in _MODULES.items() for name in names}
-    )
+    _lazy, __dir__ = lazy_names(__name__, _MODULES)
 
     def __getattr__(name):
         if name in __all__ and name not in _WITHOUT_TORCH:

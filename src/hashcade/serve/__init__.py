@@ -19,12 +19,10 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "Client": "hashcade.serve.client",
-            "ServeSettings": "hashcade.serve.settings",
-            "ServiceError": "hashcade.serve.client",
-            "create_app": "hashcade.serve.app",
-            "log_to_stderr": "hashcade.serve.server",
-            "run": "hashcade.serve.server",
+            "app": ["create_app"],
+            "client": ("Client", "ServiceError"),
+            "server": ("log_to_stderr", "run"),
+            "settings": ["ServeSettings"],
         },
     )
 
