@@ -199,41 +199,27 @@ def resolve(
         steps = 0 if only_book else count(setting, default)
         regularization = number("regularization", _HASH_REGULARIZATION.get(shape.sparsity, 0.001))
         config = StageConfig(
-            name=name,
-            loss=loss,
-            steps=steps,
-            validate_every=max(1, -(-steps // _VALIDATIONS)),
-            learning_rate=rate,
-            schedule=schedule,
+            name=name, loss=loss, steps=steps, validate_every=max(1, -(-steps // _VALIDATIONS)),
+            learning_rate=rate, schedule=schedule, weight_decay=5e-4,
             base_learning_rate=number("base_learning_rate", 0.1),
-            weight_decay=5e-4,
             base_weight_decay=float(getattr(network, "weight_decay", 0.0)),
-            margin=number("margin", 0.3),
-            regularization=regularization,
+            margin=number("margin", 0.3), regularization=regularization,
             sibling_penalty=number("sibling_penalty", 50.0),  # siblings part if there is room
             collision_penalty=number("collision_penalty", 0.5 if triplet else 0.05),
-            classes_per_batch=per_batch,
-            items_per_class=per_class,
-            augment=augment if images else "none",
-            remap=settings["remap"],
+            classes_per_batch=per_batch, items_per_class=per_class, dropout=dropout,
+            augment=augment if images else "none", remap=settings["remap"],
             sharpness=16.0 if triplet else 1.0,  # unit-length scores have small sums
-            dropout=dropout,
-        )
+        )  # fmt: skip
         if name == "base":
             return replace(config, base_learning_rate=1.0, regularization=0.003, dropout=0.0)
         return config
 
     names = ["base"] * (embedding_size is not None) + ["hash"] + ["joint"] * codebook
     return ResolvedConfig(
-        shape=shape,
-        item_shape=tuple(item_shape),
-        backbone=backbone,
-        embedding_size=embedding_size,
-        hidden_size=hidden_size,
-        unit_length=triplet,
-        stages=tuple(map(stage, names)),
+        shape=shape, item_shape=tuple(item_shape), backbone=backbone, unit_length=triplet,
+        embedding_size=embedding_size, hidden_size=hidden_size, stages=tuple(map(stage, names)),
         n_codes=n_classes if codebook else 0,
-    )
+    )  # fmt: skip
 
 
 def default_width(n_classes: int, depth: int) -> int:

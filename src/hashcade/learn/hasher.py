@@ -38,8 +38,8 @@ class Hasher:
     Parameters
     ----------
     width, depth, sparsity
-        Slots per level (None: from the number of classes), and levels: ``width ** depth`` buckets.
-        An item lies in ``sparsity`` of them, which differ in the last level.
+        Slots per level (None: from the number of classes) and levels: ``width ** depth`` buckets,
+        in ``sparsity`` of which an item lies; they differ in the last level.
     loss, margin
         ``"npairs"`` or ``"triplet"``, and the margin of the latter.
     backbone
@@ -151,7 +151,6 @@ class Hasher:
         whose base network is taken over, and not trained again: tables then share their vectors.
         It must have the same ``backbone``, ``embedding_size`` and loss, and items of that shape.
         """
-        # ---- everything is checked first
         images = inputs.takes_images(self.backbone, X)
         items = inputs.checked_images(X) if images else inputs.checked_views(X)
         labels = inputs.checked_classes(y, len(items))
@@ -166,21 +165,18 @@ class Hasher:
         if base is not None:
             config.check_base(base._fitted().config_)
 
-        # ---- training
         progress = Progress(self.verbose)
         if len(data.validation) == 0 and fraction > 0:
             progress.say("no class has 4 items or more: no validation set, the last weights count")
-        run_dir = None if self.run_dir is None else Path(self.run_dir)
-        weights = None if base is None else base._model.base_weights()
         if not images:
             data = replace(data, items=data.items.to(device))
-        trainer = Trainer(
-            data, device=device, seed=seed, run_dir=run_dir, progress=progress, base=weights
-        )
+        run_dir = None if self.run_dir is None else Path(self.run_dir)
+        weights = None if base is None else base._model.base_weights()
+        trainer = Trainer(data, device, seed, run_dir, progress, weights)
         trials = None
         if self.tune is not False:
-            config, trials = tune(trainer, settings, sizes)
-        model, metrics = trainer.train(config, run_dir)
+            config, trials = tune(trainer, config, settings, sizes)
+        model, metrics = trainer.train(config)
         return self._set_fitted(config, model.cpu(), classes, metrics, trials)
 
     def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
@@ -251,11 +247,10 @@ class Hasher:
         """
         encoded = self.encode(X)
         labels = inputs.checked_classes(y, len(encoded), n_classes=1)
-        index = HashIndex.build(encoded.bucket_ids, encoded.vectors, shape=self.shape_)
-        result = index.search(
-            encoded.vectors, bucket_ids=encoded.bucket_ids, n_neighbors=1, fill="none",
-            exclude_self=True,
-        )  # fmt: skip
+        vectors, buckets = encoded.vectors, encoded.bucket_ids
+        result = HashIndex.build(buckets, vectors, shape=self.shape_).search(
+            vectors, bucket_ids=buckets, n_neighbors=1, fill="none", exclude_self=True
+        )
         return precision_at(result.ids, labels, labels) / 100
 
     # -- files ---------------------------------------------------------------------------------

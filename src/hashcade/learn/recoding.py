@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -83,8 +82,12 @@ def refine_model(
 
     # ---- slots of the parts
     directions = _means(vectors, parts) - _means(vectors, classes)[class_of_part]
+    _, clusters = kmeans(directions, min(n_slots, len(directions)), random_state=seed)
+    gaps = torch.cdist(directions, _means(directions, clusters)).square().numpy().astype(np.float64)
+    gaps /= gaps.mean() or 1.0
+    empty = np.full((len(gaps), n_slots - gaps.shape[1]), gaps.max())
     codes = solve_level(
-        _slot_scores(directions, n_slots, seed=seed),
+        -np.hstack([gaps, empty]),  # how well each part fits each slot, which is a cluster
         sibling_groups=class_of_part,
         sibling_penalty=_SIBLING_PENALTY,
         collision_penalty=stage.collision_penalty,
@@ -150,15 +153,6 @@ def _means(vectors: Tensor, groups: Ints) -> Tensor:
     sizes = torch.bincount(places)
     sums = torch.zeros(len(sizes), vectors.shape[1]).index_add_(0, places, vectors)
     return sums / sizes[:, None]
-
-
-def _slot_scores(directions: Tensor, n_slots: int, *, seed: int) -> npt.NDArray[np.float64]:
-    """How well each part fits each slot, [n_parts, n_slots], around -1; slots are clusters."""
-    _, clusters = kmeans(directions, min(n_slots, len(directions)), random_state=seed)
-    gaps = torch.cdist(directions, _means(directions, clusters)).square().numpy().astype(np.float64)
-    gaps /= gaps.mean() or 1.0
-    empty = np.full((len(gaps), n_slots - gaps.shape[1]), gaps.max())
-    return -np.hstack([gaps, empty])
 
 
 def _train_linear(

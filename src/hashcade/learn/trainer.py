@@ -41,11 +41,11 @@ class Trainer:
     """Trains models on one data set; the stage of a ``base`` that is given is skipped."""
 
     def __init__(
-        self, data: TrainingData, *, device: torch.device, seed: int, run_dir: Path | None,
-        progress: Progress, base: dict[str, Tensor] | None = None,
+        self, data: TrainingData, device: torch.device, seed: int, run_dir: Path | None,
+        progress: Progress, base: dict[str, Tensor] | None,
     ) -> None:  # fmt: skip
-        self.data, self.run_dir, self.progress, self.base = data, run_dir, progress, base
-        self._device, self._seed = device, seed
+        self.data, self.progress, self.base = data, progress, base
+        self._device, self._seed, self._run_dir = device, seed, run_dir
         self._fingerprint: dict[str, Any] = {"random_state": seed}
         if run_dir is not None:
             labels = torch.from_numpy(data.labels)
@@ -53,7 +53,7 @@ class Trainer:
             if base is not None:
                 self._fingerprint["base"] = _digest(base)
 
-    def train(self, config: ResolvedConfig, run_dir: Path | None) -> tuple[HashModel, Metrics]:
+    def train(self, config: ResolvedConfig, subdir: str = "") -> tuple[HashModel, Metrics]:
         """A model with the best weights of every stage, and the metrics of the last one."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
@@ -64,11 +64,10 @@ class Trainer:
         if self.base is not None:
             model.load_state_dict(self.base, strict=False)
             stages = tuple(stage for stage in stages if stage.name != "base")
-        names = [stage.name for stage in stages]
-        fingerprint = self._fingerprint | config.to_json()
+        names, fingerprint = [s.name for s in stages], self._fingerprint | config.to_json()
         if isinstance(config.backbone, nn.Module):  # its first weights are the user's
             fingerprint["backbone_weights"] = _digest(config.backbone.state_dict())
-        run = Run(run_dir, names, fingerprint)
+        run = Run(self._run_dir and self._run_dir / subdir, names, fingerprint)
         checkpoint = run.restore()
         first = names.index(checkpoint[0].stage) if checkpoint else 0
         metrics: Metrics = {}
@@ -86,10 +85,10 @@ class Trainer:
     ) -> Metrics:  # fmt: skip
         # ---- set up: batches, optimizer, state
         config, model, data, device_type = stage.config, stage.model, self.data, self._device.type
+        classes, n, m = data.labels[data.training], config.classes_per_batch, config.items_per_class
         sampler = ClassSampler(
-            data.labels[data.training], classes_per_batch=config.classes_per_batch,
-            items_per_class=config.items_per_class, random_state=self._seed,
-        )  # fmt: skip
+            classes, classes_per_batch=n, items_per_class=m, random_state=self._seed
+        )
         self.progress.say(f"{config.name}: {sampler.describe()}")
         optimizer = make_optimizer(stage)
         if checkpoint is None:
@@ -98,8 +97,7 @@ class Trainer:
         else:
             state, tensors = checkpoint
             best = unpack(model, optimizer, tensors)
-            at = f"step {state.step:,} of {config.steps:,}"
-            self.progress.say(f"{config.name}: resuming after {at}")
+            self.progress.say(f"{config.name}: {state.step:,} of {config.steps:,} steps are done")
         epoch, batches = -1, np.empty((0, 0), np.int64)
         saved = tick = time.perf_counter()
         started, tick_step = tick - state.seconds, state.step
