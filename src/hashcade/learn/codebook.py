@@ -35,8 +35,7 @@ def assign_to_book(scores: Floats, codebook: Ints, shape: CodeShape) -> Ints:
     """The buckets of the code that fits best, int64[n, sparsity], those with large sums first.
 
     A code fits by the sum of slot scores over the levels, on average over its buckets. Sums are
-    float64 and run from level 1 down; of equal sums the lower id comes first. So with one bucket
-    per code this is the order in which an index probes its buckets.
+    float64, from level 1 down; of equal ones the lower id comes first, as when an index probes.
     """
     book = np.unique(codebook, axis=0)  # in ascending order, equal codes once
     paths = shape.paths(book.ravel())  # (n_codes · sparsity, depth)

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from hashcade._validate import as_array, checked_labels, name_rows
 from hashcade.data import augment as augment_images
 from hashcade.errors import add_hint
+from hashcade.learn.codebook import Ints
 from hashcade.learn.networks import BACKBONES, IMAGE_NETWORKS
-
-Ints = npt.NDArray[np.int64]
 
 
 def takes_images(backbone: str | nn.Module | None, items: object) -> bool:

@@ -86,13 +86,9 @@ def refine_model(
     gaps = torch.cdist(directions, _means(directions, clusters)).square().numpy().astype(np.float64)
     gaps /= gaps.mean() or 1.0
     empty = np.full((len(gaps), n_slots - gaps.shape[1]), gaps.max())
-    codes = solve_level(
-        -np.hstack([gaps, empty]),  # how well each part fits each slot, which is a cluster
-        sibling_groups=class_of_part,
-        sibling_penalty=_SIBLING_PENALTY,
-        collision_penalty=stage.collision_penalty,
-    )
-    slots = codes.argmax(axis=1)
+    fit = -np.hstack([gaps, empty])  # of each part to each slot, which is a cluster of them
+    penalties: Any = {**stage.penalties, "sibling_penalty": _SIBLING_PENALTY}
+    slots = solve_level(fit, sibling_groups=class_of_part, **penalties).argmax(axis=1)
 
     # ---- a layer from hidden values to small slot scores that tell the parts of a class apart
     hidden = torch.from_numpy(for_all(model, model.hidden, items))

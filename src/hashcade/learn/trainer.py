@@ -83,21 +83,29 @@ class Trainer:
         self, stage: Stage, run: Run, interrupt: threading.Event,
         checkpoint: tuple[StageState, dict[str, Tensor]] | None,
     ) -> Metrics:  # fmt: skip
-        # ---- set up: batches, optimizer, state
         config, model, data, device_type = stage.config, stage.model, self.data, self._device.type
         classes, n, m = data.labels[data.training], config.classes_per_batch, config.items_per_class
         sampler = ClassSampler(
             classes, classes_per_batch=n, items_per_class=m, random_state=self._seed
         )
         self.progress.say(f"{config.name}: {sampler.describe()}")
-        optimizer = make_optimizer(stage)
+        new, below = stage.modules()  # the new layers at the full rate, others at a part of it
+        rates = [(new, 1.0, config.weight_decay)]
+        rates.append((below, config.base_learning_rate, config.base_weight_decay))
+        groups = [
+            {"params": list(module.parameters()), "factor": factor, "weight_decay": decay}
+            for module, factor, decay in rates
+            if factor > 0 and any(True for _ in module.parameters())
+        ]
+        optimizer = torch.optim.Adam(groups, lr=config.learning_rate)
         if checkpoint is None:
             state = StageState(config.name, best_metrics=stage.start())
             best = copy.deepcopy(model.state_dict())
         else:
             state, tensors = checkpoint
             best = unpack(model, optimizer, tensors)
-            self.progress.say(f"{config.name}: {state.step:,} of {config.steps:,} steps are done")
+            at = f"step {state.step:,} of {config.steps:,}"
+            self.progress.say(f"{config.name}: resuming after {at}")
         epoch, batches = -1, np.empty((0, 0), np.int64)
         saved = tick = time.perf_counter()
         started, tick_step = tick - state.seconds, state.step
@@ -124,8 +132,7 @@ class Trainer:
             finite = bool(outputs.isfinite().all())  # the solver takes no other scores
             loss = stage.loss(outputs, labels) if finite else outputs.sum()
             losses.append(loss.detach())
-            value = float(losses[-1])
-            if not math.isfinite(value):
+            if not math.isfinite(value := float(losses[-1])):
                 hint = f"set a learning_rate below {config.learning_rate:g}"
                 raise ConfigError(f"training diverged: the loss is {value}", hint=hint)
             factor = learning_rate_factor(config.schedule, step, config.steps)
@@ -172,19 +179,6 @@ class Trainer:
 
         model.load_state_dict(best)
         return state.best_metrics
-
-
-def make_optimizer(stage: Stage) -> torch.optim.Adam:
-    """Adam with the new layers at the full rate and the network below at a part of it."""
-    config, (new, below) = stage.config, stage.modules()
-    rates = [(new, 1.0, config.weight_decay)]
-    rates.append((below, config.base_learning_rate, config.base_weight_decay))
-    groups = [
-        {"params": list(module.parameters()), "factor": factor, "weight_decay": decay}
-        for module, factor, decay in rates
-        if factor > 0 and any(True for _ in module.parameters())
-    ]
-    return torch.optim.Adam(groups, lr=config.learning_rate)
 
 
 def learning_rate_factor(schedule: str | int, step: int, steps: int) -> float:
