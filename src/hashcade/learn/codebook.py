@@ -1,8 +1,7 @@
 """The code book: one code per class, in place of any path through the tree.
 
-The hash function of the paper takes the best slot of each level by itself, so one wrong level
-sends an item to an empty bucket. With a code book an item goes to the code of the book with the
-largest sum of slot scores over the levels: one level can correct another.
+The paper takes the best slot of each level by itself, so one wrong level sends an item to an empty
+bucket. The code of the book with the largest sum of slot scores lets one level correct another.
 """
 
 from __future__ import annotations

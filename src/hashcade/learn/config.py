@@ -1,8 +1,7 @@
 """Settings, resolved once: checked against each other and the data, with nothing left open.
 
-The default penalties are the ones the paper was trained with. They are meant for the scale of the
-scores, which is the same for all data: embeddings are brought to unit spread before the head, the
-regularization of npairs then keeps scores around 1, and triplet normalizes them.
+The default penalties are the paper's. They are meant for the scale of the scores, the same for all
+data: embeddings are brought to unit spread, npairs is regularized, triplet normalizes scores.
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ def hash_triplet_loss(
 ) -> Tensor:
     """Triplet loss of one level: L1 distance over the slots that are active in either code.
 
-    Scores, float[n, width], have rows of unit length already. ``codes``, bool[n, width], are those
-    of the items' classes, as many slots in each row. Labels are remapped: equal code, equal label.
+    ``scores``, float[n, width], have unit length. ``codes``, bool[n, width], are those of the items'
+    classes, with as many slots in each row. Labels are remapped: equal code, equal label.
     """
     return semi_hard_loss(masked_l1_distances(scores, codes), labels, margin=margin)
 

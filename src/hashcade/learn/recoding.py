@@ -1,14 +1,12 @@
 """Other codes for a trained model: for another database, or for parts of classes.
 
-*Adapt*: clusters take the place of classes, by k-means on the input of the last layer and, for
-embeddings, on the embeddings themselves, because the last layer has discarded whatever does not
-tell the classes of the training apart. The last layer is trained anew for the clusters' codes.
+*Adapt*: clusters take the place of classes, by k-means on the input of the last layer and on given
+embeddings, because layers discard whatever does not tell the classes of the training apart.
 
 *Refine*: each class is split by k-means on the vectors for re-ranking, and a new level tells its
-parts apart. The mean of a part, relative to that of its class, is a direction in which members of
-the class differ; parts of different classes with similar directions fit the same slot. The layer
-is trained on the parts of each item's own class alone. Its scores are made small, so the sum of
-the levels picks the class as before, and further probes come to other parts of the class first.
+parts apart. Parts of different classes that lie in similar directions from the mean of their class
+fit the same slot. The new level's scores are made small, so the sum of the levels picks the class
+as before, and further probes come to other parts of the class first.
 """
 
 from __future__ import annotations

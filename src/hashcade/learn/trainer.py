@@ -1,8 +1,7 @@
 """Training, to be read from top to bottom (algorithm 1 of the paper).
 
-Everything random is a function of (seed, stage, step), and nothing is carried from step to step
-but the weights and the optimizer's state. So a resumed run gives bit for bit what it would have
-given without the break (on a CPU, with as many threads).
+Everything random is a function of (seed, stage, step), and only weights and the optimizer's state
+are carried from step to step. So a resumed run is bit for bit the same (on as many CPU threads).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Settings that were left open, tried for a short time on the validation set.
 
-Each group of settings starts from the best so far, so that improvements add up. Of all trials that
-keep nine tenths of the speed-up of the defaults, the one with the highest precision wins: a search
-that looks at more is not a better one.
+Each group starts from the best so far, so that improvements add up. Of all trials that keep nine
+tenths of the default speed-up (looking at more is not better), the highest precision wins.
 """
 
 from __future__ import annotations
