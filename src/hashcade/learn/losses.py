@@ -16,7 +16,7 @@ def npairs_loss(
     """Npairs loss of the base network: a softmax over plain dot products.
 
     Row i of ``anchors`` and ``positives``, float[n, size], is of class ``labels[i]``; equal labels
-    share the target probability. λ·0.25·(mean ‖anchor‖² + mean ‖positive‖²) keeps it in bounds.
+    share the target. λ·0.25·(mean ‖anchor‖² + mean ‖positive‖²), λ the regularization, is added.
     """
     return _npairs(anchors @ positives.T, anchors, positives, labels, regularization)
 
@@ -62,8 +62,8 @@ def hash_triplet_loss(
 ) -> Tensor:
     """Triplet loss of one level: L1 distance over the slots that are active in either code.
 
-    ``scores``, float[n, width], have unit length. ``codes``, bool[n, width], are those of the items'
-    classes, with as many slots in each row. Labels are remapped: equal code, equal label.
+    Scores, float[n, width], have rows of unit length already. ``codes``, bool[n, width], are those
+    of the items' classes, as many slots in each row. Labels are remapped: equal code, equal label.
     """
     return semi_hard_loss(masked_l1_distances(scores, codes), labels, margin=margin)
 

@@ -104,6 +104,10 @@ class HashModel(nn.Module):
         """Replace the code book by one of any number of rows: int64[n_codes, sparsity]."""
         self.register_buffer("codebook", torch.from_numpy(codebook).to(self.codebook.device))
 
+    def start_hash_base(self) -> None:
+        """Let the hash base start from the base as it is now."""
+        self.hash_base.load_state_dict(self.base.state_dict())
+
     def base_weights(self) -> dict[str, Tensor]:
         """The weights that make the vectors, by name; other models can take them over."""
         parts = ("prepare.", "base.", "embedding.")

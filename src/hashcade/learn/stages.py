@@ -83,7 +83,7 @@ class HashStage(Stage):
     by_path = True  # how items are searched for validation
 
     def start(self) -> Metrics:
-        self.model.hash_base.load_state_dict(self.model.base.state_dict())
+        self.model.start_hash_base()
         return {}
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
