@@ -1,8 +1,7 @@
 """The code book: one code per class, in place of any path through the tree.
 
-The hash function of the paper takes the best slot of each level by itself, so one wrong level
-sends an item to an empty bucket. With a code book an item goes to the code of the book with the
-largest sum of slot scores over the levels: one level can correct another.
+The paper takes the best slot of each level by itself, so one wrong level sends an item to an empty
+bucket. The code of the book with the largest sum of slot scores lets one level correct another.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ def assign_to_book(scores: Floats, codebook: Ints, shape: CodeShape) -> Ints:
     """The buckets of the code that fits best, int64[n, sparsity], those with large sums first.
 
     A code fits by the sum of slot scores over the levels, on average over its buckets. Sums are
-    float64 and run from level 1 down; of equal sums the lower id comes first. So with one bucket
-    per code this is the order in which an index probes its buckets.
+    float64, from level 1 down; of equal ones the lower id comes first, as when an index probes.
     """
     book = np.unique(codebook, axis=0)  # in ascending order, equal codes once
     paths = shape.paths(book.ravel())  # (n_codes · sparsity, depth)

@@ -1,8 +1,7 @@
 """Settings, resolved once: checked against each other and the data, with nothing left open.
 
-The default penalties are the ones the paper was trained with. They are meant for the scale of the
-scores, which is the same for all data: embeddings are brought to unit spread before the head, the
-regularization of npairs then keeps scores around 1, and triplet normalizes them.
+The default penalties are the paper's. They are meant for the scale of the scores, the same for all
+data: embeddings are brought to unit spread, npairs is regularized, triplet normalizes scores.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ SCHEDULES = ("one-cycle", "paper", "constant")
 
 _VALIDATIONS = 10  # per stage
 # λ of npairs by sparsity: more active slots share the softmax; 0.001 from 4 on.
-_HASH_REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}
+_REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}
 _MODULE = "module "  # marks a backbone that is the user's own in a file
 
 
@@ -109,8 +108,8 @@ class ResolvedConfig:
         backbone = self.backbone
         if isinstance(backbone, nn.Module):  # code is not stored
             backbone = f"{_MODULE}{type(backbone).__qualname__}"
-        fields: dict[str, Any] = json.loads(json.dumps(asdict(replace(self, backbone=backbone))))
-        return fields
+        plain = json.dumps(asdict(replace(self, backbone=backbone)))
+        return json.loads(plain)  # type: ignore[no-any-return]
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], backbone: nn.Module | None = None) -> Self:
@@ -170,8 +169,8 @@ def resolve(
         raise ValueError(f"items_per_class={per_class} must be >= 2{even} for loss={loss!r}")
 
     # ---- layers
-    learned_size = 256 if triplet else 64
-    embedding_size = count("embedding_size", None if backbone is None else learned_size)
+    given = backbone is None
+    embedding_size = count("embedding_size", None if given else 256 if triplet else 64)
     units = 512 if backbone in (None, "mlp") else 0
     hidden_size = count("hidden_size", units, at_least=int(backbone == "mlp"))
     network = IMAGE_NETWORKS.get(backbone, MLP) if isinstance(backbone, str) else backbone
@@ -197,43 +196,28 @@ def resolve(
         default = count("steps", usual) if name == "joint" else usual
         only_book = name == "joint" and settings[setting] == 0
         steps = 0 if only_book else count(setting, default)
-        regularization = number("regularization", _HASH_REGULARIZATION.get(shape.sparsity, 0.001))
         config = StageConfig(
-            name=name,
-            loss=loss,
-            steps=steps,
-            validate_every=max(1, -(-steps // _VALIDATIONS)),
-            learning_rate=rate,
-            schedule=schedule,
+            name=name, loss=loss, steps=steps, validate_every=max(1, -(-steps // _VALIDATIONS)),
+            learning_rate=rate, schedule=schedule, weight_decay=5e-4, margin=number("margin", 0.3),
             base_learning_rate=number("base_learning_rate", 0.1),
-            weight_decay=5e-4,
             base_weight_decay=float(getattr(network, "weight_decay", 0.0)),
-            margin=number("margin", 0.3),
-            regularization=regularization,
+            regularization=number("regularization", _REGULARIZATION.get(shape.sparsity, 0.001)),
             sibling_penalty=number("sibling_penalty", 50.0),  # siblings part if there is room
             collision_penalty=number("collision_penalty", 0.5 if triplet else 0.05),
-            classes_per_batch=per_batch,
-            items_per_class=per_class,
-            augment=augment if images else "none",
-            remap=settings["remap"],
+            classes_per_batch=per_batch, items_per_class=per_class, dropout=dropout,
+            augment=augment if images else "none", remap=settings["remap"],
             sharpness=16.0 if triplet else 1.0,  # unit-length scores have small sums
-            dropout=dropout,
-        )
+        )  # fmt: skip
         if name == "base":
             return replace(config, base_learning_rate=1.0, regularization=0.003, dropout=0.0)
         return config
 
     names = ["base"] * (embedding_size is not None) + ["hash"] + ["joint"] * codebook
     return ResolvedConfig(
-        shape=shape,
-        item_shape=tuple(item_shape),
-        backbone=backbone,
-        embedding_size=embedding_size,
-        hidden_size=hidden_size,
-        unit_length=triplet,
-        stages=tuple(map(stage, names)),
+        shape=shape, item_shape=tuple(item_shape), backbone=backbone, unit_length=triplet,
+        embedding_size=embedding_size, hidden_size=hidden_size, stages=tuple(map(stage, names)),
         n_codes=n_classes if codebook else 0,
-    )
+    )  # fmt: skip
 
 
 def default_width(n_classes: int, depth: int) -> int:

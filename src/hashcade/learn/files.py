@@ -56,11 +56,11 @@ def read_config(path: str | os.PathLike[str], *, kind: str = MODEL) -> dict[str,
 
 def model_fingerprint(path: str | os.PathLike[str]) -> str:
     """Digest that tells stored models apart: the weights' checksum, and how they are used."""
-    config, parts = read_config(path), {}
-    for name in ("model_sha256", "resolved"):
-        if name not in config:
-            raise damaged(Path(path) / "config.json", f"{name!r} is missing")
-        parts[name] = config[name]
+    config = read_config(path)
+    try:
+        parts = {name: config[name] for name in ("model_sha256", "resolved")}
+    except KeyError as error:
+        raise damaged(Path(path) / "config.json", f"{error} is missing") from None
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -158,8 +158,16 @@ class Run:
             if one != two:
                 message = f"{self.path} holds a run with {key}={one!r}, this one has {key}={two!r}"
                 raise ConfigError(message, hint="choose another run_dir, or remove that one")
-        state = StageState(**config["state"])
-        self._cut_log(state)
+        state, kept = StageState(**config["state"]), []
+        log = checkpoints[-1].with_name("log.jsonl")
+        if log.exists():  # drop what was logged after the checkpoint: it will be logged again
+            for line in log.read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError):  # the line that was being written
+                    record = json.loads(line)
+                    at = (self._stages.index(record["stage"]), record["step"])
+                    if at <= (self._stages.index(state.stage), state.step):
+                        kept.append(line + "\n")
+            replace_file(log, "".join(kept))
         return state, tensors
 
     def save(self, state: StageState, tensors: Mapping[str, Tensor]) -> None:
@@ -183,24 +191,9 @@ class Run:
 
     def _checkpoints(self) -> list[Path]:
         """Checkpoints from the oldest to the newest. Only whole ones have such a name."""
-        run = self.path
-        if run is None:
+        if self.path is None:
             return []
-        return [p for stage in self._stages for p in sorted(run.glob(f"checkpoint-{stage}-*"))]
-
-    def _cut_log(self, state: StageState) -> None:
-        """Drop what was logged after the checkpoint: it will be logged again."""
-        assert self.path is not None
-        log, lines = self.path / "log.jsonl", []
-        if not log.exists():
-            return
-        for line in log.read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError):  # the line that was being written
-                record = json.loads(line)
-                at = (self._stages.index(record["stage"]), record["step"])
-                if at <= (self._stages.index(state.stage), state.step):
-                    lines.append(line + "\n")
-        replace_file(log, "".join(lines))
+        return [p for s in self._stages for p in sorted(self.path.glob(f"checkpoint-{s}-*"))]
 
 
 def pack(model: HashModel, optimizer: Optimizer, best: dict[str, Tensor]) -> dict[str, Tensor]:

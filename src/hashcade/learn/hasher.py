@@ -38,45 +38,40 @@ class Hasher:
     Parameters
     ----------
     width, depth, sparsity
-        Slots per level (None: from the number of classes), and levels: ``width ** depth`` buckets.
-        An item lies in ``sparsity`` of them, which differ in the last level.
-    loss, margin
-        ``"npairs"`` or ``"triplet"``, and the margin of the latter.
+        Slots per level (None: from the number of classes) and levels: ``width ** depth`` buckets,
+        in ``sparsity`` of which an item lies; they differ in the last level.
+    loss, margin, remap
+        ``"npairs"`` or ``"triplet"``, the margin of the latter, and whether classes with equal
+        codes at a level count as one class there, as in the paper.
     backbone
         None for embeddings as they are; ``"mlp"`` trains a network of one hidden layer on them.
         For images ``"stride"`` (made for CPUs) or ``"nin"`` (the paper's). Or a
         ``torch.nn.Module`` from float[n, 3, height, width] or float[n, size] to features.
     assignment
-        ``"codebook"``: an item goes to the class code with the largest sum of slot scores over
-        the levels, and training continues for ``joint_steps`` with this objective. ``"path"``: to
-        its best slot at each level, as in the paper.
+        ``"codebook"``: an item goes to the class code with the largest sum of slot scores, for
+        which the joint stage trains. ``"path"``: to its best slot at each level, as in the paper.
     embedding_size, hidden_size
-        Size of the vectors for re-ranking; None: without a backbone the given embeddings, else
-        64 (npairs) or 256 (triplet). And units of the hidden layer of the hash head, or with
-        ``"mlp"`` of the network, on which the head is linear; None: 512, other backbones none.
+        Size of the vectors for re-ranking (None: without a backbone the given embeddings, else 64
+        or, with triplet, 256), and of the hidden layer of the hash head, with ``"mlp"`` of the
+        network, on which the head is linear (None: 512, with other backbones 0).
     steps, base_steps, joint_steps
         Batches of the hash, base and joint stage. None: from the size of the data; the joint
         stage has as many as the hash stage, with 0 it only solves the code book.
-    schedule
-        ``"one-cycle"`` for short runs, ``"paper"``, a number (the rate falls to 0.3 of what it was
-        after every so many steps), or ``"constant"``.
-    learning_rate, base_learning_rate
+    learning_rate, base_learning_rate, schedule
         Peak rate of the new layers (None: 3e-3, for images 1e-3), and the factor on it for the
-        network below them in the hash stage; 0 freezes the network.
+        network below them in the hash stage; 0 freezes it. ``"one-cycle"`` for short runs,
+        ``"paper"``, ``"constant"``, or a number: the rate falls to 0.3 after every so many steps.
     sibling_penalty, collision_penalty, regularization
         Of the code problem, and of the npairs loss in the hash stage. None: by loss and sparsity.
-    remap
-        Whether classes with equal codes at a level count as one class there, as in the paper.
     classes_per_batch, items_per_class
         A batch. ``items_per_class`` must be even for npairs; None: for a batch of 128.
     augment, dropout
-        Random changes in training: of images ``"crop-mirror"``, ``"crop"`` (for what is not its
-        mirror image, such as letters) or ``"none"``; and the share of an embedding's values that
-        is hidden from the hash network at each step.
+        Random changes: of images ``"crop-mirror"``, ``"crop"`` (such as for letters) or
+        ``"none"``; and the share of an embedding's values hidden from the hash network at a step.
     validation_fraction, tune
         Share of each class in the validation set, which picks the weights, by precision at 1; and
-        whether to try other values for ``width`` and ``depth``, the penalties and the
-        regularization on it first, where they were left open. A number: at most so many trials.
+        whether to try values for ``width`` and ``depth``, penalties and regularization on it
+        first, where they were left open. A number: at most so many trials.
     device, run_dir, verbose, random_state
         ``"auto"``, ``"cpu"``, ``"cuda"``, ...; a directory for checkpoints and a log, where an
         interrupted run is resumed; progress on stderr (None: on a terminal); the seed.
@@ -89,7 +84,7 @@ class Hasher:
         ``precision_at_1`` and ``bucket_nmi`` in percent, and ``speedup_factor``, if there is a
         validation set; with ``tune`` a row of ``changes``, metrics and ``chosen`` for each trial.
     codebook_ : int64[n_codes, sparsity]
-        With a code book the buckets of each class, in the order of ``classes_``.
+        With a code book the buckets of each class in ``classes_``, or of each cluster or part.
 
     Examples
     --------
@@ -151,7 +146,6 @@ class Hasher:
         whose base network is taken over, and not trained again: tables then share their vectors.
         It must have the same ``backbone``, ``embedding_size`` and loss, and items of that shape.
         """
-        # ---- everything is checked first
         images = inputs.takes_images(self.backbone, X)
         items = inputs.checked_images(X) if images else inputs.checked_views(X)
         labels = inputs.checked_classes(y, len(items))
@@ -166,30 +160,26 @@ class Hasher:
         if base is not None:
             config.check_base(base._fitted().config_)
 
-        # ---- training
         progress = Progress(self.verbose)
         if len(data.validation) == 0 and fraction > 0:
             progress.say("no class has 4 items or more: no validation set, the last weights count")
-        run_dir = None if self.run_dir is None else Path(self.run_dir)
-        weights = None if base is None else base._model.base_weights()
         if not images:
             data = replace(data, items=data.items.to(device))
-        trainer = Trainer(
-            data, device=device, seed=seed, run_dir=run_dir, progress=progress, base=weights
-        )
+        run_dir = None if self.run_dir is None else Path(self.run_dir)
+        weights = None if base is None else base._model.base_weights()
+        trainer = Trainer(data, device, seed, run_dir, progress, weights)
         trials = None
         if self.tune is not False:
-            config, trials = tune(trainer, settings, sizes)
-        model, metrics = trainer.train(config, run_dir)
+            config, trials = tune(trainer, config, settings, sizes)
+        model, metrics = trainer.train(config)
         return self._set_fitted(config, model.cpu(), classes, metrics, trials)
 
     def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
         """A copy for a database of classes that training never saw; no labels are needed.
 
-        Clusters of ``X``, the database or a part of it, take the place of classes, and the last
-        layer is trained anew for them, in seconds. Vectors for re-ranking stay the same, so an
-        index needs new bucket ids alone. Rows of ``codebook_`` stand for clusters; ``n_codes`` is
-        about the speed-up of a search (None: the number of classes).
+        Clusters of ``X``, the database or a part of it, take the place of classes; the last layer
+        is trained for them in seconds. Vectors stay the same: an index needs new bucket ids alone.
+        ``n_codes`` is about the speed-up of a search (None: the number of classes).
         """
         items, seed = self._items(X), checked_seed(self.random_state)
         n_codes = checked_count("n_codes", len(self.classes_) if n_codes is None else n_codes)
@@ -203,11 +193,10 @@ class Hasher:
     def refine(self, X: npt.ArrayLike, y: npt.ArrayLike, *, n_codes: int) -> Self:
         """A copy with smaller buckets, so that a search looks at less than a class.
 
-        Classes are split into parts, and one more level, trained in seconds, tells the parts of a
-        class apart; vectors stay the same. Rows of ``codebook_`` stand for parts. ``X`` and ``y``
-        are labelled items of all classes of the training, and no other; ``n_codes`` is about the
-        speed-up of a search: for each class at least one, and at most ``width`` (with triplet one
-        less) or as many as it has items.
+        One more level, trained in seconds, tells parts of a class apart; vectors stay the same.
+        ``X`` and ``y`` are labelled items of all classes of the training, and no other. ``n_codes``
+        is about the speed-up of a search: for each class at least one, and at most ``width`` (with
+        triplet one less) or as many as it has items.
         """
         config = self._fitted().config_
         if not config.uses_codebook or config.shape.sparsity > 1:
@@ -227,8 +216,8 @@ class Hasher:
 
     def encode(self, X: npt.ArrayLike, *, progress: OnProgress = None) -> Encoded:
         """Vectors, bucket ids and slot scores, in one pass; ``progress`` gets (done, total)."""
-        items = self._items(X)
-        return encode(self._model, items, not self.config_.uses_codebook, progress)
+        model = self._fitted()._model
+        return encode(model, self._items(X), not self.config_.uses_codebook, progress)
 
     def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Bucket ids, int64[n, sparsity], best first."""
@@ -251,11 +240,10 @@ class Hasher:
         """
         encoded = self.encode(X)
         labels = inputs.checked_classes(y, len(encoded), n_classes=1)
-        index = HashIndex.build(encoded.bucket_ids, encoded.vectors, shape=self.shape_)
-        result = index.search(
-            encoded.vectors, bucket_ids=encoded.bucket_ids, n_neighbors=1, fill="none",
-            exclude_self=True,
-        )  # fmt: skip
+        vectors, buckets = encoded.vectors, encoded.bucket_ids
+        result = HashIndex.build(buckets, vectors, shape=self.shape_).search(
+            vectors, bucket_ids=buckets, n_neighbors=1, fill="none", exclude_self=True
+        )
         return precision_at(result.ids, labels, labels) / 100
 
     # -- files ---------------------------------------------------------------------------------
@@ -290,9 +278,8 @@ class Hasher:
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the hasher as an ONNX file, to be run without Python or torch (extra ``onnx``).
 
-        Input ``items`` as for :meth:`transform`, float32 or uint8. Outputs ``bucket_ids``,
-        ``scores`` and ``vectors`` as :meth:`encode` gives them, but another runtime rounds in
-        another way, so an item between two slots or codes may get the other one.
+        From ``items``, float32 or uint8, to ``bucket_ids``, ``scores`` and ``vectors`` as of
+        :meth:`encode`; but runtimes round differently: an item between two codes may get either.
         """
         from hashcade.learn.onnx import export_onnx
 
@@ -317,10 +304,8 @@ class Hasher:
         return self.fit(X, y).transform(X)
 
     def __repr__(self) -> str:
-        params, defaults = self.get_params(), type(self)().get_params()
-        changed = [
-            f"{k}={v!r}" for k, v in params.items() if v is not defaults[k] and v != defaults[k]
-        ]
+        params, usual = self.get_params(), type(self)().get_params()
+        changed = [f"{k}={v!r}" for k, v in params.items() if v is not usual[k] and v != usual[k]]
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_is_fitted__(self) -> bool:

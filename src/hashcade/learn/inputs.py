@@ -10,12 +10,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hashcade._validate import as_array, name_rows, plain_labels
+from hashcade._validate import as_array, checked_labels, name_rows
 from hashcade.data import augment as augment_images
 from hashcade.errors import add_hint
+from hashcade.learn.codebook import Ints
 from hashcade.learn.networks import BACKBONES, IMAGE_NETWORKS
-
-Ints = npt.NDArray[np.int64]
 
 
 def takes_images(backbone: str | nn.Module | None, items: object) -> bool:
@@ -46,13 +45,13 @@ def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np
     if values.ndim != 2:
         one = ". Reshape your data: X.reshape(1, -1) if it is one item" if values.ndim == 1 else ""
         raise ValueError(f"{shape}, must be (n, size){one}")
-    for count, what in zip(values.shape, ("sample", "feature"), strict=True):
-        if count == 0:
-            minimum = f"0 {what}(s) (shape={values.shape}) while a minimum of 1 is required"
-            raise ValueError(f"X has {minimum}: must be (n, size)")
-    n = values.shape[1]
-    if size is not None and n != size:
-        raise ValueError(f"X has {n} features, but Hasher is expecting {size} features as input")
+    n, n_features = values.shape
+    if values.size == 0:
+        none = f"0 {'feature' if n else 'sample'}(s) (shape={values.shape})"
+        raise ValueError(f"X has {none} while a minimum of 1 is required: must be (n, size)")
+    if size not in (None, n_features):
+        expected = f"but Hasher is expecting {size} features as input"
+        raise ValueError(f"X has {n_features} features, {expected}")
     with np.errstate(over="ignore"):  # beyond float32: named as infinite below
         single = np.require(values, np.float32, ["C", "W"])  # torch warns of a read-only array
     bad = np.asarray(~np.isfinite(single).all(axis=1))
@@ -88,15 +87,11 @@ def checked_classes(labels: object, n_items: int, n_classes: int = 2) -> npt.NDA
     if labels is None:
         raise ValueError("Hasher requires y to be passed, but the target y is None")
     values = as_array("y", labels)
-    if values.ndim != 1:
-        several = values.ndim == 2 and values.shape[1] > 1 and len(values) == n_items
-        reason = ": several labels per item are not supported" if several else ""
-        raise ValueError(f"y has shape {values.shape}{reason}, must be ({n_items},)")
-    if len(values) != n_items:
+    if values.ndim == 2 and values.shape[1] > 1:
+        raise ValueError(f"y has shape {values.shape}: several labels per item are not supported")
+    if values.ndim == 1 and len(values) != n_items:
         raise ValueError(f"y has {len(values)} labels, X has {n_items} items")
-    values = plain_labels(values)
-    if values.dtype.kind not in "iubU":
-        raise ValueError(f"y has dtype {values.dtype}, must be integers or strings")
+    values = checked_labels("y", values)
     if n_classes > 1 and (values == values[0]).all():
         error = ValueError(f"y has one class only ({values[0].item()!r}), must have at least 2")
         raise add_hint(error, "give items of more classes")

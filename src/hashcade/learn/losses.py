@@ -15,9 +15,8 @@ def npairs_loss(
 ) -> Tensor:
     """Npairs loss of the base network: a softmax over plain dot products.
 
-    Row i of ``anchors`` and ``positives``, float[n, size], belongs to the class ``labels[i]``.
-    Equal labels share the target probability. ``regularization`` is λ of the term
-    0.25·λ·(mean ‖anchor‖² + mean ‖positive‖²), which keeps the softmax in bounds.
+    Row i of ``anchors`` and ``positives``, float[n, size], is of class ``labels[i]``; equal labels
+    share the target. λ·0.25·(mean ‖anchor‖² + mean ‖positive‖²), λ the regularization, is added.
     """
     return _npairs(anchors @ positives.T, anchors, positives, labels, regularization)
 

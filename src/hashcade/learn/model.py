@@ -5,8 +5,8 @@
     items ─ prepare ─┬─ base ────── embedding ─→ vectors  (n, size)
                      └─ hash base ─ head ──────→ scores   (n, depth, width)
 
-The hash base starts as a copy of the trained base and is fine-tuned on its own, so the vectors
-stay what they were. For embeddings both bases may be the identity, and the vectors the items.
+The hash base starts as a copy of the trained base and is fine-tuned on its own: vectors stay what
+they were. For embeddings both bases may be the identity, and the vectors the items.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ def feature_size(backbone: nn.Module, example: Tensor) -> int:
         backbone.train(was_training)
     got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
     if len(got) != 2 or got[0] != 1:
-        message = f"backbone turns items of shape {shape} into {got}"
-        raise ValueError(f"{message}, must be a tensor of shape (1, size)")
+        must = "must be a tensor of shape (1, size)"
+        raise ValueError(f"backbone turns items of shape {shape} into {got}, {must}")
     return int(got[1])
 
 

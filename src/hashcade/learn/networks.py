@@ -50,7 +50,7 @@ class StrideNet(_LayeredNetwork):
 
     def __init__(self) -> None:
         super().__init__(
-            *_conv_norm(3, 32, 4, stride=2, padding=1),  # 32×32 → 16×16
+            *_conv_norm(3, 32, 4, 2),  # 32×32 → 16×16
             *_conv_norm(32, 64, 3),  # most work is done below, where a channel is cheap
             nn.MaxPool2d(2), *_conv_norm(64, 128, 3), *_conv_norm(128, 128, 3),  # 8×8
             nn.MaxPool2d(2), *_conv_norm(128, 256, 3), *_conv_norm(256, 256, 3),  # 4×4
@@ -79,20 +79,17 @@ def make_backbone(backbone: str | nn.Module, inputs: int, hidden_size: int) -> n
     return IMAGE_NETWORKS[backbone]()
 
 
-def _conv(
-    inputs: int, outputs: int, size: int, *, stride: int = 1, padding: int | None = None
-) -> nn.Conv2d:
+def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
     """Convolution that keeps the resolution, variance-scaling weights, no bias at the start."""
-    padding = size // 2 if padding is None else padding
-    conv = nn.Conv2d(inputs, outputs, size, stride=stride, padding=padding)
+    conv = nn.Conv2d(inputs, outputs, size, stride=stride, padding=(size - 1) // 2)
     nn.init.kaiming_normal_(conv.weight)
     assert conv.bias is not None
     nn.init.zeros_(conv.bias)
     return conv
 
 
-def _conv_norm(inputs: int, outputs: int, size: int, **settings: int) -> tuple[nn.Module, ...]:
-    return _conv(inputs, outputs, size, **settings), nn.BatchNorm2d(outputs), nn.GELU()
+def _conv_norm(inputs: int, outputs: int, *sides: int) -> tuple[nn.Module, ...]:
+    return _conv(inputs, outputs, *sides), nn.BatchNorm2d(outputs), nn.GELU()
 
 
 def _leaky() -> nn.LeakyReLU:

@@ -79,8 +79,7 @@ def _outputs(graph: _Graph, model: HashModel, config: ResolvedConfig) -> tuple[s
     if config.takes_images:
         pixels = graph.add("Cast", "items", to=int(graph.onnx.TensorProto.FLOAT))
         channels_first = graph.add("Transpose", pixels, perm=[0, 3, 1, 2])
-        scaled = graph.add("Div", channels_first, np.float32(255))
-        prepared = graph.add("Sub", scaled, prepare.mean)
+        prepared = graph.add("Sub", graph.add("Div", channels_first, np.float32(255)), prepare.mean)
     else:
         prepared = graph.add("Div", graph.add("Sub", "items", prepare.mean), prepare.scale)
     raw = _layers(graph, model.head, _layers(graph, model.hash_base, prepared))

@@ -1,14 +1,12 @@
 """Other codes for a trained model: for another database, or for parts of classes.
 
-*Adapt*: clusters take the place of classes, by k-means on the input of the last layer and, for
-embeddings, on the embeddings themselves, because the last layer has discarded whatever does not
-tell the classes of the training apart. The last layer is trained anew for the clusters' codes.
+*Adapt*: clusters take the place of classes, by k-means on the input of the last layer and on given
+embeddings, because layers discard whatever does not tell the classes of the training apart.
 
 *Refine*: each class is split by k-means on the vectors for re-ranking, and a new level tells its
-parts apart. The mean of a part, relative to that of its class, is a direction in which members of
-the class differ; parts of different classes with similar directions fit the same slot. The layer
-is trained on the parts of each item's own class alone. Its scores are made small, so the sum of
-the levels picks the class as before, and further probes come to other parts of the class first.
+parts apart. Parts of different classes that lie in similar directions from the mean of their class
+fit the same slot. The new level's scores are made small, so the sum of the levels picks the class
+as before, and further probes come to other parts of the class first.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -83,13 +80,13 @@ def refine_model(
 
     # ---- slots of the parts
     directions = _means(vectors, parts) - _means(vectors, classes)[class_of_part]
-    codes = solve_level(
-        _slot_scores(directions, n_slots, seed=seed),
-        sibling_groups=class_of_part,
-        sibling_penalty=_SIBLING_PENALTY,
-        collision_penalty=stage.collision_penalty,
-    )
-    slots = codes.argmax(axis=1)
+    _, clusters = kmeans(directions, min(n_slots, len(directions)), random_state=seed)
+    gaps = torch.cdist(directions, _means(directions, clusters)).square().numpy().astype(np.float64)
+    gaps /= gaps.mean() or 1.0
+    empty = np.full((len(gaps), n_slots - gaps.shape[1]), gaps.max())
+    fit = -np.hstack([gaps, empty])  # of each part to each slot, which is a cluster of them
+    penalties: Any = {**stage.penalties, "sibling_penalty": _SIBLING_PENALTY}
+    slots = solve_level(fit, sibling_groups=class_of_part, **penalties).argmax(axis=1)
 
     # ---- a layer from hidden values to small slot scores that tell the parts of a class apart
     hidden = torch.from_numpy(for_all(model, model.hidden, items))
@@ -150,15 +147,6 @@ def _means(vectors: Tensor, groups: Ints) -> Tensor:
     sizes = torch.bincount(places)
     sums = torch.zeros(len(sizes), vectors.shape[1]).index_add_(0, places, vectors)
     return sums / sizes[:, None]
-
-
-def _slot_scores(directions: Tensor, n_slots: int, *, seed: int) -> npt.NDArray[np.float64]:
-    """How well each part fits each slot, [n_parts, n_slots], around -1; slots are clusters."""
-    _, clusters = kmeans(directions, min(n_slots, len(directions)), random_state=seed)
-    gaps = torch.cdist(directions, _means(directions, clusters)).square().numpy().astype(np.float64)
-    gaps /= gaps.mean() or 1.0
-    empty = np.full((len(gaps), n_slots - gaps.shape[1]), gaps.max())
-    return -np.hstack([gaps, empty])
 
 
 def _train_linear(

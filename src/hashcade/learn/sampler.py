@@ -13,11 +13,10 @@ Ints = npt.NDArray[np.int64]
 class ClassSampler:
     """Deals items into batches of ``classes_per_batch`` classes with ``items_per_class`` each.
 
-    Items of a class are dealt out in hands of ``items_per_class``, different ones if it has as
-    many, and every item is used in an epoch. Items are repeated to fill the last hand of a class,
-    and to fill batches when only large classes have items left: small classes are then dealt
-    anew, so rare classes come up more often than their size. ``labels`` are any numbers. An epoch
-    depends on ``random_state`` and on its number alone, so a run can resume anywhere.
+    Items of a class are dealt in hands of ``items_per_class``, different ones if it has as many,
+    each at least once per epoch. Some are repeated to fill the last hand of a class, and small
+    classes are dealt anew to fill batches when only large ones have items left. An epoch depends
+    on ``random_state`` and its number alone, so a run can resume anywhere.
 
     Examples
     --------
@@ -38,8 +37,8 @@ class ClassSampler:
         checked_count("items_per_class", items_per_class)
         _, class_of_item, sizes = np.unique(values, return_inverse=True, return_counts=True)
         self._sizes: Ints = sizes.astype(np.int64)  # (n_classes,)
-        self._starts: Ints = np.concatenate([[0], np.cumsum(self._sizes)])
-        self._items: Ints = np.argsort(class_of_item, kind="stable").astype(np.int64)
+        items = np.argsort(class_of_item, kind="stable").astype(np.int64)
+        self._items: list[Ints] = np.split(items, np.cumsum(sizes)[:-1])  # of each class
         self._random_state = random_state
         self.classes_per_batch = min(classes_per_batch, len(sizes))
         self.items_per_class = items_per_class
@@ -71,17 +70,15 @@ class ClassSampler:
         order = np.argsort(schedule, axis=None, kind="stable")  # places, class by class
         hands_of = np.bincount(schedule.ravel(), minlength=len(self._sizes))
         dealt = np.empty((schedule.size, m), np.int64)
-        at = 0
-        for c, n_hands in enumerate(hands_of):
-            items = self._items[self._starts[c] : self._starts[c + 1]]
-            drawn = rng.permutation(items)
-            while len(drawn) < n_hands * m:  # the whole class again, until all places are filled
+        places_of = np.split(order, np.cumsum(hands_of)[:-1])
+        for items, places in zip(self._items, places_of, strict=True):
+            drawn, n_drawn = rng.permutation(items), len(places) * m
+            while len(drawn) < n_drawn:  # the whole class again, until all places are filled
                 again = rng.permutation(items)
                 # The hand that was begun continues with other items than it has.
                 begun = np.isin(again, drawn[len(drawn) // m * m :])
                 drawn = np.concatenate([drawn, again[~begun], again[begun]])
-            dealt[order[at : at + n_hands]] = drawn[: n_hands * m].reshape(n_hands, m)
-            at += n_hands
+            dealt[places] = drawn[:n_drawn].reshape(-1, m)
         return dealt.reshape(len(schedule), self.batch_size)
 
     def describe(self) -> str:

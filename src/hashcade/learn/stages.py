@@ -151,11 +151,7 @@ STAGES: dict[str, type[Stage]] = {"base": Stage, "hash": HashStage, "joint": Joi
 
 
 def search_metrics(encoded: Encoded, labels: Ints, shape: CodeShape) -> Metrics:
-    """Precision at 1, speed-up and purity of buckets for items searched among themselves.
-
-    A query that is alone in its buckets continues along its path, or with a code book to the
-    bucket with the next best sum of scores. What it looks at counts.
-    """
+    """Precision at 1, speed-up and purity of buckets for items searched among themselves."""
     index = HashIndex.build(encoded.bucket_ids, encoded.vectors, shape=shape)
     fill = "path" if encoded.by_path else "none"
     assert encoded.scores is not None
@@ -163,8 +159,8 @@ def search_metrics(encoded: Encoded, labels: Ints, shape: CodeShape) -> Metrics:
         encoded.vectors, **encoded.where_to_look(), n_neighbors=1, fill=fill, exclude_self=True
     )
     ids, candidates = result.ids, result.candidates
-    # Every bucket but its own holds an item other than the query, so one more is enough; its own
-    # buckets need not be those with the best sums if it has several.
+    # A query alone in its buckets goes on to those with the next best sums. Each but its own holds
+    # another item, so one more is enough; its own need not be those with the best sums.
     for n_probe in range(1, shape.sparsity + 2):
         alone = np.flatnonzero(candidates == 0)
         if len(alone):

@@ -1,8 +1,7 @@
 """Training, to be read from top to bottom (algorithm 1 of the paper).
 
-Everything random is a function of (seed, stage, step), and nothing is carried from step to step
-but the weights and the optimizer's state. So a resumed run gives bit for bit what it would have
-given without the break (on a CPU, with as many threads).
+Everything random is a function of (seed, stage, step), and only weights and the optimizer's state
+are carried from step to step. So a resumed run is bit for bit the same (on as many CPU threads).
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ class Trainer:
     """Trains models on one data set; the stage of a ``base`` that is given is skipped."""
 
     def __init__(
-        self, data: TrainingData, *, device: torch.device, seed: int, run_dir: Path | None,
-        progress: Progress, base: dict[str, Tensor] | None = None,
+        self, data: TrainingData, device: torch.device, seed: int, run_dir: Path | None,
+        progress: Progress, base: dict[str, Tensor] | None,
     ) -> None:  # fmt: skip
-        self.data, self.run_dir, self.progress, self.base = data, run_dir, progress, base
-        self._device, self._seed = device, seed
+        self.data, self.progress, self.base = data, progress, base
+        self._device, self._seed, self._run_dir = device, seed, run_dir
         self._fingerprint: dict[str, Any] = {"random_state": seed}
         if run_dir is not None:
             labels = torch.from_numpy(data.labels)
@@ -53,7 +52,7 @@ class Trainer:
             if base is not None:
                 self._fingerprint["base"] = _digest(base)
 
-    def train(self, config: ResolvedConfig, run_dir: Path | None) -> tuple[HashModel, Metrics]:
+    def train(self, config: ResolvedConfig, subdir: str = "") -> tuple[HashModel, Metrics]:
         """A model with the best weights of every stage, and the metrics of the last one."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
@@ -64,11 +63,10 @@ class Trainer:
         if self.base is not None:
             model.load_state_dict(self.base, strict=False)
             stages = tuple(stage for stage in stages if stage.name != "base")
-        names = [stage.name for stage in stages]
-        fingerprint = self._fingerprint | config.to_json()
+        names, fingerprint = [s.name for s in stages], self._fingerprint | config.to_json()
         if isinstance(config.backbone, nn.Module):  # its first weights are the user's
             fingerprint["backbone_weights"] = _digest(config.backbone.state_dict())
-        run = Run(run_dir, names, fingerprint)
+        run = Run(self._run_dir and self._run_dir / subdir, names, fingerprint)
         checkpoint = run.restore()
         first = names.index(checkpoint[0].stage) if checkpoint else 0
         metrics: Metrics = {}
@@ -84,14 +82,21 @@ class Trainer:
         self, stage: Stage, run: Run, interrupt: threading.Event,
         checkpoint: tuple[StageState, dict[str, Tensor]] | None,
     ) -> Metrics:  # fmt: skip
-        # ---- set up: batches, optimizer, state
         config, model, data, device_type = stage.config, stage.model, self.data, self._device.type
+        classes, n, m = data.labels[data.training], config.classes_per_batch, config.items_per_class
         sampler = ClassSampler(
-            data.labels[data.training], classes_per_batch=config.classes_per_batch,
-            items_per_class=config.items_per_class, random_state=self._seed,
-        )  # fmt: skip
+            classes, classes_per_batch=n, items_per_class=m, random_state=self._seed
+        )
         self.progress.say(f"{config.name}: {sampler.describe()}")
-        optimizer = make_optimizer(stage)
+        new, below = stage.modules()  # the new layers at the full rate, others at a part of it
+        rates = [(new, 1.0, config.weight_decay)]
+        rates.append((below, config.base_learning_rate, config.base_weight_decay))
+        groups = [
+            {"params": list(module.parameters()), "factor": factor, "weight_decay": decay}
+            for module, factor, decay in rates
+            if factor > 0 and any(True for _ in module.parameters())
+        ]
+        optimizer = torch.optim.Adam(groups, lr=config.learning_rate)
         if checkpoint is None:
             state = StageState(config.name, best_metrics=stage.start())
             best = copy.deepcopy(model.state_dict())
@@ -126,8 +131,7 @@ class Trainer:
             finite = bool(outputs.isfinite().all())  # the solver takes no other scores
             loss = stage.loss(outputs, labels) if finite else outputs.sum()
             losses.append(loss.detach())
-            value = float(losses[-1])
-            if not math.isfinite(value):
+            if not math.isfinite(value := float(losses[-1])):
                 hint = f"set a learning_rate below {config.learning_rate:g}"
                 raise ConfigError(f"training diverged: the loss is {value}", hint=hint)
             factor = learning_rate_factor(config.schedule, step, config.steps)
@@ -174,19 +178,6 @@ class Trainer:
 
         model.load_state_dict(best)
         return state.best_metrics
-
-
-def make_optimizer(stage: Stage) -> torch.optim.Adam:
-    """Adam with the new layers at the full rate and the network below at a part of it."""
-    config, (new, below) = stage.config, stage.modules()
-    rates = [(new, 1.0, config.weight_decay)]
-    rates.append((below, config.base_learning_rate, config.base_weight_decay))
-    groups = [
-        {"params": list(module.parameters()), "factor": factor, "weight_decay": decay}
-        for module, factor, decay in rates
-        if factor > 0 and any(True for _ in module.parameters())
-    ]
-    return torch.optim.Adam(groups, lr=config.learning_rate)
 
 
 def learning_rate_factor(schedule: str | int, step: int, steps: int) -> float:

@@ -1,8 +1,7 @@
 """Settings that were left open, tried for a short time on the validation set.
 
-Each group of settings starts from the best so far, so that improvements add up. Of all trials that
-keep nine tenths of the speed-up of the defaults, the one with the highest precision wins: a search
-that looks at more is not a better one.
+Each group starts from the best so far, so that improvements add up. Of all trials that keep nine
+tenths of the default speed-up (looking at more is not better), the highest precision wins.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _FACTORS = {
 
 
 def tune(
-    trainer: Trainer, settings: Settings, sizes: tuple[int, int, tuple[int, ...]]
+    trainer: Trainer, config: ResolvedConfig, settings: Settings, sizes: tuple[Any, ...]
 ) -> tuple[ResolvedConfig, list[dict[str, Any]]]:
     """The config that did best in short trials, and their table; they share a base network."""
     given = settings["tune"]
@@ -42,17 +41,14 @@ def tune(
     if len(trainer.data.validation) == 0:
         error = ValueError(f"tune={given!r} needs a validation set, which is empty")
         raise add_hint(error, "set validation_fraction above 0, and give 4 items of a class")
-    config = resolve(settings, *sizes)
-    run_dir = None if trainer.run_dir is None else trainer.run_dir / "tune"
     if config.stages[0].name == "base" and trainer.base is None:
         base_only = replace(config, stages=config.stages[:1], n_codes=0)
-        model, _ = trainer.train(base_only, run_dir and run_dir / "base")
-        trainer.base = model.base_weights()
+        trainer.base = trainer.train(base_only, "tune/base")[0].base_weights()
     numbers = count(1)
 
     def trial(changes: Changes) -> Metrics:
         short = shortened(resolve({**settings, **changes}, *sizes))
-        return trainer.train(short, run_dir and run_dir / f"{next(numbers):02d}")[1]
+        return trainer.train(short, f"tune/{next(numbers):02d}")[1]
 
     changes, table = search_settings(
         settings, config, sizes[0], trial, n_trials=n_trials, progress=trainer.progress
