@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 import os
 import sys
-import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -20,7 +19,7 @@ import numpy as np
 from numba.core import event
 from numpy.typing import NDArray
 
-__all__ = ["Floats", "Ints", "compilation_seconds", "helper", "kernel", "usable_cores"]
+__all__ = ["Floats", "Ints", "helper", "kernel", "usable_cores"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -75,46 +74,24 @@ def usable_cores() -> int:
 
 
 class _Announce(event.Listener):
-    """Says once per process that compilation has begun, and adds up how long it took."""
+    """Says once per process that compilation has begun."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._depth = 0
-        self._since = 0.0
-        self._said = False
+    said = False
 
     def on_start(self, event: Any) -> None:
-        if not _is_ours(event):
-            return
-        if not self._said:
-            self._said = True
+        function = getattr(event.data.get("dispatcher"), "py_func", None)
+        if not self.said and str(getattr(function, "__module__", "")).startswith("hashcade"):
+            self.said = True
             print(
                 "hashcade: compiling its kernels, once per installation, about 10 s "
                 "('hashcade warmup' does it beforehand)",
                 file=sys.stderr,
                 flush=True,
             )
-        if self._depth == 0:
-            self._since = time.perf_counter()
-        self._depth += 1
 
     def on_end(self, event: Any) -> None:
-        if not _is_ours(event):
-            return
-        self._depth -= 1
-        if self._depth == 0:
-            self.seconds += time.perf_counter() - self._since
-
-
-def _is_ours(occurrence: Any) -> bool:
-    function = getattr(occurrence.data.get("dispatcher"), "py_func", None)
-    return str(getattr(function, "__module__", "")).startswith("hashcade")
+        """Nothing to say."""
 
 
 _announce = _Announce()
 event.register("numba:compile", _announce)  # type: ignore[no-untyped-call]
-
-
-def compilation_seconds() -> float:
-    """Seconds that this process has spent on compiling kernels."""
-    return _announce.seconds

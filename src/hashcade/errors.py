@@ -21,16 +21,9 @@ An exception that has a way out carries it as ``hint``; the command line prints 
 from typing import TypeVar
 
 __all__ = [
-    "ConfigError",
-    "CorruptIndexError",
-    "DataError",
-    "HashcadeError",
-    "IncompatibleFormatError",
-    "IndexLockedError",
-    "NotFittedError",
-    "StorageError",
-    "add_hint",
-]
+    "ConfigError", "CorruptIndexError", "DataError", "HashcadeError", "IncompatibleFormatError",
+    "IndexLockedError", "NotFittedError", "StorageError", "add_hint",
+]  # fmt: skip
 
 E = TypeVar("E", bound=Exception)
 

@@ -5,15 +5,12 @@
 Needs numpy, and numba once the solver is called.
 """
 
+from hashcade.codes.cascade import relabel_by_code, solve_cascade
+from hashcade.codes.energy import code_energy
 from hashcade.codes.shape import CodeShape, expected_speedup
-from hashcade.codes.solve import code_energy, relabel_by_code, solve_cascade, solve_level, warmup
+from hashcade.codes.solve import solve_level, warmup
 
 __all__ = [
-    "CodeShape",
-    "code_energy",
-    "expected_speedup",
-    "relabel_by_code",
-    "solve_cascade",
-    "solve_level",
-    "warmup",
-]
+    "CodeShape", "code_energy", "expected_speedup", "relabel_by_code", "solve_cascade",
+    "solve_level", "warmup",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The code problem (equation 5 of the paper): its objective, and exact solutions of a level.
+"""Exact solutions of the code problem (equation 5 of the paper) for one level.
 
 Every class picks ``sparsity`` of ``width`` slots, so that the codes together make the energy least:
 see :func:`hashcade.code_energy`. That is a minimum cost flow (theorem 1): only *how many* classes
@@ -22,19 +22,16 @@ to them by shortest paths, exactly, whatever the prices are.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
-from fractions import Fraction
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hashcade._validate import as_array, checked_number
-from hashcade.codes.checks import checked_codes, checked_groups, checked_scores, checked_sparsity
-from hashcade.codes.shape import CodeShape
+from hashcade._validate import checked_number
+from hashcade.codes.checks import checked_groups, checked_scores, checked_sparsity
 
 
 def solve_level(
@@ -86,124 +83,9 @@ def solve_level(
     return codes
 
 
-def solve_cascade(
-    class_scores: ArrayLike, shape: CodeShape, *, sibling_penalty: float, collision_penalty: float
-) -> NDArray[np.bool_]:
-    """Codes of all levels, bool[depth, n_classes, width]: each level optimal, given those above.
-
-    Scores, float[depth, n_classes, width], are class means of the activations. The penalties, α and
-    β, are per ordered pair, on every level the same. Levels above the last have one slot per class.
-    Siblings are the classes that have the same slots on all levels above; they should part now,
-    and pay the sibling penalty if they do not. On the first level no class has siblings. A greedy
-    order of exact steps, as in the paper: the levels together need not be optimal.
-
-    Two classes share each slot of the first level, and part on the second:
-
-    >>> from hashcade import CodeShape, solve_cascade
-    >>> scores = [[[0.9, 0.1], [0.8, 0.3], [0.2, 0.7], [0.1, 0.6]],
-    ...           [[0.5, 0.4], [0.6, 0.1], [0.3, 0.4], [0.8, 0.2]]]
-    >>> shape = CodeShape(width=2, depth=2)
-    >>> codes = solve_cascade(scores, shape, sibling_penalty=1.0, collision_penalty=0.05)
-    >>> shape.codes_to_bucket_ids(codes).ravel()
-    array([1, 0, 3, 2])
-    """
-    scores = as_array("class_scores", class_scores)
-    if scores.ndim != 3 or scores.shape[0] != shape.depth or scores.shape[2] != shape.width:
-        allowed = f"(depth, n_classes, width) with depth={shape.depth} and width={shape.width}"
-        raise ValueError(f"class_scores has shape {scores.shape}, must be {allowed}")
-    codes = np.empty(scores.shape, np.bool_)
-    path = np.zeros(scores.shape[1], np.int64)  # equal number: same slots so far
-    for level in range(shape.depth):
-        is_last = level == shape.depth - 1
-        try:
-            codes[level] = solve_level(
-                scores[level],
-                sparsity=shape.sparsity if is_last else 1,
-                sibling_groups=None if level == 0 else path,
-                sibling_penalty=sibling_penalty,
-                collision_penalty=collision_penalty,
-            )
-        except ValueError as error:
-            raise ValueError(f"level {level + 1}: {error}") from None
-        if not is_last:
-            path = path * shape.width + codes[level].argmax(axis=1)  # < n_buckets, fits int64
-    return codes
-
-
-def relabel_by_code(class_codes: ArrayLike) -> NDArray[np.int64]:
-    """Number the classes of one level so that equal codes have equal labels (the paper's remap).
-
-    The metric loss sees classes with one code, bool[n_classes, width], as one class and does not
-    push them apart at this level. Labels 0, 1, 2, ... are in the order in which codes appear.
-
-    >>> relabel_by_code([[0, 1, 0], [1, 0, 0], [0, 1, 0]]).tolist()
-    [0, 1, 0]
-    """
-    codes = checked_codes(class_codes)
-    if codes.ndim != 2:
-        raise ValueError(f"class_codes has shape {codes.shape}, must be (n_classes, width)")
-    # For a few hundred classes hashing bytes is quicker than sorting rows.
-    label_of: dict[bytes, int] = {}
-    rows = (row.tobytes() for row in np.packbits(codes, axis=1))
-    return np.array([label_of.setdefault(code, len(label_of)) for code in rows], np.int64)
-
-
-def code_energy(
-    class_codes: ArrayLike,
-    class_scores: ArrayLike,
-    *,
-    sibling_groups: ArrayLike | None = None,
-    sibling_penalty: float = 0.0,
-    collision_penalty: float = 0.0,
-) -> float:
-    """Energy of the codes of one level, summed without rounding; the solver makes it least.
-
-    With classes p and q, scores c, codes z and the penalties α (siblings) and β (all)::
-
-        E(z) = - Σ_p c_p·z_p  +  α Σ_{p≠q, same group} z_p·z_q  +  β Σ_{p≠q} z_p·z_q
-
-    Pairs are ordered, as in the paper: (p, q) and (q, p) both count, so two classes in one slot
-    cost 2β, and 2α + 2β if they are siblings. Codes, bool[n_classes, width], may have any number
-    of active slots. For the other arguments see :func:`solve_level`.
-    """
-    scores = checked_scores(class_scores)  # (n_classes, width)
-    codes = checked_codes(class_codes, scores.shape)  # (n_classes, width)
-    alpha = checked_number("sibling_penalty", sibling_penalty)
-    beta = checked_number("collision_penalty", collision_penalty)
-
-    n_siblings = 0
-    if sibling_groups is not None:
-        # Only occupied cells (group, slot) are counted: memory stays that of the input.
-        groups = np.unique(checked_groups(sibling_groups, len(scores)), return_inverse=True)[1]
-        members, slots = np.nonzero(codes)
-        cells = groups[members] * scores.shape[1] + slots
-        n_siblings = _ordered_pairs(np.unique(cells, return_counts=True)[1].astype(np.int64))
-    n_colliding = _ordered_pairs(codes.sum(axis=0, dtype=np.int64))
-
-    gains = scores[codes].tolist()
-    try:
-        energy = math.fsum([-alpha * n_siblings, -beta * n_colliding, *gains])
-    except OverflowError:
-        energy = math.inf
-    if math.isfinite(energy):
-        return 0.0 - energy  # not -energy: no energy is 0.0, never -0.0
-    # A term or a partial sum left the range of floats; the whole may still be inside.
-    pairs = Fraction(alpha) * n_siblings + Fraction(beta) * n_colliding
-    exact = pairs - sum(map(Fraction, gains))
-    try:
-        return float(exact)
-    except OverflowError:
-        return math.inf if exact > 0 else -math.inf
-
-
 def warmup() -> None:
     """Compile what :func:`solve_level` needs, or load it from the cache."""
     solve_level(np.eye(4), sibling_groups=[0, 0, 1, 1], sibling_penalty=1.0, collision_penalty=1.0)
-
-
-def _ordered_pairs(counts: NDArray[np.int64]) -> int:
-    """Pairs are counted, not listed: y members of a cell are y(y-1) ordered pairs."""
-    return int(np.vdot(counts, counts - 1))
 
 
 class _Scratch(threading.local):

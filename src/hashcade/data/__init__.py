@@ -15,25 +15,8 @@ from hashcade.data.parquet import load_parquet
 from hashcade.data.transforms import augment, per_pixel_mean
 
 __all__ = [
-    "IMAGE_FORMATS",
-    "MAX_PIXELS",
-    "Items",
-    "LabelledItems",
-    "augment",
-    "efficientnet_features",
-    "encode_labels",
-    "has_labels",
-    "list_image_folder",
-    "load",
-    "load_image_folder",
-    "load_items",
-    "load_npy",
-    "load_npz",
-    "load_parquet",
-    "per_pixel_mean",
-    "read_image",
-    "read_npy",
-    "read_npz",
-    "required_extras",
-    "resize_image",
-]
+    "IMAGE_FORMATS", "MAX_PIXELS", "Items", "LabelledItems", "augment", "efficientnet_features",
+    "encode_labels", "has_labels", "list_image_folder", "load", "load_image_folder", "load_items",
+    "load_npy", "load_npz", "load_parquet", "per_pixel_mean", "read_image", "read_npy", "read_npz",
+    "required_extras", "resize_image",
+]  # fmt: skip

@@ -24,17 +24,7 @@ from hashcade.evaluate.protocol import (
 from hashcade.evaluate.run import Evaluation
 
 __all__ = [
-    "ClassMetrics",
-    "Evaluation",
-    "bucket_nmi",
-    "evaluate_hasher",
-    "evaluate_index",
-    "evaluate_paper",
-    "evaluate_search",
-    "exact_search",
-    "mean_average_precision",
-    "per_class",
-    "precision_at",
-    "recall_at",
-    "speedup_factor",
-]
+    "ClassMetrics", "Evaluation", "bucket_nmi", "evaluate_hasher", "evaluate_index",
+    "evaluate_paper", "evaluate_search", "exact_search", "mean_average_precision", "per_class",
+    "precision_at", "recall_at", "speedup_factor",
+]  # fmt: skip

@@ -25,15 +25,6 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     )
 
 __all__ = [
-    "METRICS",
-    "NO_LABEL",
-    "Encoded",
-    "HashIndex",
-    "Items",
-    "SearchResult",
-    "checked_ids",
-    "is_index",
-    "new_generation",
-    "read_generation",
-    "warmup",
-]
+    "METRICS", "NO_LABEL", "Encoded", "HashIndex", "Items", "SearchResult", "checked_ids",
+    "is_index", "new_generation", "read_generation", "warmup",
+]  # fmt: skip

@@ -12,16 +12,6 @@ from hashcade.store.durable import BusyError, DurableIndex, ReadOnlyError
 from hashcade.store.state import State, load_state, pending_changes, save_state
 
 __all__ = [
-    "INDEX_DIR",
-    "MODEL_DIR",
-    "BusyError",
-    "Catalog",
-    "DurableIndex",
-    "Label",
-    "Position",
-    "ReadOnlyError",
-    "State",
-    "load_state",
-    "pending_changes",
-    "save_state",
-]
+    "INDEX_DIR", "MODEL_DIR", "BusyError", "Catalog", "DurableIndex", "Label", "Position",
+    "ReadOnlyError", "State", "load_state", "pending_changes", "save_state",
+]  # fmt: skip
