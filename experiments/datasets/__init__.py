@@ -162,7 +162,7 @@ def _digits(*, disjoint: bool) -> Dataset:
 
 
 def _take_classes(items: LabelledItems, classes: npt.NDArray[np.int64]) -> LabelledItems:
-    """Items of some classes, which are numbered anew."""
+    """Items of some classes, which are renumbered."""
     numbers = np.full(items.n_classes, -1, np.int64)
     numbers[classes] = np.arange(len(classes))
     labels = numbers[items.labels]

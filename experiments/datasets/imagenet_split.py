@@ -76,7 +76,7 @@ def imagenet_split(
 
 
 def _take(items: LabelledItems, classes: list[tuple[str, int]], source: str) -> LabelledItems:
-    """Items of some classes, which are numbered anew in the order given."""
+    """Items of some classes, which are renumbered in the order given."""
     renumbered = np.full(items.n_classes, -1, np.int64)
     renumbered[[number for _, number in classes]] = np.arange(len(classes))
     labels = renumbered[items.labels]

@@ -2,7 +2,7 @@
 
 Each check returns the value in the one form that the code behind it works with, or raises a
 ``ValueError`` that gives both sides. An array that already has this form is returned as it is,
-not copied: whoever calls a check must not write into the result. Checks run at every training
+not copied: callers must not write into the result. Checks run at every training
 step and every search, so the good path is a handful of calls, and what it takes to write a
 helpful message is spent only once something is wrong.
 """

@@ -1,6 +1,6 @@
 """Stored files of this format version, made once: they are read, and come out again as they are.
 
-``python tests/index/test_golden.py`` writes them anew, after a change of the format.
+``python tests/index/test_golden.py`` writes them again, after a change of the format.
 """
 
 import json

@@ -98,7 +98,7 @@ def test_files_are_json_and_raw_little_endian_arrays(tmp_path):
     vectors = np.frombuffer(raw, "<f4", 4, sections["vectors"]["offset"])
     assert vectors.tolist() == [3.0, 4.0, 1.0, 2.0]  # by bucket
     assert np.frombuffer(raw, "<i8", 2, sections["ids"]["offset"]).tolist() == [1, 0]
-    # A block can be checked by whoever reads it: ids, then vectors.
+    # A block can be checked by its reader: ids, then vectors.
     block = np.frombuffer(raw, "<u4", 2, sections["blocks"]["offset"])[0]
     assert block == zlib.crc32(vectors[:2].tobytes(), zlib.crc32(np.int64(1).tobytes()))
 

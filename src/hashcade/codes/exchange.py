@@ -21,7 +21,7 @@ import numpy as np
 from hashcade._kernels import Ints, helper
 
 DENSE = 2  # a group with so many units per slot has rows of its own
-_FEW = 4  # units in a row, up to which filling it anew beats updating it
+_FEW = 4  # units in a row, up to which filling it again beats updating it
 
 
 @helper()
@@ -52,7 +52,7 @@ def offer_slot(u: int, row: int, q: int, k: int, tables: tuple[Any, ...]) -> Non
 
 @helper()
 def rebuild_row(row: int, q: int, tables: tuple[Any, ...]) -> None:
-    """Compute a row (slot q, or a pair with it) anew."""
+    """Compute a row (slot q, or a pair with it) again."""
     exchange, mover, first_in_row, next_in_row = tables[:4]
     for k in range(exchange.shape[1]):
         exchange[row, k] = np.inf
@@ -65,7 +65,7 @@ def rebuild_row(row: int, q: int, tables: tuple[Any, ...]) -> None:
 
 @helper()
 def refresh(row: int, q: int, k: int, tables: tuple[Any, ...]) -> None:
-    """Compute one entry anew."""
+    """Compute one entry again."""
     exchange, mover, first_in_row, next_in_row = tables[:4]
     exchange[row, k] = np.inf
     mover[row, k] = -1

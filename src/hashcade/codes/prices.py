@@ -84,7 +84,7 @@ def estimate_prices(
     collision_step: float,  # 2 * beta
     corrections: int,  # how often to correct all prices at once ...
     sweeps: int,  # ... and then how often to visit every slot
-    scratch: Floats,  # (>= (n_classes + 8) * width,): room not to be asked of the system anew
+    scratch: Floats,  # (>= (n_classes + 8) * width,): reused from call to call
 ) -> tuple[Floats, Floats, Ints]:
     """Return ``slot_price[slot]``, ``pair_price[group, slot]`` and ``choice[class, rank]``.
 

@@ -87,7 +87,7 @@ def move_in_list(
 def rank_class(
     p: int, value: Floats, choice: Ints, score: Floats, slot_price: Floats, pair_price: Floats
 ) -> None:
-    """Rank the slots of class p anew."""
+    """Rank the slots of class p again."""
     n_ranked = value.shape[0]
     n = 0
     for q in range(slot_price.size):

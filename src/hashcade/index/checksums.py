@@ -76,7 +76,7 @@ class StoredCheck(NoCheck):
             self._sections.add(name)
 
     def problems(self, names: Iterable[str], rows: Iterable[int]) -> Iterator[str]:
-        """Check sections and blocks anew, and name those that are damaged."""
+        """Check sections and blocks again, and name those that are damaged."""
         size = self._record["bytes"]
         if self._mapped is not None and self._mapped.size() != size:
             # Reading beyond the end of a mapped file would end the process.
@@ -93,7 +93,7 @@ class StoredCheck(NoCheck):
                 yield f"{self.path}: bucket {bucket} is damaged: its checksum is wrong"
 
     def all_problems(self) -> list[str]:
-        """Check everything anew, and name all that is damaged."""
+        """Check everything again, and name all that is damaged."""
         return list(self.problems(self._arrays, range(len(self.checked) - 1)))
 
     def _require(self, names: Iterable[str], rows: Iterable[int]) -> None:

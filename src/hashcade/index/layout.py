@@ -2,7 +2,7 @@
 
 A kernel takes one int64 array, because every argument costs time in a call: counts and addresses of
 the bucket tree, and then a row for each segment. An address of 0 means that there is no such array.
-Whoever calls a kernel keeps the arrays alive.
+The caller of a kernel keeps the arrays alive.
 """
 
 from __future__ import annotations

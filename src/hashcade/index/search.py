@@ -174,7 +174,7 @@ def _search_in_threads(threads: int, bucket_ids: Int64s, given: Any, where: Any,
             status = max(status, kernel.search(*given, order, *share, *where, *out))
 
     helpers = [_pool(threads - 1).submit(work) for _ in range(threads - 1)]
-    status = work()  # then whoever has not begun is not waited for
+    status = work()  # a thread that has not begun is not waited for
     return max([status, *(helper.result() for helper in helpers if not helper.cancel())])
 
 

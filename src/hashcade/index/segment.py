@@ -148,7 +148,7 @@ class View:
         removed[: len(self.removed)] = self.removed
         removed[entries] = 1
         view = View(self.segment, removed, self.n_removed_items + n_items, uuid4().hex)
-        # Counted on from the old count: to count anew would read the whole mask.
+        # Counted on from the old count: counting again would read the whole mask.
         live = self.live_per_bucket.copy()
         np.subtract.at(live, self.segment.rows_of(entries), 1)
         view.__dict__["live_per_bucket"] = live

@@ -15,7 +15,7 @@ class ClassSampler:
 
     Items of a class are dealt in hands of ``items_per_class``, different ones if it has as many,
     each at least once per epoch. Some are repeated to fill the last hand of a class, and small
-    classes are dealt anew to fill batches when only large ones have items left. An epoch depends
+    classes are dealt again to fill batches when only large ones have items left. An epoch depends
     on ``random_state`` and its number alone, so a run can resume anywhere.
 
     Examples

@@ -202,7 +202,7 @@ def read_changes(index: Path, load: Callable[[], T]) -> tuple[list[Change], Posi
             changes, loaded = changes_for(files, generation, folder), load()
             if read_generation(index) == generation:
                 return changes, position(generation, files), loaded
-        except FileNotFoundError:  # saved and begun anew since the names were read
+        except FileNotFoundError:  # saved, and a new log begun, since the names were read
             continue
         except StorageError as error:  # damaged, or of another index unless it was saved since
             if isinstance(error, CorruptIndexError) or read_generation(index) == generation:

@@ -2,9 +2,9 @@
 
 A change goes this way: the writer thread takes all that are waiting, tries them on a copy of the
 index, writes new classes to the catalog, writes the changes that fit to the change log as one
-frame, waits for the disk once, publishes the copy, and only then tells the callers. Whoever was
-told so finds the change after any kind of stop; nobody ever finds one that could still be lost.
-From time to time the index is saved and the log begun anew, while searches and changes go on.
+frame, waits for the disk once, publishes the copy, and only then tells the callers. A change that
+was acknowledged survives any kind of stop; no search ever sees one that could still be lost.
+From time to time the index is saved and a new log begun, while searches and changes go on.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class DurableIndex:
         return self._log.broken
 
     def fold(self) -> bool:
-        """Save the index and begin the log anew; False if there was nothing to save."""
+        """Save the index and begin a new log; False if there was nothing to save."""
         if self._log is None:
             raise ReadOnlyError("this table is served for reading alone")
         with self._folding:
