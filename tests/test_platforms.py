@@ -15,9 +15,12 @@ index = HashIndex.build([1, 2], np.eye(2), shape=CodeShape(width=2, depth=2))
 assert index.search(np.eye(2), bucket_ids=[1, 2], n_neighbors=1).ids.tolist() == [[0], [1]]
 """
 SERVE = """
+from hashcade import HashTable
+from hashcade.serve import ServeSettings, create_app
 from pathlib import Path
-from hashcade.serve import ServeSettings
-print(ServeSettings(table=Path("x")).n_threads)
+folder = Path(tempfile.mkdtemp()) / "my.table"
+HashTable.from_parts(None, index).save(folder)
+create_app(ServeSettings(table=folder, read_only=True))
 """
 
 
@@ -35,4 +38,3 @@ def test_the_index_is_imported_and_searched_without_fcntl():
 def test_index_and_service_do_without_cpu_affinity():
     done = run(MACOS, USE, SERVE)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 1
