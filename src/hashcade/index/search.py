@@ -26,7 +26,7 @@ from hashcade.index.snapshot import Snapshot
 METRICS = {"euclidean": EUCLIDEAN, "inner_product": INNER_PRODUCT}
 FILLS = {"path": 1, "none": 0}
 # Less work than this (numbers read) is done sooner than another thread has begun.
-WORTH_A_THREAD = 1 << 19
+WORTH_A_THREAD = 1 << 22
 _SHARES_PER_THREAD = 4  # a thread that comes late takes fewer
 _FLOAT32, _INT64, _BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
 _NO_SCORES = np.empty((0, 1, 1), dtype=np.float64)
