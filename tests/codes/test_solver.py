@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks._paper_network import PaperNetwork
 from hashcade import code_energy, solve_level
-from tests.codes.oracles import PaperNetwork
 
 
 def brute_force_energy(scores, **problem):
