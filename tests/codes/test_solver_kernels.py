@@ -140,8 +140,9 @@ def test_rough_ranking_finds_the_best_slots(width):
     choice = np.empty((2, 333), np.int64)
     n_bits = (width - 1).bit_length()
     for q in range(width):
-        _rank_slot_roughly(columns[q].copy(), q, n_bits, value)
-    _unpack(value, n_bits, choice)
+        net = columns[q].copy()
+        _rank_slot_roughly(net, net.view(np.int64), q, n_bits, value)
+    _unpack(value.view(np.int64), n_bits, choice)
     np.testing.assert_array_equal(choice, np.argsort(-columns, axis=0)[:2])
     np.testing.assert_allclose(value, -np.sort(-columns, axis=0)[:2], rtol=1e-12)
 

@@ -74,7 +74,6 @@ def _arrange(groups: Ints, by_group: Ints, order: Ints, start: Ints) -> int:
     return n_groups
 
 
-@kernel()
 def estimate_prices(
     scores: Floats,  # (n_classes, width)
     sparsity: int,  # < width
@@ -92,6 +91,33 @@ def estimate_prices(
     the slots that each class buys at these prices, best first; the last one is its next best.
     """
     n_classes, width = scores.shape
+    level = _level(n_classes * sparsity, width, collision_step)
+    slot_price = np.full(width, level)
+    pair_price = np.full((group_start.size - 1, width), -_INF)
+    value = np.empty((sparsity + 1, n_classes))
+    net = np.empty(n_classes)
+    choice = np.empty((n_classes, sparsity + 1), np.int64)
+    _estimate(
+        scores, sparsity, order, group_start, sibling_step, collision_step, corrections, sweeps,
+        scratch, slot_price, pair_price, value, value.view(np.int64), net, net.view(np.int64),
+        choice,
+    )  # fmt: skip
+    return slot_price, pair_price, choice
+
+
+@kernel()
+def _estimate(
+    scores: Floats, sparsity: int, order: Ints, group_start: Ints,
+    sibling_step: float, collision_step: float, corrections: int, sweeps: int, scratch: Floats,
+    slot_price: Floats,  # the opening prices: level, so that the slots sell exactly what is bought
+    pair_price: Floats,
+    value: Floats,  # (sparsity + 1, n_classes): net values of the best slots, best first
+    value_bits: Ints,  # the same memory, as whole numbers
+    net: Floats,  # (n_classes,): net values of one slot
+    net_bits: Ints,
+    best_slots: Ints,  # the result, class by class
+) -> None:  # fmt: skip
+    n_classes, width = scores.shape
     n_groups = group_start.size - 1
     # In here class p is the p-th in order, so that a group is a range. A slot's scores are side by
     # side, padded, because rows a power of two apart compete for the same lines of the cache.
@@ -102,11 +128,10 @@ def estimate_prices(
             columns[q, p] = scores[order[p], q]
     group = np.empty(n_classes, np.int64)
     for h in range(n_groups):
-        group[group_start[h] : group_start[h + 1]] = h
+        for p in range(group_start[h], group_start[h + 1]):
+            group[p] = h
 
-    # ---- Opening prices: level, so that the slots together sell exactly what is bought
-    slot_price = np.full(width, _level(n_classes * sparsity, width, collision_step))
-    pair_price = np.full((n_groups, width), -_INF)
+    # ---- Opening prices of groups that need every slot
     raised = np.empty((width, n_groups), np.int64)  # groups that pay more than the slot's price
     n_raised = np.zeros(width, np.int64)
     for h in range(1, n_groups):
@@ -119,11 +144,9 @@ def estimate_prices(
 
     # ---- What each class would buy, and one slot more: ranked lists, kept through all visits
     n_ranked = sparsity + 1
-    value = np.empty((n_ranked, n_classes))  # net values, best first
-    choice = np.empty((n_ranked, n_classes), np.int64)  # their slots
+    choice = np.empty((n_ranked, n_classes), np.int64)
     last_bought = value[sparsity - 1]
     next_best = value[sparsity]
-    net = np.empty(n_classes)
     new_net = np.empty(n_classes)
     margin = np.empty(n_classes)
     carried = np.empty(n_classes, np.int64)
@@ -134,8 +157,8 @@ def estimate_prices(
         value[:] = -_INF
         for q in range(width):
             _net_values(q, columns, slot_price, pair_price, raised, n_raised, group_start, net)
-            rank_slot_roughly(net, q, n_bits, value)
-        unpack(value, n_bits, choice)
+            rank_slot_roughly(net, net_bits, q, n_bits, value)
+        unpack(value_bits, n_bits, choice)
         step = _mean_gap(last_bought, next_best) / (1.0 + _CALM * correction)
         _correct(
             choice, sparsity, group, group_start, sibling_step, collision_step, step,
@@ -272,13 +295,12 @@ def estimate_prices(
                         scores[order[p]], slot_price, pair_price[group[p]],
                     )  # fmt: skip
 
-    best_slots = np.empty((n_classes, n_ranked), np.int64)
     for p in range(n_classes):
-        best_slots[order[p]] = choice[:, p]
-    return slot_price, pair_price, best_slots
+        for i in range(n_ranked):  # by hand: numba compiles an assignment of rows for seconds
+            best_slots[order[p], i] = choice[i, p]
 
 
-@helper()
+@kernel()
 def _level(n_units: int, n_slots: int, step: float) -> float:
     """Price level at which slots whose units cost 0, step, 2·step, ... sell n_units together."""
     full_rounds = n_units // n_slots
@@ -322,7 +344,9 @@ def _correct(
     for p in range(n_classes):
         for i in range(sparsity):
             buyers[group[p], choice[i, p]] += 1
-    demand = buyers[0].astype(np.float64)  # at the slots' own prices
+    demand = np.empty(width)  # at the slots' own prices
+    for q in range(width):
+        demand[q] = buyers[0, q]
     slack = sparsity * step
     for h in range(1, n_groups):
         group_units = (group_start[h + 1] - group_start[h]) * sparsity

@@ -22,7 +22,7 @@ from hashcade._kernels import helper, kernel
 from hashcade.index import distances, layout
 from hashcade.index.distances import CHUNK, EUCLIDEAN, INNER_PRODUCT, exact_key, sum_of_squares
 from hashcade.index.layout import array_at, entries_at, segment_row
-from hashcade.index.probe import is_above, pop, push, replace_root
+from hashcade.index.probe import is_above, pop, push, replace_root, sort_pairs
 from hashcade.index.visits import counts_one_by_one, passes_filter, plan_visits
 
 # What a search returns: done, a NaN or a bucket id out of range, a block has to be checked first.
@@ -157,11 +157,13 @@ def search_segments(  # type: ignore[no-untyped-def]
     longest: Any = np.int64(0)
     for visit in range(n_visits):
         longest = max(longest, visits[visit, 3] - visits[visit, 2])
-    places = np.zeros(n_visits, dtype=np.int64)  # by segment, then by entry
+    places = np.empty((1, n_visits))  # by segment, then by entry
+    order = np.empty((1, n_visits), dtype=np.int64)
     for visit in range(n_visits):
         base = segment_row(visits[visit, 1])
-        places[visit] = table[base + layout.FIRST_ENTRY] + visits[visit, 2]
-    order = np.argsort(places, kind="mergesort")
+        places[0, visit] = table[base + layout.FIRST_ENTRY] + visits[visit, 2]
+        order[0, visit] = visit
+    sort_pairs(places, order, n_visits)
     lanes: Any = n_visits if n_visits < 3 else np.int64(4)  # three are scanned as four
     tile: Any = min(-(-longest // CHUNK) * CHUNK, _TILE)  # whole chunks
     fast = np.empty((lanes, tile), dtype=np.float32)
@@ -174,7 +176,7 @@ def search_segments(  # type: ignore[no-untyped-def]
     done = 0
     while done < n_visits:
         # Up to four visits with one start: a tile is read once for all of them.
-        segment, start = visits[order[done], 1], visits[order[done], 2]
+        segment, start = visits[order[0, done], 1], visits[order[0, done], 2]
         base = segment_row(segment)
         ids = entries_at(table, segment, layout.IDS, np.int64)
         vectors = array_at(table[base + layout.VECTORS], (ids.shape[0], dim), np.float32)
@@ -183,7 +185,7 @@ def search_segments(  # type: ignore[no-untyped-def]
         farthest = start
         together = 0
         while together < 4 and done + together < n_visits:
-            row = order[done + together]
+            row = order[0, done + together]
             if visits[row, 1] != segment or visits[row, 2] != start:
                 break
             q = visits[row, 0]

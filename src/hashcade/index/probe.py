@@ -65,6 +65,32 @@ def pop(values, names, row, size):  # type: ignore[no-untyped-def]
 
 
 @helper()
+def sort_pairs(values, names, size):  # type: ignore[no-untyped-def]
+    """Sort ``size`` pairs, the smallest value first, of equal values the smallest name.
+
+    A heap, because pairs are pushed anyway: numba compiles its own sort for seconds.
+    """
+    row = np.int64(0)
+    for last in range(1, size):
+        push(values, names, row, last, values[0, last], names[0, last])
+    for rest in range(size, 1, -1):
+        values[0, rest - 1], names[0, rest - 1] = pop(values, names, row, rest)
+
+
+@helper()
+def lower_bound(sorted_ids, wanted):  # type: ignore[no-untyped-def]
+    """Return the place of the first that is not less, as ``np.searchsorted``."""
+    low, high = np.int64(0), sorted_ids.shape[0]
+    while low < high:
+        middle = (low + high) >> 1
+        if sorted_ids[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@helper()
 def best_buckets(scores, query, n_probe, table):  # type: ignore[no-untyped-def]
     """Return the ``n_probe`` live buckets of the best sums, best first, and how many got a sum."""
     depth, n_nodes, n_buckets = table[layout.DEPTH], table[layout.N_NODES], table[layout.N_BUCKETS]
@@ -138,11 +164,14 @@ def best_buckets(scores, query, n_probe, table):  # type: ignore[no-untyped-def]
 @helper()
 def sort_children(scores, query, level, slots, first, last, walk):  # type: ignore[no-untyped-def]
     """Write children ``first..last - 1`` into ``walk[level]``: best first, then lowest slot."""
-    values = np.empty(last - first)
+    size = last - first
+    values = np.empty((1, size))
+    order = np.empty((1, size), dtype=np.int64)
     for child in range(first, last):
-        values[child - first] = -scores[query, level, slots[child]]
-    order = np.argsort(values, kind="mergesort")
-    for k in range(last - first):
-        walk[level, k] = first + order[k]
-    walk[level, walk.shape[1] - 2] = last - first
+        values[0, child - first] = -scores[query, level, slots[child]]
+        order[0, child - first] = child
+    sort_pairs(values, order, size)
+    for k in range(size):
+        walk[level, k] = order[0, k]
+    walk[level, walk.shape[1] - 2] = size
     walk[level, walk.shape[1] - 1] = 0

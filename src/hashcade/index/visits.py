@@ -13,7 +13,7 @@ import numpy as np
 from hashcade._kernels import helper, kernel
 from hashcade.index import layout
 from hashcade.index.layout import array_at, entries_at, segment_row
-from hashcade.index.probe import best_buckets, sort_children
+from hashcade.index.probe import best_buckets, lower_bound, sort_children
 
 NO_LIMIT = 1 << 62
 
@@ -23,7 +23,7 @@ def passes_filter(item_id, mask, allowed):  # type: ignore[no-untyped-def]
     """Whether an id passes the filter: a mask over ids, or sorted ids, or none: both are empty."""
     if mask.shape[0] > 0:
         return 0 <= item_id < mask.shape[0] and mask[item_id]
-    at = np.searchsorted(allowed, item_id)
+    at = lower_bound(allowed, item_id)
     return allowed.shape[0] == 0 or (at < allowed.shape[0] and allowed[at] == item_id)
 
 
@@ -178,9 +178,9 @@ def plan_visits(  # type: ignore[no-untyped-def]
                 if n_probe > 0:
                     bucket = best[at]
                 else:
-                    number = np.searchsorted(buckets, bucket_ids[query, at])
+                    number = lower_bound(buckets, bucket_ids[query, at])
                     if number < n_buckets and buckets[number] == bucket_ids[query, at]:
-                        bucket = np.int64(number)
+                        bucket = number
                 at += 1
             elif fill == 0 or n_items >= n_neighbors:
                 break
@@ -213,10 +213,10 @@ def plan_visits(  # type: ignore[no-untyped-def]
                         block = n_own
                     elif up < depth:
                         lowest = bucket_ids[query, block] // span * span
-                        low = np.int64(np.searchsorted(buckets, lowest))
+                        low = lower_bound(buckets, lowest)
                         high = n_buckets  # lowest + span may lie beyond int64
                         if lowest + (span - 1) < buckets[n_buckets - 1]:
-                            high = np.int64(np.searchsorted(buckets, lowest + span))
+                            high = lower_bound(buckets, lowest + span)
                         block += 1
                 if low == high:
                     break
