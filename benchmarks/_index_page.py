@@ -19,9 +19,9 @@ def times(row):
 def write_page(results, folder):
     """Write docs/results/index.md and index.png from what was measured."""
     lines = [
-        "# The index against its peers",
+        "# Index benchmarks against faiss, hnswlib and usearch",
         "",
-        "Made by `make bench-index`; the raw numbers are in `index.json` beside this page.",
+        "Written by `make bench-index`. Raw results: `index.json`.",
         "",
         f"{results['machine']['cpu']}, {results['machine']['cores']} cores, "
         f"Python {results['machine']['python']}, numpy {results['machine']['numpy']}, "
@@ -35,20 +35,20 @@ def write_page(results, folder):
         lines += [
             "## The same candidate lists, through faiss `search_preassigned`",
             "",
-            "Ratio is faiss's time over ours, the median of rounds with the quartiles in brackets: "
-            f"at least {min(ratios):.2f}, {statistics.mean(ratios):.2f} on average. "
-            "Bandwidth share is the bytes of all candidates per second over those of a plain "
-            "streaming sum in one thread: above 100 % where a bucket is read once for several "
-            f"queries, or two threads read; at least {min(shares):.0%}. Calls follow each other; "
-            "before each measurement everything rests for 50 ms, because threads of both stay "
-            "awake for a while after a search and would disturb the other, and one call is not "
-            "counted. With two threads both have rounds in which the system had the two take turns "
-            "on one core. After adds: the time of an index to which the last tenth of the items "
-            "came in ten calls of `add`, over that of one built at once; at most "
+            "Ratio: time of faiss divided by time of hashcade, median of rounds with quartiles in "
+            f"brackets; at least {min(ratios):.2f}, {statistics.mean(ratios):.2f} on average. "
+            "Bandwidth: bytes of all candidates per second, relative to a plain streaming sum in "
+            f"one thread; at least {min(shares):.0%}. It exceeds 100 % where a bucket is read once "
+            "for several queries, or where two threads read. Before each measurement there is a "
+            "pause of 50 ms and one call that is not counted, because threads of faiss stay active "
+            "for a while after a search and would disturb the next measurement. With two threads, "
+            "both libraries have rounds in which the system ran both threads on one core. After "
+            "adds: time of an index to which the last tenth of the items was added in ten calls of "
+            "`add`, divided by that of an index built at once; at most "
             f"{max(r.get('after_adds', 0) for r in rows):.2f}.",
             "",
-            "| data | dim | batch | threads | items | ours µs | faiss µs | ratio | bandwidth "
-            "| after adds |",
+            "| data | dim | batch | threads | candidates | hashcade µs | faiss µs | ratio "
+            "| bandwidth | after adds |",
             "|---|---|---|---|---|---|---|---|---|---|",
         ]
         lines += [
@@ -63,9 +63,9 @@ def write_page(results, folder):
             lines += [results["note"], ""]
     if results.get("single"):
         lines += [
-            "One query per call, one thread, the price of a call included.",
+            "One query per call, one thread, including the overhead of the call.",
             "",
-            "| data | dim | ours µs | faiss µs | ratio | after adds |",
+            "| data | dim | hashcade µs | faiss µs | ratio | after adds |",
             "|---|---|---|---|---|---|",
         ]
         lines += [
@@ -76,22 +76,22 @@ def write_page(results, folder):
         lines.append("")
     if results.get("curves"):
         lines += [
-            "## Queries a second against label precision@10",
+            "## Queries per second against label precision@10",
             "",
             "![Queries per second against label precision](index.png)",
             "",
-            "Ours: buckets are the nearest of the class means of the training items, its time "
-            "included; that is found in one thread, because a second one of numpy's would stay "
-            "awake for longer than the search takes and keep a core from it (with it, two threads "
-            "were no faster than one). For each point of a peer, how many times faster ours is "
-            "where it reaches at least the same precision; a dash where it does not. The hash "
-            "function has seen class labels, which the peers have no use for; on the gaussian "
-            "million the class means are the best classifier there is, so that half shows what a "
-            "good hash function is worth more than what the index is. The lists above compare the "
-            "index alone.",
+            "In hashcade the bucket of a query is that of the nearest class mean of the training "
+            "items. The time to find it is included; it uses one thread, because a second thread "
+            "of numpy stays active for longer than the search takes and occupies its core (with "
+            "it, two threads were no faster than one). The last column says how many times faster "
+            "hashcade is than each point of another library at the same precision or higher; a "
+            "dash where it does not reach that precision. The hash function has seen class labels, "
+            "which the other libraries cannot use. On the Gaussian million the class means are the "
+            "best possible classifier, so that half shows the value of a good hash function more "
+            "than that of the index. The candidate lists above compare the index alone.",
             "",
             "| data | dim | threads | method | setting | precision@10 | queries/s "
-            "| ours is faster by |",
+            "| hashcade is faster by |",
             "|---|---|---|---|---|---|---|---|",
         ]
         for key in sorted({panel_of(p) for p in results["curves"]}):
@@ -112,7 +112,7 @@ def write_page(results, folder):
         lines.append("")
         plot(results["curves"], folder / "index.png")
     if results.get("life"):
-        lines += ["## Build, load, memory, change", ""]
+        lines += ["## Build, load, memory and updates", ""]
         keys = [key for key in results["life"][0] if key != "data"]
         lines += ["| |" + " |" * len(results["life"]), "|---|" + "---|" * len(results["life"])]
         lines += [
@@ -168,7 +168,7 @@ def plot(points, path):
 
 
 def times_faster(points):
-    """For each peer: how many times faster ours is at a precision at least as high."""
+    """How many times faster hashcade is than each point of the others, at least as precise."""
     ours = [p for p in points if p["method"] == "hashcade"]
     rows = []
     for method in dict.fromkeys(p["method"] for p in points if p["method"] != "hashcade"):

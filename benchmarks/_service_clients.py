@@ -124,15 +124,15 @@ def _ask(
     results.put({"times": times, "errors": errors, "refused": refused, "wall": wall})
 
 
-# -- one batch beside the library -----------------------------------------------------------------
+# -- one batch against the library ----------------------------------------------------------------
 
 
 def ratios(url: str, place: Path, centres: np.ndarray, repeats: int) -> dict[str, float]:
-    """Time the library, the service with plain arrays, and the service with JSON, in turn.
+    """Time the library, the service with binary arrays, and the service with JSON, in turn.
 
-    Each has blocks of calls that follow each other, as in a service that is in use. Threads of a
-    search stay awake for a while and would take a core from the next: so everything rests before
-    a block, and its first call, which wakes who has to work, does not count.
+    Each has blocks of calls that follow each other, as in a service that is in use. Threads
+    still active after a search would disturb the next one: so there is a pause before each block,
+    and its first call, which wakes the threads that are needed, is not counted.
     """
     table = HashTable.load(place)
     rng = np.random.default_rng(1)

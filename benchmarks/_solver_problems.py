@@ -96,7 +96,7 @@ def compare_energies(
         if not (z.sum(axis=1) == problem.sparsity).all():
             return gap, f"{name} codes do not have sparsity={problem.sparsity} in every row"
     if gap > 1e-12 * magnitude:
-        return gap, f"ours is higher by {gap:.3g}, energy {peer_energy:.9g}"
+        return gap, f"hashcade is higher by {gap:.3g}, energy {peer_energy:.9g}"
     if -gap > rounding:
         return gap, f"OR-tools' is higher by {-gap:.3g}, energy {peer_energy:.9g}"
     return gap, ""

@@ -17,7 +17,7 @@ def summary_table(run: Run) -> str:
 
 
 def ratio_tables(run: Run) -> str:
-    """Ratios alone, kinds of problems beside each other: a table per score set and penalties."""
+    """Only ratios, kinds of problems side by side: a table per score set and penalties."""
     kinds = sorted({(c.level, c.sparsity) for c in run.grid})
     header = ["n_classes", "width", *(f"level {v}, sparsity {s}" for v, s in kinds)]
     parts = []

@@ -33,7 +33,7 @@ class Line:
 
 
 def summary(run: Run) -> list[Line]:
-    """All results beside their targets."""
+    """All results with their targets."""
     n_unequal = len(run.unequal)
     return [
         Line("cells with unequal energy", f"{n_unequal} of {len(run.cells)}", "0", n_unequal == 0),
@@ -46,7 +46,7 @@ def summary(run: Run) -> list[Line]:
             run.first_call_seconds < FIRST_CALL,
         ),
         Line(
-            "the same including `from hashcade import solve_level",
+            "the same including `from hashcade import solve_level`",
             f"{run.first_call_with_imports_seconds:.2f} s",
         ),
         Line(

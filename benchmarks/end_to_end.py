@@ -1,13 +1,13 @@
 """End to end, as a user would choose: ``make bench-end-to-end`` writes docs/results/end-to-end.
 
-Queries a second against label precision@10, one thread, in one interleaved run. The database are
+Queries per second against label precision@10, one thread, in one interleaved run. The database are
 the base embeddings of the training items of Cifar-100, the queries those of all test items.
-Everybody is given the query's embedding; whatever else a method needs is counted. Ours+ needs
-slot scores, and there are two ways to them:
+Every method is given the query's embedding; the time for anything else it needs is counted. Ours+
+needs slot scores, and there are two ways to get them:
 
 - ``Ours+``: the hash network of the results page, from the same features that the base network
   takes to the embedding (its copy below, and its head);
-- ``Ours+ on embeddings``: a small head on the embedding itself, for those who have nothing else.
+- ``Ours+ on embeddings``: a small head on the embedding itself, for users who only have embeddings.
 
     python benchmarks/end_to_end.py                    # needs the rows of `make reproduce-transfer`
     python benchmarks/end_to_end.py --preset smoke     # to see that it runs
@@ -183,7 +183,7 @@ def is_ours(point: dict[str, Any]) -> bool:
 
 
 def beaten_by(point: dict[str, Any], points: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """A peer that is at least as precise and at least as fast, the fastest of them."""
+    """Another index that is at least as precise and at least as fast, the fastest of them."""
     better = [
         p
         for p in points
@@ -203,15 +203,16 @@ def write(results: dict[str, Any], out: Path) -> None:
     free = [p for p in points if is_ours(p) and beaten_by(p, points) is None]
     names = "; ".join(f"{p['method']} {p['setting']}" for p in free) or "none"
     lines = [
-        "# End to end: queries a second with the hash network's time, against precision",
+        "# End to end: queries per second, including the hash network, against precision",
         "",
-        f"Made by `{results['command']}`. {results['about']}",
+        f"Written by `{results['command']}`. {results['about']}",
         "",
-        "![Queries a second against label precision@10](end-to-end.png)",
+        "![Queries per second against label precision@10](end-to-end.png)",
         "",
-        f"Points of ours that no peer dominates (as precise and as fast): {names}.",
+        "Settings of hashcade that no other index dominates (at least as precise and as fast): "
+        f"{names}.",
         "",
-        "| method | setting | precision@10 | µs a query | queries/s | dominated by |",
+        "| method | setting | precision@10 | µs per query | queries/s | dominated by |",
         "|---|---|---:|---:|---:|---|",
     ]
     for p in sorted(points, key=lambda p: (not is_ours(p), p["method"], p["us"])):
@@ -220,7 +221,7 @@ def write(results: dict[str, Any], out: Path) -> None:
         mark = "**" if is_ours(p) else ""
         lines.append(
             f"| {mark}{p['method']}{mark} | {p['setting']} | {p['precision']:.4f} | {p['us']:.1f} "
-            f"| {1e6 / p['us']:,.0f} | {by or ('nobody' if is_ours(p) else '')} |"
+            f"| {1e6 / p['us']:,.0f} | {by or ('none' if is_ours(p) else '')} |"
         )
     (out / "end-to-end.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -235,7 +236,7 @@ def draw(points: list[dict[str, Any]], path: Path) -> None:
         ours = method.startswith("Ours")
         axes.plot(*zip(*line, strict=True), marker="*" if ours else "o", label=method,
                   markersize=10 if ours else 4, linewidth=2 if ours else 1)  # fmt: skip
-    axes.set(xlabel="label precision@10", ylabel="queries a second, one thread", yscale="log")
+    axes.set(xlabel="label precision@10", ylabel="queries per second, one thread", yscale="log")
     axes.grid(visible=True, which="both", alpha=0.25)
     axes.legend(fontsize=7)
     figure.savefig(path, dpi=120)

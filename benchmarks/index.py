@@ -1,13 +1,14 @@
-"""The index against its peers, in one interleaved run. ``make bench-index`` writes docs/results.
+"""The index against other libraries, interleaved. ``make bench-index`` writes docs/results.
 
 Three parts:
 
 1. ``lists``: the same candidate lists through faiss ``IndexIVFFlat.search_preassigned``, the share
    of the memory bandwidth of a plain streaming sum, and the same items in an index to which the
    last tenth came in ten calls of ``add``, all measured in the same rounds.
-2. ``curves``: queries a second against label precision@10 for faiss IVF, faiss HNSW, hnswlib and
-   usearch, each over a sweep of its own parameters. Ours: buckets are the nearest of the class
-   means of the training items (a linear hash function; its time is included), over ``n_probe``.
+2. ``curves``: queries per second against label precision@10 for faiss IVF, faiss HNSW, hnswlib and
+   usearch, each over a sweep of its own parameters. In hashcade the bucket of a query is that
+   of the nearest class mean of the training items (a linear hash function; its time is included),
+   over ``n_probe``.
 3. ``life``: build, save, load, memory, add and remove.
 
 Data: a million vectors in 1,000 gaussian classes, and the Cifar-100 embeddings from the folder in
@@ -140,8 +141,8 @@ def timed(function, repeat=1):
 def timed_in_peace(function, repeat):
     """Time calls that follow each other, as in a service that is in use.
 
-    Threads of both libraries stay awake for a while after a search. They have gone to sleep when
-    the other is measured, and one call that does not count wakes those whose turn it is.
+    Threads of faiss stay active for a while after a search. The pause lets them go to sleep before
+    the next measurement; one call that is not counted wakes the threads that are needed.
     """
     time.sleep(REST)
     function()
@@ -255,7 +256,7 @@ def single_queries(name, vectors, labels, tests, test_labels, rounds):
 
 
 def curves(name, vectors, labels, tests, test_labels, *, ef_build, folder, rounds):
-    """Yield a point per method, setting and threads: label precision@10 and queries a second."""
+    """Yield a point per method, setting and threads: label precision@10 and queries per second."""
     n, dim = vectors.shape
     tests, test_labels = tests[:2000], test_labels[:2000]
     searches = {}  # (method, setting) -> function from threads to ids

@@ -1,14 +1,14 @@
-"""Learning on given embeddings of Cifar-100: `Hasher(width=32, depth=2)`, all else as it comes.
+"""Learning on given embeddings of Cifar-100: `Hasher(width=32, depth=2)` with defaults.
 
     python benchmarks/learn_embeddings.py              # all of it, some two minutes on two cores
-    python benchmarks/learn_embeddings.py --shares     # the solver's share of a step alone
+    python benchmarks/learn_embeddings.py --shares     # only the solver's share of a step
 
-The hasher sees the training set, and picks its weights on a tenth of it, the validation set;
-nothing is picked by the test set. Then every test item is a query against all other test items: its
+The hasher gets the training set and selects its weights on a validation set, a tenth of it; nothing
+is selected on the test set. Then every test item is a query against all other test items: its
 buckets give candidates, the given vectors re-rank them. A query with fewer than k candidates
-continues to its next buckets, and all candidates count.
+continues with its next buckets, and these candidates count.
 
-Results go to stdout beside their targets and, when all are measured, to
+Results go to stdout with their targets and, when all are measured, to
 ``docs/results/learn-embeddings.md``; progress goes to stderr. Exit code 1 if a target is missed.
 The data folder is $HASHCADE_DATA, or ../shared/data beside the repository.
 """
@@ -39,10 +39,10 @@ SHARES = ((64, 128, 25.0), (512, 512, 50.0))  # classes of a batch, width, allow
 
 PAGE = """# Learning on given embeddings
 
-Made by `make bench-learn-embeddings`. Embeddings of Cifar-100 with 128 numbers each
-(EfficientNet-Lite0, frozen), `Hasher(width=32, depth=2)` with defaults: trained on the training set
-alone, then every test item searched among all other test items, re-ranked by the given vectors.
-`all` is exhaustive search.
+Written by `make bench-learn-embeddings`. `Hasher(width=32, depth=2)` with defaults on
+128-dimensional embeddings of Cifar-100 (EfficientNet-Lite0, frozen). It is trained on the training
+set only; then every test item is a query against all other test items, re-ranked by the given
+vectors. The column `exhaustive` is exhaustive search.
 
 ```text
 {results}
@@ -58,7 +58,7 @@ def say(line: str) -> None:
 
 
 def verdict(name: str, value: float, target: float, *, at_most: bool = False) -> bool:
-    """Print a result beside its target; whether it is met."""
+    """Print a result with its target; whether it is met."""
     met = value < target if at_most else value >= target
     sign = "<" if at_most else ">="
     say(f"{name:34} {value:8.1f}   {sign} {target:g}: {'met' if met else 'MISSED'}")
@@ -80,24 +80,24 @@ def learn(seed: int) -> bool:
     seconds = time.perf_counter() - start
     say(f"{hasher}, {len(data['train']):,} items, 2 threads")
     metrics = "  ".join(f"{name} {value:.1f}" for name, value in hasher.validation_.items())
-    say(f"on the validation set: {metrics}")
+    say(f"validation set: {metrics}")
 
     result = evaluate_hasher(hasher, test, labels, n_neighbors=NEIGHBORS)
     plain = evaluate_hasher(hasher, test, labels, n_neighbors=1, protocol="plain")
     vectors = hasher.embed(test)
     nearest = exact_search(vectors, vectors, n_neighbors=max(NEIGHBORS), same_set=True).ids
-    say(f"{'test against test':34} {'learned':>8} {'all':>8}")
+    say(f"{'test against test':34} {'learned':>8} {'exhaustive':>10}")
     for k in NEIGHBORS:
-        everything = precision_at(nearest, labels, labels, n_neighbors=k)
+        exhaustive = precision_at(nearest, labels, labels, n_neighbors=k)
         say(
-            f"{f'Pr@{k}':34} {result.precision[k]:8.2f} {everything:8.2f}   "
-            f"SUF {result.speedup[k]:.1f} with what was filled up"
+            f"{f'Pr@{k}':34} {result.precision[k]:8.2f} {exhaustive:10.2f}   "
+            f"SUF {result.speedup[k]:.1f} with filling"
         )
     say(f"{'NMI of buckets':34} {result.nmi:8.2f}")
     targets = [
-        verdict("seconds of fit", seconds, 300, at_most=True),
-        verdict("SUF (own buckets alone)", plain.speedup[1], 90),
-        verdict("SUF at k = 16, filled up", result.speedup[16], 90),
+        verdict("seconds to fit", seconds, 300, at_most=True),
+        verdict("SUF, own buckets only", plain.speedup[1], 90),
+        verdict("SUF at k = 16, with filling", result.speedup[16], 90),
         verdict("Pr@1", result.precision[1], 50.0),
         verdict("Pr@16", result.precision[16], 44.0),
     ]
@@ -132,7 +132,7 @@ def solver_share(n_classes: int, width: int, *, steps: int = 60) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--shares", action="store_true", help="the solver's share alone")
+    parser.add_argument("--shares", action="store_true", help="only the solver's share")
     parser.add_argument("--seed", type=int, default=0, help="of the training (default: 0)")
     arguments = parser.parse_args()
     torch.set_num_threads(min(2, os.cpu_count() or 1))

@@ -7,12 +7,12 @@
 Every pair of network and loss has the same time on the same two cores. First the speed of each is
 measured, on a machine that has nothing else to do; this fixes how many steps fit, three quarters of
 the time for the base network. Then the steps are taken: how long they take on a busy machine, or
-on one core (``--threads 1``), no longer matters. An interrupted run is resumed;
-speeds and runs are stored in ``--work``.
+on one core (``--threads 1``), no longer matters. An interrupted run resumes; speeds and
+runs are stored in ``--work``.
 
-Printed are images a second and, on the validation set (a tenth of the training set), the Pr@1 of
-the base network among all of it and of the hash table, with its SUF; ``docs/results/learn.md`` gets
-the same. Progress goes to stderr.
+Printed are images per second and, on the validation set (a tenth of the training set), Pr@1 of the
+base network by exhaustive search and Pr@1 of the hash table, with its SUF;
+``docs/results/learn.md`` gets the same. Progress goes to stderr.
 
 The data are cifar-100-python, as a folder or as the official archive, in $HASHCADE_DATA or
 ../shared/data beside the repository.
@@ -56,7 +56,7 @@ def settings_of(network: str, loss: str) -> dict[str, Any]:
 
 
 def measure_speed(data: Any, network: str, loss: str, work: Path) -> dict[str, float]:
-    """Images a second of both stages; the result of an earlier call if there is one."""
+    """Images per second of both stages; the result of an earlier call if there is one."""
     stored = work / "speed.json"
     if stored.exists():
         speeds: dict[str, float] = json.loads(stored.read_text(encoding="utf-8"))
@@ -122,14 +122,14 @@ def read_log(run_dir: Path) -> list[dict[str, Any]]:
 
 HEAD = """# Learning from images, from scratch
 
-Made by `make bench-learn`; the raw results are in `learn.json` beside this page.
+Written by `make bench-learn`. Raw results: `learn.json`.
 
-{where}. Cifar-100, both networks with both losses, each for the steps that fit into
-{minutes:g} minutes on 2 cores at the speed measured with nothing else running. Results are in
-percent, on the validation set, a tenth of the training set (it also picks the weights): Pr@1 of the
-base network among all of it, and after hashing with width 32, depth 2.
+{where}. Cifar-100, both networks with both losses. Each run takes as many steps as fit into
+{minutes:g} minutes on 2 otherwise idle cores. Results are percentages on the validation set, a
+tenth of the training set, which also selects the weights: Pr@1 of the base network by exhaustive
+search, and Pr@1 after hashing with width 32, depth 2.
 
-| network | loss | images a second, base + hash | steps | Pr@1 base | Pr@1 hash | SUF | NMI |
+| network | loss | images per second, base + hash | steps | Pr@1 base | Pr@1 hash | SUF | NMI |
 |---|---|---|---|---|---|---|---|
 """
 
@@ -161,7 +161,9 @@ def main() -> int:
         if arguments.only in (None, f"{network}-{loss}"):
             work = arguments.work / f"{network}-{loss}"
             speeds[network, loss] = measure_speed(data, network, loss, work)
-            print(f"{network:7} {loss:8} images a second {speeds[network, loss]}", file=sys.stderr)
+            print(
+                f"{network:7} {loss:8} images per second {speeds[network, loss]}", file=sys.stderr
+            )
     if arguments.speeds_only:
         return 0
     torch.set_num_threads(arguments.threads)

@@ -5,13 +5,13 @@
     python benchmarks/solver.py --from-json docs/results/solver.json    # draw again
 
 Measured for every cell, that is one kind of problem at one size:
-- ours: `hashcade.solve_level`, the whole public call, input checks included;
-- OR-tools: its solve call alone, on the network of the paper, built beforehand.
+- hashcade: `hashcade.solve_level`, the whole public call, input checks included;
+- OR-tools: its solve call only, on the network of the paper, built beforehand.
 Each repetition is a new problem, so that no cache and no branch predictor can learn it. Small
-problems come in blocks: one solver takes the block, then the other, in turns as to who goes first,
-so that neither pays for finding its code evicted by the other. Then their energies are compared.
+problems come in blocks: both solvers run each block, and take turns in going first, so that neither
+is slowed down because the other evicted its code from the cache. Then their energies are compared.
 
-Progress goes to stderr; every cell and a summary beside its targets go to stdout. A missed target
+Progress goes to stderr; every cell and a summary with its targets go to stdout. A missed target
 is reported and no error; an energy that is not equal is one (exit code 1).
 """
 
