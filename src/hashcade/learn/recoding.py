@@ -22,12 +22,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from hashcade.codes import CodeShape, solve_level
+from hashcade.learn.assignment import Ints
 from hashcade.learn.clustering import kmeans
-from hashcade.learn.codebook import CodebookLoss, Ints, solve_codebook
+from hashcade.learn.codebook import CodebookLoss, solve_codebook
 from hashcade.learn.config import ResolvedConfig
 from hashcade.learn.model import HashModel, for_all, new_linear
+from hashcade.learn.prototypes import additive_codes
 
 _ITEMS_PER_CODE, _FEWEST_ITEMS = 64, 16_384  # to adapt to: more items than this change little
+_ITEMS_PER_CENTROID = 256
 _SIBLING_PENALTY = 50.0  # parts of a class never share a slot: misfits are around 1
 _SCALE = 0.02  # of the new level's scores; picked on validation sets, 0.1 was little worse
 _STEPS, _BATCH, _LEARNING_RATE = 1000, 256, 3e-3  # of a linear layer on fixed inputs
@@ -59,6 +62,37 @@ def adapt_model(
 
     adapted.head[-1] = _train_linear(hidden, config.shape.depth * config.shape.width, loss, seed)
     return adapted, replace(config, n_codes=len(codebook), codes_of="clusters")
+
+
+def cluster_model(
+    settings: ResolvedConfig, items: Tensor, n_codes: int, *, seed: int
+) -> tuple[HashModel, ResolvedConfig]:
+    """A model without training, for items without labels: prototypes are centroids of the items.
+
+    Slot scores are products of the item with vectors of which centroids are about the sum.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    n_used = max(_ITEMS_PER_CENTROID * n_codes, _FEWEST_ITEMS)
+    sample = items[torch.randperm(len(items), generator=generator)[:n_used]]
+    centroids = torch.from_numpy(kmeans(sample, n_codes, random_state=seed, n_init=1)[0])
+    config = replace(settings, n_codes=len(centroids), codes_of="clusters")
+    model = HashModel(config)
+    _give_codes(model, centroids, seed)
+    return model, config
+
+
+def _give_codes(model: HashModel, prototypes: Tensor, seed: int) -> None:
+    """Prototypes in the space of the given embeddings, and codes that propose them."""
+    penalties: Any = model.config.stages[-1].penalties
+    mean = prototypes.mean(dim=0)
+    book, slots = additive_codes(prototypes - mean, model.shape, seed=seed, **penalties)
+    flat = slots.reshape(-1, slots.shape[2])
+    with torch.no_grad():
+        model.prototypes = nn.Parameter(prototypes)
+        model.set_codebook(book)
+        last: Any = model.head[-1]
+        last.weight.copy_(flat)
+        last.bias.copy_(-flat @ mean - flat.square().sum(dim=1) / 2)
 
 
 def refine_model(
