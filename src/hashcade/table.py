@@ -204,12 +204,9 @@ class HashTable:
         else:
             classes = np.asarray(catalog.classes)
             hasher.fit(items if labelled.all() else items[labelled], classes[codes[labelled]])
-        encoded = hasher.encode(items)
-        if catalog.place == "label":
-            encoded = hasher.place(encoded, catalog.labels(codes))
-        index = HashIndex.build(
-            encoded.bucket_ids, encoded.vectors, ids, labels=codes, shape=hasher.shape_
-        )
+        labels = catalog.labels(codes) if catalog.place == "label" else None
+        vectors, bucket_ids = hasher.place_items(items, labels)
+        index = HashIndex.build(bucket_ids, vectors, ids, labels=codes, shape=hasher.shape_)
         catalog.name_items(np.arange(len(items)) if ids is None else as_array("ids", ids), names)
         self.hasher, self._index, self.catalog = hasher, index, catalog  # nothing can fail now
         return self

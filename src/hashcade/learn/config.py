@@ -24,7 +24,8 @@ SCHEDULES = ("one-cycle", "paper", "constant")
 _VALIDATIONS = 10  # per stage
 _BATCH, _SCALE = 256, 16.0  # items of a batch, and factor on cosines, where prototypes are learned
 _POINT_SIZE = 128
-_HIDDEN_UNITS = {False: 512, True: 1024}  # with prototypes
+_MANY_CLASSES = 4096  # from here on the last layer is large, and half the hidden units will do
+_CODE_EPOCHS = 3  # of the stage that trains a linear layer for the codes
 # λ of npairs by sparsity: more active slots share the softmax; 0.001 from 4 on.
 _REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}
 _MODULE = "module "  # marks a backbone that is the user's own in a file
@@ -199,7 +200,8 @@ def resolve(
     else:
         embedding_size = count("embedding_size", None if given else 256 if triplet else 64)
         point_size = _POINT_SIZE * prototypes
-    units = _HIDDEN_UNITS[prototypes] if backbone in (None, "mlp") else 0
+    units = 1024 if prototypes and n_classes <= _MANY_CLASSES else 512
+    units = units if backbone in (None, "mlp") else 0
     hidden_size = count("hidden_size", units, at_least=int(backbone == "mlp"))
     network = IMAGE_NETWORKS.get(backbone, MLP) if isinstance(backbone, str) else backbone
 
@@ -207,7 +209,7 @@ def resolve(
     rate = number("learning_rate", 1e-3 if images else 3e-3)  # NIN diverges above 1e-3
     if rate == 0.0:
         raise ValueError(f"learning_rate={settings['learning_rate']!r} must be > 0")
-    dropout = checked_number("dropout", settings["dropout"])
+    dropout = number("dropout", 0.1 if prototypes and not images else 0.0)
     if dropout >= 1.0:
         raise ValueError(f"dropout={dropout!r} must be >= 0 and < 1")
     if dropout and images:
@@ -216,16 +218,18 @@ def resolve(
         raise ValueError(f"remap={settings['remap']!r} must be True or False")
 
     # Ten epochs for embeddings, thirty for images, at least 1000 steps; 70,000 in the paper.
-    def usual_steps(batch_size: int) -> int:
-        epochs = 30 if images else 10
+    def usual_steps(batch_size: int, epochs: int) -> int:
         return 70_000 if schedule == "paper" else max(1000, -(-epochs * n_items // batch_size))
 
     def stage(name: str) -> StageConfig:
         by_class = name in ("base", "hash", "joint")
-        usual = usual_steps(per_batch * per_class if by_class else _BATCH)
+        epochs = _CODE_EPOCHS if name == "codes" else 30 if images else 10
+        usual = usual_steps(per_batch * per_class if by_class else _BATCH, epochs)
         setting = {"hash": "steps", "prototype": "steps", "codes": "joint_steps"}.get(name)
         setting = setting or f"{name}_steps"
-        default = count("steps", usual) if setting == "joint_steps" else usual
+        default = count("steps", usual) if name == "joint" else usual
+        if name == "codes" and settings["steps"] is not None:
+            default = min(usual, count("steps", usual))
         only_book = setting == "joint_steps" and settings[setting] == 0
         steps = 0 if only_book else count(setting, default)
         config = StageConfig(

@@ -1,6 +1,6 @@
 """A fitted model at work: items in, vectors and buckets out. No torch for embeddings.
 
-Weights are numpy arrays by the names that ``HashModel`` has for them. Networks on embeddings are one
+Weights are numpy arrays by the names of ``HashModel``. Networks on embeddings are one
 or two matrix products, which numpy does in microseconds; for images, and for networks of the
 user's own, the torch model is asked.
 """
@@ -40,6 +40,7 @@ class Encoder:
 
     def __init__(self, config: ResolvedConfig, weights: Weights, network: Network) -> None:
         self.config, self._network = config, network
+        self._codebook = weights["codebook"] if config.uses_codebook else np.empty((0, 1), np.int64)
         self._assign = make_assignment(
             config.shape,
             weights["codebook"] if config.uses_codebook else None,
@@ -60,6 +61,30 @@ class Encoder:
     def bucket_ids(self, outputs: Outputs, n_probe: int = 1) -> Ints:
         """Buckets, int64[n, sparsity], or those of ``n_probe`` codes where these are ranked."""
         return self._assign(outputs.scores, outputs.points, n_probe)
+
+    def place(
+        self, items: npt.NDArray[Any], codes: Ints | None, progress: OnProgress = None
+    ) -> tuple[Floats, Ints]:
+        """Vectors and buckets of items of a table, int64[n, sparsity]; scores are not kept.
+
+        ``codes``, int64[n], are the items' rows of the code book, -1: as the network says.
+        """
+        vectors, buckets = [], []
+        for at in range(0, max(len(items), 1), _CHUNK):
+            outputs = self._network(items[at : at + _CHUNK])
+            if codes is None:
+                own = self.bucket_ids(outputs)
+            else:
+                known = codes[at : at + _CHUNK]
+                own = self._codebook[known]
+                rest = np.flatnonzero(known < 0)
+                if len(rest):
+                    own[rest] = self.bucket_ids(Outputs(*(values[rest] for values in outputs)))
+            vectors.append(outputs.vectors)
+            buckets.append(own)
+            if progress is not None:
+                progress(min(at + _CHUNK, len(items)), len(items))
+        return np.concatenate(vectors), np.concatenate(buckets)
 
     def rank(self, vectors: Floats, n_probe: int) -> Ints | None:
         """Buckets of vectors, if these are what prototypes are compared with."""
@@ -99,6 +124,7 @@ class DenseNetwork:
             self._base = _Layers(weights, [*base, ["embedding"]])
 
     def __call__(self, items: npt.NDArray[Any]) -> Outputs:
+        """What the network makes of items, float32[n, size]."""
         config, shape = self._config, self._config.shape
         raw, n_slots = self._hash(items), shape.depth * shape.width
         scores = raw[:, :n_slots].reshape(len(items), shape.depth, shape.width)

@@ -33,7 +33,9 @@ def extended_weights(
     }
 
 
-def new_codes(book: Ints, scores: Floats, shape: CodeShape, **penalties: float) -> Ints:
+def new_codes(
+    book: Ints, scores: npt.NDArray[np.float64], shape: CodeShape, **penalties: float
+) -> Ints:
     """Codes for new classes, int64[n, sparsity], by scores float[n, depth * width].
 
     The cascade over all classes, those that have codes held in their slots by large scores.

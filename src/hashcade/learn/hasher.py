@@ -63,8 +63,8 @@ class Hasher:
     embedding_size, hidden_size
         Size of learned vectors (None: 128 with prototypes, for a base network 64 or, with triplet,
         256; else the given embeddings are used), and of the hidden layer of the hash head, with
-        ``"mlp"`` of the network, on which the head is linear (None: 1024 with prototypes, else 512,
-        with other backbones 0).
+        ``"mlp"`` of the network, on which the head is linear (None: 1024 with prototypes of at most 4096 classes,
+        else 512, with other backbones 0).
     steps, base_steps, joint_steps
         Batches of the stage that trains prototypes or slot scores, of the base stage, and of the
         one for the codes of all classes, with 0 of which these are only solved. None: from the
@@ -79,7 +79,8 @@ class Hasher:
         A batch. ``items_per_class`` must be even for npairs; None: for a batch of 128.
     augment, dropout
         Random changes: of images ``"crop-mirror"``, ``"crop"`` (such as for letters) or
-        ``"none"``; and the share of an embedding's values hidden from the hash network at a step.
+        ``"none"``; and the share of an embedding's values hidden from the hash network at a step
+        (None: 0.1 with prototypes, else 0).
     validation_fraction, tune
         Share of each class in the validation set, which picks the weights, by precision at 1; and
         whether to try values for ``width`` and ``depth``, penalties and regularization on it
@@ -134,7 +135,7 @@ class Hasher:
     classes_per_batch: int = 64
     items_per_class: int | None = None
     augment: str = "crop-mirror"
-    dropout: float = 0.0
+    dropout: float | None = None
     validation_fraction: float = 0.1
     tune: bool | int = False
     device: str = "auto"
@@ -229,9 +230,10 @@ class Hasher:
         is trained for them in seconds. Vectors stay the same: an index needs new bucket ids alone.
         ``n_codes`` is about the speed-up of a search (None: the number of classes).
         """
+        torch: Any = require_extra("torch", "train")
         from hashcade.learn.recoding import adapt_model
 
-        items, seed = self._items(X), checked_seed(self.random_state)
+        items, seed = torch.from_numpy(self._items(X)), checked_seed(self.random_state)
         n_codes = checked_count("n_codes", len(self.classes_) if n_codes is None else n_codes)
         for name, limit in (("items in X", len(items)), ("n_buckets", self.shape_.n_buckets)):
             if n_codes > limit:
@@ -255,7 +257,9 @@ class Hasher:
         labels = inputs.checked_classes(y, len(items), n_classes=1)
         names, numbers = np.unique(labels, return_inverse=True)
         if known := [name for name in names.tolist() if name in self._row_of_class]:
-            raise ValueError(f"y has {known[0]!r} and {len(known) - 1} more that were learned before")
+            raise ValueError(
+                f"y has {known[0]!r} and {len(known) - 1} more that were learned before"
+            )
         if (names.dtype.kind == "U") != (self.classes_.dtype.kind == "U"):
             raise ValueError("y mixes integers and strings with those of classes_")
         n_codes = config.n_codes + len(names)
@@ -280,12 +284,13 @@ class Hasher:
         is about the speed-up of a search: for each class at least one, and at most ``width`` (with
         triplet one less) or as many as it has items.
         """
+        torch: Any = require_extra("torch", "train")
         from hashcade.learn.recoding import refine_model
 
         config = self._fitted().config_
         if not config.uses_codebook or config.shape.sparsity > 1:
             raise ValueError("refine needs sparsity=1, and another assignment than 'path'")
-        items = self._items(X)
+        items = torch.from_numpy(self._items(X))
         names, labels = np.unique(inputs.checked_classes(y, len(items)), return_inverse=True)
         if config.codes_of != "classes":
             raise ValueError("this hasher was adapted or refined already: refine the first one")
@@ -298,9 +303,7 @@ class Hasher:
 
     # -- use -----------------------------------------------------------------------------------
 
-    def encode(
-        self, X: npt.ArrayLike, *, n_probe: int = 1, progress: OnProgress = None
-    ) -> Encoded:
+    def encode(self, X: npt.ArrayLike, *, n_probe: int = 1, progress: OnProgress = None) -> Encoded:
         """Vectors, bucket ids and slot scores, in one pass; ``progress`` gets (done, total).
 
         With prototypes ``n_probe`` codes, and some more to go on with, are ranked.
@@ -318,13 +321,28 @@ class Hasher:
         Labels that were not learned, or None, say nothing; nor does any label if there are no
         codes of classes.
         """
-        config = self._fitted().config_
-        if config.codes_of != "classes" or not config.uses_codebook:
+        codes = self._codes_of(labels)
+        if codes is None:
             return encoded
-        rows = [self._row_of_class.get(label, -1) for label in labels.tolist()]
-        codes = np.fromiter(rows, np.int64, len(rows))
         buckets = np.where(codes[:, None] < 0, encoded.bucket_ids, self.codebook_[codes])
         return replace(encoded, bucket_ids=buckets)
+
+    def place_items(
+        self, X: npt.ArrayLike, labels: npt.NDArray[np.object_] | None, *,
+        progress: OnProgress = None,
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:  # fmt: skip
+        """Vectors and buckets of items to fill a table with: what :meth:`place` makes of them."""
+        encoder = self._fitted()._encoder
+        codes = None if labels is None else self._codes_of(labels)
+        return encoder.place(self._items(X), codes, progress)
+
+    def _codes_of(self, labels: npt.NDArray[np.object_]) -> npt.NDArray[np.int64] | None:
+        """Rows of the code book, -1 for labels that have none; None if no label can have one."""
+        config = self._fitted().config_
+        if config.codes_of != "classes" or not config.uses_codebook:
+            return None
+        rows = (self._row_of_class.get(label, -1) for label in labels.tolist())
+        return np.fromiter(rows, np.int64, len(labels))
 
     def rank(self, vectors: npt.NDArray[np.float32], n_probe: int = 1) -> npt.NDArray[Any] | None:
         """Buckets of vectors that are points of prototypes themselves, best first; else None."""

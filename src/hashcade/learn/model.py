@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from hashcade.data import per_pixel_mean
+from hashcade.learn.assignment import Floats, Ints
 from hashcade.learn.config import ResolvedConfig
-from hashcade.learn.encoder import DenseNetwork, Encoder, Floats, Ints, Outputs, Weights
+from hashcade.learn.encoder import DenseNetwork, Encoder, Outputs, Weights
 from hashcade.learn.networks import make_backbone
 
 T = TypeVar("T")
@@ -194,9 +195,7 @@ def new_linear(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-def in_chunks(
-    model: HashModel, function: Callable[[Tensor], T], items: Tensor
-) -> Iterator[T]:
+def in_chunks(model: HashModel, function: Callable[[Tensor], T], items: Tensor) -> Iterator[T]:
     """A function of the model, such as ``model.scores``, for many items, chunk by chunk."""
     device = next(model.parameters()).device
     for at in range(0, max(1, len(items)), _CHUNK):

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import time
-
 from typing import Any
 
 import numpy as np
@@ -96,11 +95,13 @@ class CodesStage(PrototypeStage):
             model.prototypes.copy_(F.normalize(model.prototypes, dim=1))
         clock = time.perf_counter()
         prototypes = model.prototypes.detach().cpu()
-        book, slots = additive_codes(prototypes, model.shape, **self.config.penalties)
+        book, slots = additive_codes(prototypes, model.shape, self.config.penalties)
         self.solver_seconds += time.perf_counter() - clock
-        self._set_codes(book)
+        model.codebook.copy_(torch.from_numpy(book))
+        self._slots = self._slots_of(book)
         with torch.no_grad():  # scores start as products of the point's direction with the slots
-            last, vector_head = model.head[-1], model.vector_head
+            last: Any = model.head[-1]
+            vector_head: Any = model.vector_head
             flat = slots.reshape(-1, slots.shape[2])
             last.weight.copy_(flat @ vector_head.weight)
             last.bias.copy_(flat @ vector_head.bias)
@@ -122,19 +123,17 @@ class CodesStage(PrototypeStage):
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         if self._slots is None:
-            self._set_codes(self.model.codebook.cpu().numpy())
+            self._slots = self._slots_of(self.model.codebook.cpu().numpy())
         slots = self._slots
         if self._samples:
             classes, labels = sampled_classes(labels, slots.shape[1])
             slots = slots[:, classes]
         return F.cross_entropy(code_sums(outputs, slots), labels)
 
-    def _set_codes(self, book: Ints) -> None:
-        """Give the classes other codes."""
-        model = self.model
-        model.codebook.copy_(torch.from_numpy(book))
-        paths = model.shape.paths(book.ravel()).T.reshape(model.shape.depth, *book.shape)
-        self._slots = torch.from_numpy(paths.copy()).to(model.codebook.device)
+    def _slots_of(self, book: Ints) -> Tensor:
+        shape = self.model.shape
+        paths = shape.paths(book.ravel()).T.reshape(shape.depth, *book.shape)
+        return torch.from_numpy(paths.copy()).to(self.model.codebook.device)
 
     def validation_metrics(self, items: Tensor, labels: Ints) -> Metrics:
         """As a user searches: the validation set among itself."""
@@ -194,7 +193,7 @@ def code_sums(scores: Tensor, slots: Tensor) -> Tensor:
 
 
 def additive_codes(
-    prototypes: Tensor, shape: CodeShape, *, seed: int = 0, **penalties: float
+    prototypes: Tensor, shape: CodeShape, penalties: dict[str, float], *, seed: int = 0
 ) -> tuple[Ints, Tensor]:
     """Codes for prototypes, int64[n, sparsity], and a vector per slot, float[depth, width, size].
 
@@ -211,7 +210,9 @@ def additive_codes(
         sample = rest[:: max(1, len(rest) // (64 * shape.width))]
         centroids, _ = kmeans(sample, min(shape.width, len(sample)), random_state=seed, n_init=1)
         slots[level, : len(centroids)] = torch.from_numpy(centroids)
-        fit = 2.0 * rest @ slots[level].T - slots[level].square().sum(dim=1)  # nearness, up to a sum
+        fit = 2.0 * rest @ slots[level].T - slots[level].square().sum(
+            dim=1
+        )  # nearness, up to a sum
         spread = float(fit.std()) or 1.0
         codes = solve_level(
             (fit / spread).double().numpy(),

@@ -83,9 +83,9 @@ def cluster_model(
 
 def _give_codes(model: HashModel, prototypes: Tensor, seed: int) -> None:
     """Prototypes in the space of the given embeddings, and codes that propose them."""
-    penalties: Any = model.config.stages[-1].penalties
+    penalties = model.config.stages[-1].penalties
     mean = prototypes.mean(dim=0)
-    book, slots = additive_codes(prototypes - mean, model.shape, seed=seed, **penalties)
+    book, slots = additive_codes(prototypes - mean, model.shape, penalties, seed=seed)
     flat = slots.reshape(-1, slots.shape[2])
     with torch.no_grad():
         model.prototypes = nn.Parameter(prototypes)

@@ -26,7 +26,7 @@ from hashcade._progress import Progress
 from hashcade._validate import checked_choice
 from hashcade.errors import ConfigError
 from hashcade.learn.config import SCHEDULES, ResolvedConfig
-from hashcade.learn.files import Run, StageState, pack, unpack
+from hashcade.learn.files import Array, Run, StageState, pack, unpack
 from hashcade.learn.model import HashModel
 from hashcade.learn.prototypes import STAGES
 from hashcade.learn.stages import Metrics, Stage
@@ -71,7 +71,8 @@ class Trainer:
         first = names.index(checkpoint[0].stage) if checkpoint else 0
         metrics: Metrics = {}
         # Dropout draws from torch's global generator: it is seeded at every step, and restored.
-        with torch.random.fork_rng(), interrupt_later() as interrupt:
+        one = threads_for(config, self._device)
+        with torch.random.fork_rng(), interrupt_later() as interrupt, one:
             for stage_config in stages[first:]:
                 stage = STAGES[stage_config.name](stage_config, model, self.data)
                 metrics = self._train_stage(stage, run, interrupt, checkpoint)
@@ -80,7 +81,7 @@ class Trainer:
 
     def _train_stage(
         self, stage: Stage, run: Run, interrupt: threading.Event,
-        checkpoint: tuple[StageState, dict[str, Tensor]] | None,
+        checkpoint: tuple[StageState, dict[str, Array]] | None,
     ) -> Metrics:  # fmt: skip
         config, model, data, device_type = stage.config, stage.model, self.data, self._device.type
         sampler = stage.sampler(self._seed)
@@ -188,6 +189,22 @@ def learning_rate_factor(schedule: str | int, step: int, steps: int) -> float:
     if step < rise:
         return (step + 1) / rise
     return 0.5 + 0.5 * math.cos(math.pi * (step - rise) / max(1, steps - rise))
+
+
+@contextmanager
+def threads_for(config: ResolvedConfig, device: torch.device) -> Iterator[None]:
+    """Train networks on embeddings in one thread.
+
+    Two are hardly faster with matrices of this size, and many times slower if one of them has to
+    wait for a core that another process keeps busy.
+    """
+    before = torch.get_num_threads()
+    if config.is_dense and device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

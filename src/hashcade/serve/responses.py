@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
+import numpy as np
 from fastapi import Depends, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel

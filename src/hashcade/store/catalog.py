@@ -5,7 +5,7 @@
     table/
         model/         the hasher; absent if the table has none
         index/         buckets, vectors, ids, label codes, and the log of changes
-        catalog.json   classes (label code c stands for classes[c]), metric, place, where the data were
+        catalog.json   classes (label code c stands for classes[c]), metric, place, source
         names.json     name by item id; absent if no item has a name
 """
 
