@@ -76,7 +76,7 @@ class PrototypeStage(Stage):
         return F.cross_entropy(self.config.sharpness * cosines, labels)
 
     def validation_metrics(self, items: Tensor, labels: Ints) -> Metrics:
-        """Share of items nearest to the prototype of their class, of those in the validation set."""
+        """Share of items nearest to the prototype of their class, of those that occur here."""
         points = torch.from_numpy(for_all(self.model, self._points, items))
         classes, numbers = np.unique(labels, return_inverse=True)
         prototypes = F.normalize(self.model.prototypes.detach()[torch.from_numpy(classes)], dim=1)
