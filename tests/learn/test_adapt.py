@@ -11,8 +11,8 @@ from torch import nn
 from hashcade import Hasher, NotFittedError
 from hashcade.evaluate import bucket_nmi
 from hashcade.learn import kmeans
-from hashcade.learn.codebook import assign_to_book
 from tests.learn import factories
+from tests.learn.factories import by_codebook
 
 
 def blobs(seed, n_classes=8, per_class=20, noise=0.4):
@@ -81,7 +81,7 @@ def test_an_adapted_hasher_keeps_the_contract(fitted, adapted, tmp_path):
     assert adapted.codebook_.shape == (8, 1)  # as many as classes in training
     np.testing.assert_array_equal(
         adapted.transform(NEW),
-        assign_to_book(adapted.scores(NEW), adapted.codebook_, adapted.shape_),
+        by_codebook(adapted.scores(NEW), adapted.codebook_, adapted.shape_),
     )
     np.testing.assert_array_equal(adapted.embed(NEW), fitted.embed(NEW))
     assert adapted.get_params() == {**fitted.get_params(), "assignment": "codebook"}

@@ -18,7 +18,7 @@ from hashcade import (
     StorageError,
 )
 from hashcade.learn.config import default_items_per_class, default_width, resolve
-from hashcade.learn.inputs import TrainingData, stratified_split
+from hashcade.learn.training_data import TrainingData, stratified_split
 from tests.learn import factories
 from tests.learn.factories import QUICK
 
@@ -142,7 +142,7 @@ def test_vectors_may_have_a_network_too(backbone, tmp_path):
     settings = {**QUICK, "base_steps": 20, "hidden_size": None if backbone == "own" else 12}
     hasher = Hasher(**settings, embedding_size=3, backbone=given).fit(X, y)
     assert hasher.embed(X).shape == (len(X), 3)
-    assert hasher._model.head[0].in_features == 12  # the head stands on the hidden layer
+    assert hasher._model().head[0].in_features == 12  # the head stands on the hidden layer
     hasher.save(tmp_path / "model")
     loaded = Hasher.load(tmp_path / "model", backbone=given if backbone == "own" else None)
     np.testing.assert_array_equal(loaded.scores(X), hasher.scores(X))
@@ -158,7 +158,7 @@ def test_of_several_views_training_takes_any_and_all_else_the_first():
     plain = Hasher(**settings).fit(X, y)
     np.testing.assert_array_equal(single.scores(X), plain.scores(X))
     assert (hasher.scores(X) != plain.scores(X)).any()  # it saw the other views
-    torch.testing.assert_close(hasher._model.prepare.mean, plain._model.prepare.mean)
+    torch.testing.assert_close(hasher._model().prepare.mean, plain._model().prepare.mean)
     data = TrainingData(torch.from_numpy(views), y, np.arange(120), np.arange(0))
     chosen = np.arange(100)
     torch.testing.assert_close(data.whole(chosen), torch.from_numpy(views[:100, 0]))
@@ -178,7 +178,7 @@ def test_dropout_hides_values_from_the_hash_network_while_it_is_trained_and_from
     np.testing.assert_array_equal(dropped.embed(X), plain.embed(X))
     assert (dropped.scores(X) != plain.scores(X)).any()
     np.testing.assert_array_equal(dropped.scores(X), again.scores(X))
-    model, items = dropped._model, torch.from_numpy(X)
+    model, items = dropped._model(), torch.from_numpy(X)
     model.hash_base, model.head = nn.Identity(), nn.Sequential(nn.Identity())  # to see what it sees
     whole = model.hidden(items)
     parts = torch.stack([model.hidden(items, dropout=0.4) for _ in range(400)])

@@ -8,7 +8,7 @@ from torch import nn
 from hashcade import Hasher
 from hashcade.learn import NIN, StrideNet
 from hashcade.learn.config import resolve
-from hashcade.learn.inputs import takes_images
+from hashcade.learn.training_data import takes_images
 from hashcade.learn.model import HashModel, PrepareEmbeddings, PrepareImages, feature_size
 from hashcade.learn.networks import make_backbone
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hashcade import Hasher
-from hashcade.learn.codebook import assign_to_book
+from tests.learn.factories import by_codebook
 
 N_CLASSES, N_PARTS, PER_PART = 6, 3, 30
 
@@ -65,7 +65,7 @@ def test_a_refined_hasher_keeps_the_contract(fitted, refined, tmp_path):
     np.testing.assert_array_equal(again.scores(X), refined.scores(X))  # equal calls, equal hashers
     np.testing.assert_array_equal(fitted.scores(X), scores)  # and the first one stays
     np.testing.assert_array_equal(
-        refined.transform(X), assign_to_book(refined.scores(X), refined.codebook_, refined.shape_)
+        refined.transform(X), by_codebook(refined.scores(X), refined.codebook_, refined.shape_)
     )
     assert refined.get_params() == {**fitted.get_params(), "depth": 3}
     refined.save(tmp_path / "model")

@@ -44,7 +44,7 @@ def new_hasher(**settings):
 
 
 def state(hasher):
-    return {name: value.clone() for name, value in hasher._model.state_dict().items()}
+    return {name: value.clone() for name, value in hasher._model().state_dict().items()}
 
 
 def assert_bit_for_bit(one, two):
