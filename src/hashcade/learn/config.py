@@ -75,6 +75,7 @@ class ResolvedConfig:
     assignment: str  # of items to buckets: one of ASSIGNMENTS
     rerank: str  # by which vectors: "given" (or of the base network), or "learned" (the points)
     point_size: int = 0  # of the points that prototypes are compared with; 0: the given embeddings
+    shortlist: int = 128  # codes of which the prototypes are compared
     n_codes: int = 0  # rows of the code book
     codes_of: str = "classes"  # what they stand for; or "clusters" (adapted), "parts" (refined)
 

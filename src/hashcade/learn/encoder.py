@@ -45,6 +45,7 @@ class Encoder:
             config.shape,
             weights["codebook"] if config.uses_codebook else None,
             weights["prototypes"] if config.uses_prototypes else None,
+            config.shortlist,
         )
 
     def outputs(self, items: npt.NDArray[Any], progress: OnProgress = None) -> Outputs:
@@ -76,7 +77,7 @@ class Encoder:
                 own = self.bucket_ids(outputs)
             else:
                 known = codes[at : at + _CHUNK]
-                own = self._codebook[known]
+                own = self.of_class(outputs.points, known)
                 rest = np.flatnonzero(known < 0)
                 if len(rest):
                     own[rest] = self.bucket_ids(Outputs(*(values[rest] for values in outputs)))
@@ -85,6 +86,15 @@ class Encoder:
             if progress is not None:
                 progress(min(at + _CHUNK, len(items)), len(items))
         return np.concatenate(vectors), np.concatenate(buckets)
+
+    def of_class(self, points: Floats, classes: Ints) -> Ints:
+        """Buckets of items of known classes: the code of the class, or of its nearest part."""
+        if self.config.codes_of == "parts" and isinstance(self._assign, PrototypeAssignment):
+            parents = self._codebook[:, 0] // self.config.shape.width
+            starts = np.flatnonzero(np.diff(parents, prepend=-1))
+            ends = np.append(starts[1:], len(parents))
+            return self._assign.among(points, starts[classes], ends[classes])
+        return self._codebook[classes]
 
     def rank(self, vectors: Floats, n_probe: int) -> Ints | None:
         """Buckets of vectors, if these are what prototypes are compared with."""
