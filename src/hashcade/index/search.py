@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -45,6 +45,11 @@ class SearchResult:
     ids: Int64s  # (q, n_neighbors)
     candidates: Int64s  # (q,)
     truncated: npt.NDArray[np.bool_]  # (q,)
+    snapshot: Snapshot = field(repr=False)  # the state of the index that was searched
+
+    def label_codes(self) -> Int64s:
+        """Labels of the results, (q, n_neighbors); -1 for none."""
+        return self.snapshot.labels_of(self.ids.ravel()).reshape(self.ids.shape)
 
 
 class Request(NamedTuple):
@@ -146,7 +151,7 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
             given, out = (table, max_norm, queries, metric), (distances, ids, candidates, truncated)
             status = _search_in_threads(threads, request.bucket_ids, given, where, out)
         if status == kernel.DONE:
-            return SearchResult(distances, ids, candidates, truncated)
+            return SearchResult(distances, ids, candidates, truncated, snapshot)
         if status == kernel.BAD_INPUT:
             validate.checked_queries(queries, snapshot.dim)
             validate.checked_buckets(request.bucket_ids, n, snapshot.shape)
