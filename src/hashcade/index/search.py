@@ -20,7 +20,7 @@ from hashcade._kernels import usable_cores
 from hashcade._validate import checked_choice, checked_count
 from hashcade.index import kernel, validate, visits
 from hashcade.index.distances import EUCLIDEAN, INNER_PRODUCT
-from hashcade.index.segment import Float32s, Int64s
+from hashcade.index.segment import NO_LABEL, Float32s, Int64s
 from hashcade.index.snapshot import Snapshot
 
 METRICS = {"euclidean": EUCLIDEAN, "inner_product": INNER_PRODUCT}
@@ -45,10 +45,12 @@ class SearchResult:
     ids: Int64s  # (q, n_neighbors)
     candidates: Int64s  # (q,)
     truncated: npt.NDArray[np.bool_]  # (q,)
-    snapshot: Snapshot = field(repr=False)  # the state of the index that was searched
+    snapshot: Snapshot | None = field(default=None, repr=False)  # the state that was searched
 
     def label_codes(self) -> Int64s:
         """Labels of the results, (q, n_neighbors); -1 for none."""
+        if self.snapshot is None:
+            return np.full(self.ids.shape, NO_LABEL)
         return self.snapshot.labels_of(self.ids.ravel()).reshape(self.ids.shape)
 
 
