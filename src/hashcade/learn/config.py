@@ -23,7 +23,8 @@ SCHEDULES = ("one-cycle", "paper", "constant")
 
 _VALIDATIONS = 10  # per stage
 _BATCH, _SCALE = 256, 16.0  # items of a batch, and factor on cosines, where prototypes are learned
-_MANY_CLASSES = 4096  # beyond, points are larger, and half the hidden units will do
+_SMALL_POINTS = 512  # classes up to which points of half the size are as good
+_MANY_CLASSES = 4096  # beyond, half the hidden units will do
 _CODE_EPOCHS = 3  # of the stage that trains a linear layer for the codes
 # λ of npairs by sparsity: more active slots share the softmax; 0.001 from 4 on.
 _REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}
@@ -196,7 +197,7 @@ def resolve(
     # ---- layers
     point_size = embedding_size = None
     many = n_classes > _MANY_CLASSES
-    usual_size = 128 if many else 64
+    usual_size = 64 if n_classes <= _SMALL_POINTS else 128
     if prototypes and given:
         point_size = count("embedding_size", usual_size)
     else:
