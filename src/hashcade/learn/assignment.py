@@ -19,7 +19,6 @@ from hashcade.index import HashIndex
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
-SHORTLIST = 128  # codes of which the prototypes are compared
 # Up to so many prototypes all are compared: one pass over them takes less time than the tree.
 FEW_PROTOTYPES = 2048
 
@@ -31,7 +30,8 @@ class Assignment(Protocol):
 
     ranks: bool  # whether buckets beyond the first code are ranked
 
-    def __call__(self, scores: Floats, points: Floats, n_probe: int) -> Ints: ...
+    def __call__(self, scores: Floats, points: Floats, n_probe: int) -> Ints:
+        """Buckets of items."""
 
 
 class PathAssignment:
@@ -43,6 +43,7 @@ class PathAssignment:
         self._shape = shape
 
     def __call__(self, scores: Floats, points: Floats, n_probe: int) -> Ints:
+        """See :class:`Assignment`."""
         return self._shape.scores_to_bucket_ids(scores)
 
 
@@ -61,6 +62,7 @@ class CodebookAssignment:
         self._shape = shape
 
     def __call__(self, scores: Floats, points: Floats, n_probe: int) -> Ints:
+        """See :class:`Assignment`."""
         book, paths = self._book, self._paths
         assigned = np.empty((len(scores), self._shape.sparsity), np.int64)
         for at in range(0, len(scores), _CHUNK):
@@ -84,8 +86,10 @@ class PrototypeAssignment:
 
     ranks = True
 
-    def __init__(self, codebook: Ints, prototypes: Floats, shape: CodeShape) -> None:
-        self.codebook, self._prototypes, self.shortlist = codebook, prototypes, SHORTLIST
+    def __init__(
+        self, codebook: Ints, prototypes: Floats, shape: CodeShape, shortlist: int
+    ) -> None:
+        self.codebook, self._prototypes, self.shortlist = codebook, prototypes, shortlist
         self._flat = len(codebook) <= FEW_PROTOTYPES
         buckets = np.zeros((len(codebook), 1), np.int64) if self._flat else codebook
         self._index = HashIndex.build(
@@ -106,7 +110,19 @@ class PrototypeAssignment:
         order = np.argsort(-nearness, axis=1, kind="stable")[:, :n_probe]
         return self.codebook[order].reshape(len(points), -1)
 
+    def among(self, points: Floats, first: Ints, last: Ints) -> Ints:
+        """The buckets of the nearest of the prototypes first..last - 1, of each point its own."""
+        best = np.array(first)
+        nearest = np.full(len(points), np.inf)
+        for step in range(int((last - first).max(initial=0))):
+            rows = np.minimum(first + step, last - 1)
+            gaps = np.square(points - self._prototypes[rows]).sum(axis=1, dtype=np.float64)
+            closer = gaps < nearest
+            best[closer], nearest[closer] = rows[closer], gaps[closer]
+        return self.codebook[best]
+
     def __call__(self, scores: Floats, points: Floats, n_probe: int) -> Ints:
+        """See :class:`Assignment`."""
         n_classes = min(n_probe, len(self.codebook))
         classes = self.classes(scores, points, n_classes)
         if (classes[:, -1] < 0).any():  # the shortlist has fewer: its last one again
@@ -116,11 +132,11 @@ class PrototypeAssignment:
 
 
 def make_assignment(
-    shape: CodeShape, codebook: Ints | None, prototypes: Floats | None
+    shape: CodeShape, codebook: Ints | None, prototypes: Floats | None, shortlist: int
 ) -> Assignment:
     """By prototypes if there are any, else by the code book if there is one, else by path."""
     if codebook is None:
         return PathAssignment(shape)
     if prototypes is None:
         return CodebookAssignment(codebook, shape)
-    return PrototypeAssignment(codebook, prototypes, shape)
+    return PrototypeAssignment(codebook, prototypes, shape, shortlist)

@@ -7,6 +7,7 @@ user's own, the torch model is asked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -45,6 +46,7 @@ class Encoder:
             config.shape,
             weights["codebook"] if config.uses_codebook else None,
             weights["prototypes"] if config.uses_prototypes else None,
+            config.shortlist,
         )
 
     def outputs(self, items: npt.NDArray[Any], progress: OnProgress = None) -> Outputs:
@@ -76,7 +78,7 @@ class Encoder:
                 own = self.bucket_ids(outputs)
             else:
                 known = codes[at : at + _CHUNK]
-                own = self._codebook[known]
+                own = self.of_class(outputs.points, known)
                 rest = np.flatnonzero(known < 0)
                 if len(rest):
                     own[rest] = self.bucket_ids(Outputs(*(values[rest] for values in outputs)))
@@ -85,6 +87,15 @@ class Encoder:
             if progress is not None:
                 progress(min(at + _CHUNK, len(items)), len(items))
         return np.concatenate(vectors), np.concatenate(buckets)
+
+    def of_class(self, points: Floats, classes: Ints) -> Ints:
+        """Buckets of items of known classes: the code of the class, or of its nearest part."""
+        if self.config.codes_of == "parts" and isinstance(self._assign, PrototypeAssignment):
+            parents = self._codebook[:, 0] // self.config.shape.width
+            starts = np.flatnonzero(np.diff(parents, prepend=-1))
+            ends = np.append(starts[1:], len(parents))
+            return self._assign.among(points, starts[classes], ends[classes])
+        return self._codebook[classes]
 
     def rank(self, vectors: Floats, n_probe: int) -> Ints | None:
         """Buckets of vectors, if these are what prototypes are compared with."""
@@ -169,6 +180,9 @@ class _Layers:
 
 def _unit(values: Floats) -> Floats:
     """Brought to length 1 along the last axis."""
+    if len(values) == 1 and values.ndim == 2:  # one query: every call counts
+        length = math.sqrt(np.vdot(values, values))
+        return values * np.float32(1.0 / max(length, 1e-12))
     lengths = np.sqrt(np.einsum("...i,...i->...", values, values))[..., None]
     result: Floats = values / np.maximum(lengths, np.float32(1e-12))
     return result

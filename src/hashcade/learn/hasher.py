@@ -61,10 +61,10 @@ class Hasher:
         ``"learned"``, with prototypes: by the points that the network learns for them. None:
         learned, but with a backbone given.
     embedding_size, hidden_size
-        Size of learned vectors (None: 128 with prototypes, for a base network 64 or, with triplet,
-        256; else the given embeddings are used), and of the hidden layer of the hash head, with
-        ``"mlp"`` of the network, on which the head is linear (None: 1024 with prototypes of at
-        most 4096 classes, else 512, with other backbones 0).
+        Size of learned vectors (None: with prototypes 64, beyond 512 classes 128; for a base
+        network 64 or, with triplet, 256; else the given embeddings are used), and of the hidden
+        layer of the hash head, with ``"mlp"`` of the network, on which the head is linear (None:
+        with prototypes 1024, beyond 4096 classes and else 512, with other backbones 0).
     steps, base_steps, joint_steps
         Batches of the stage that trains prototypes or slot scores, of the base stage, and of the
         one for the codes of all classes, with 0 of which these are only solved. None: from the
@@ -226,19 +226,27 @@ class Hasher:
     def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
         """A copy for a database of classes that training never saw; no labels are needed.
 
-        Clusters of ``X``, the database or a part of it, take the place of classes; the last layer
-        is trained for them in seconds. Vectors stay the same: an index needs new bucket ids alone.
+        Clusters of ``X``, the database or a part of it, take the place of classes. With prototypes
+        on given embeddings these are their centroids, and candidates are ranked by what is given.
+        Else the last layer is trained for them in seconds; vectors stay the same, and an index
+        needs new bucket ids alone.
         ``n_codes`` is about the speed-up of a search (None: the number of classes).
         """
         torch: Any = require_extra("torch", "train")
-        from hashcade.learn.recoding import adapt_model
+        from hashcade.learn.recoding import adapt_model, cluster_model
 
         items, seed = torch.from_numpy(self._items(X)), checked_seed(self.random_state)
         n_codes = checked_count("n_codes", len(self.classes_) if n_codes is None else n_codes)
         for name, limit in (("items in X", len(items)), ("n_buckets", self.shape_.n_buckets)):
             if n_codes > limit:
                 raise ValueError(f"n_codes={n_codes} must be <= {name} = {limit}")
-        model, config = adapt_model(self._model(), self.config_, items, n_codes, seed=seed)
+        config = self.config_
+        if config.uses_prototypes and config.backbone is None:
+            changes: dict[str, Any] = {"point_size": 0, "hidden_size": 0, "embedding_size": None}
+            config = replace(config, rerank="given", **changes)
+            model, config = cluster_model(config, items, n_codes, seed=seed)
+        else:
+            model, config = adapt_model(self._model(), config, items, n_codes, seed=seed)
         hasher = type(self)(**{**self.get_params(), "assignment": config.assignment})
         return hasher._set_model(config, model, self.classes_, {})
 
@@ -285,7 +293,7 @@ class Hasher:
         triplet one less) or as many as it has items.
         """
         torch: Any = require_extra("torch", "train")
-        from hashcade.learn.recoding import refine_model
+        from hashcade.learn.recoding import refine_model, refine_prototypes
 
         config = self._fitted().config_
         if not config.uses_codebook or config.shape.sparsity > 1:
@@ -297,7 +305,8 @@ class Hasher:
         if not np.array_equal(names, self.classes_):
             raise ValueError(f"y has {len(names)} classes, must be those of classes_, all of them")
         seed, n_codes = checked_seed(self.random_state), checked_count("n_codes", n_codes)
-        model, config = refine_model(self._model(), config, items, labels, n_codes, seed=seed)
+        refine = refine_prototypes if config.uses_prototypes else refine_model
+        model, config = refine(self._model(), config, items, labels, n_codes, seed=seed)
         hasher = type(self)(**{**self.get_params(), "depth": config.shape.depth})
         return hasher._set_model(config, model, self.classes_, {})
 
@@ -324,7 +333,8 @@ class Hasher:
         codes = self._codes_of(labels)
         if codes is None:
             return encoded
-        buckets = np.where(codes[:, None] < 0, encoded.bucket_ids, self.codebook_[codes])
+        of_class = self._encoder.of_class(encoded.vectors, codes)
+        buckets = np.where(codes[:, None] < 0, encoded.bucket_ids, of_class)
         return replace(encoded, bucket_ids=buckets)
 
     def place_items(
@@ -339,7 +349,8 @@ class Hasher:
     def _codes_of(self, labels: npt.NDArray[np.object_]) -> npt.NDArray[np.int64] | None:
         """Rows of the code book, -1 for labels that have none; None if no label can have one."""
         config = self._fitted().config_
-        if config.codes_of != "classes" or not config.uses_codebook:
+        parts = config.codes_of == "parts" and config.rerank == "learned"
+        if not (config.uses_codebook and (config.codes_of == "classes" or parts)):
             return None
         rows = (self._row_of_class.get(label, -1) for label in labels.tolist())
         return np.fromiter(rows, np.int64, len(labels))
