@@ -470,18 +470,8 @@ class Hasher:
         self, config: ResolvedConfig, weights: Weights, classes: npt.NDArray[Any],
         metrics: Metrics, tuned: list[dict[str, Any]] | None = None,
     ) -> Self:  # fmt: skip
-        if config.is_dense:
-            encoder = Encoder(config, weights, DenseNetwork(config, weights))
-            model = None
-        else:
-            require_extra("torch", "train")
-            from hashcade.learn.model import make_encoder, make_model
-
-            model = make_model(config, weights)
-            encoder = make_encoder(config, weights, model)
-        self.config_, self._weights, self._encoder, self._torch_model = (
-            config, weights, encoder, model
-        )  # fmt: skip
+        self._encoder, self._torch_model = _encoder_and_model(config, weights)
+        self.config_, self._weights = config, weights
         self.shape_, self.classes_, self.validation_ = config.shape, classes, metrics
         for name in ("codebook_", "prototypes_", "tuned_"):  # of an earlier fit
             vars(self).pop(name, None)
@@ -493,6 +483,15 @@ class Hasher:
         if tuned is not None:
             self.tuned_ = tuned
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, which make the encoder again from the weights."""
+        return {k: v for k, v in vars(self).items() if k not in ("_encoder", "_torch_model")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if "_weights" in state:
+            self._encoder, self._torch_model = _encoder_and_model(self.config_, self._weights)
 
     def _model(self) -> HashModel:
         """The model in torch."""
@@ -514,6 +513,19 @@ class Hasher:
         if len(shape) == 3:
             return inputs.checked_images(X, shape)
         return inputs.checked_embeddings(X, shape[0])
+
+
+def _encoder_and_model(
+    config: ResolvedConfig, weights: Weights
+) -> tuple[Encoder, HashModel | None]:
+    """The encoder, and the torch model if it needs one."""
+    if config.is_dense:
+        return Encoder(config, weights, DenseNetwork(config, weights)), None
+    require_extra("torch", "train")
+    from hashcade.learn.model import make_encoder, make_model
+
+    model = make_model(config, weights)
+    return make_encoder(config, weights, model), model
 
 
 def base_features(hasher: Hasher, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
