@@ -116,11 +116,12 @@ class Encoder:
         """Vectors, buckets and scores, in one pass of the network."""
         outputs = self.outputs(items, progress)
         ranked = self.bucket_ids(outputs, n_probe + _FILLING)
-        own = ranked[:, : self.config.shape.sparsity]
-        by_path = not self.config.uses_codebook
-        return Encoded(
-            outputs.vectors, own, outputs.scores, by_path, ranked if self._assign.ranks else None
-        )
+        config = self.config
+        own, by_path = ranked[:, : config.shape.sparsity], not config.uses_codebook
+        if not self._assign.ranks:
+            return Encoded(outputs.vectors, own, outputs.scores, by_path)
+        all_ranked = ranked.shape[1] == config.n_codes * config.shape.sparsity
+        return Encoded(outputs.vectors, own, outputs.scores, by_path, ranked, all_ranked)
 
 
 class DenseNetwork:
