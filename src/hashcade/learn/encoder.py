@@ -152,11 +152,11 @@ class DenseNetwork:
         elif config.unit_length and not config.uses_prototypes:
             scores = _unit(scores)
         vectors = points
-        if config.rerank == "given":
-            vectors = items
-            if self._base is not None:
-                vectors = self._base(items)
-                vectors = _unit(vectors) if config.unit_length else vectors
+        if self._base is not None:
+            vectors = self._base(items)
+            vectors = _unit(vectors) if config.unit_length else vectors
+        elif config.rerank == "given":
+            vectors = items.copy()  # what is returned is not the caller's
         return Outputs(vectors, scores, points)
 
 
