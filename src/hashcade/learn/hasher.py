@@ -206,16 +206,21 @@ class Hasher:
         """Learn from embeddings without labels: clusters take the place of classes.
 
         Nothing is trained: prototypes are the centroids of ``n_codes`` clusters (None: four times
-        the root of the number of items), as in an inverted file, and items lie near theirs.
+        the root of the number of items, if there are as many buckets), as in an inverted file, and
+        items lie near theirs.
         """
         torch: Any = require_extra("torch", "train")
         from hashcade.learn.recoding import cluster_model
 
         items, seed = inputs.checked_embeddings(X), checked_seed(self.random_state)
-        usual = max(1, min(len(items), round(4 * len(items) ** 0.5)))
+        limits = {"items in X": len(items)}
+        if self.width is not None:
+            limits["n_buckets"] = CodeShape(width=self.width, depth=self.depth).n_buckets
+        usual = min(round(4 * len(items) ** 0.5), *limits.values())
         n_codes = checked_count("n_codes", usual if n_codes is None else n_codes)
-        if n_codes > len(items):
-            raise ValueError(f"n_codes={n_codes} must be <= items in X = {len(items)}")
+        for name, limit in limits.items():
+            if n_codes > limit:
+                raise ValueError(f"n_codes={n_codes} must be <= {name} = {limit}")
         settings = {**self.get_params(), "backbone": None, "embedding_size": None}
         settings |= {"assignment": "prototype", "rerank": "given", "hidden_size": 0}
         config = resolve(settings, n_codes, len(items), items.shape[1:])
