@@ -36,8 +36,8 @@ class Encoded:
         """Some of the items."""
         scores = None if self.scores is None else self.scores[rows]
         ranked = None if self.ranked is None else self.ranked[rows]
-        changes = {"vectors": self.vectors[rows], "bucket_ids": self.bucket_ids[rows]}
-        return replace(self, **changes, scores=scores, ranked=ranked)
+        vectors, bucket_ids = self.vectors[rows], self.bucket_ids[rows]
+        return replace(self, vectors=vectors, bucket_ids=bucket_ids, scores=scores, ranked=ranked)
 
     def where_to_look(self, n_probe: int = 1) -> dict[str, Any]:
         """Where a query looks, as arguments for :meth:`HashIndex.search`.
