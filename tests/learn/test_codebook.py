@@ -191,7 +191,9 @@ def test_bad_settings_of_the_joint_stage_are_refused():
     X, y = blobs()
     with pytest.raises(ValueError, match="joint_steps=-1 must be >= 1"):
         Hasher(**{**QUICK, "joint_steps": -1}, assignment="codebook").fit(X, y)
-    with pytest.raises(ValueError, match="assignment='book' must be one of 'path', 'codebook'"):
+    with pytest.raises(
+        ValueError, match="assignment='book' must be one of 'prototype', 'codebook'"
+    ):
         Hasher(**QUICK, assignment="book").fit(X, y)
 
 
