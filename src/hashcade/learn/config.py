@@ -25,6 +25,7 @@ _VALIDATIONS = 10  # per stage
 _BATCH, _SCALE = 256, 16.0  # items of a batch, and factor on cosines, where prototypes are learned
 _SMALL_POINTS = 512  # classes up to which points of half the size are as good
 _MANY_CLASSES = 4096  # beyond, half the hidden units will do
+_SHORTLIST = 128
 _CODE_EPOCHS = 3  # of the stage that trains a linear layer for the codes
 # λ of npairs by sparsity: more active slots share the softmax; 0.001 from 4 on.
 _REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}
@@ -75,7 +76,7 @@ class ResolvedConfig:
     assignment: str  # of items to buckets: one of ASSIGNMENTS
     rerank: str  # by which vectors: "given" (or of the base network), or "learned" (the points)
     point_size: int = 0  # of the points that prototypes are compared with; 0: the given embeddings
-    shortlist: int = 128  # codes of which the prototypes are compared
+    shortlist: int  # codes of which the prototypes are compared
     n_codes: int = 0  # rows of the code book
     codes_of: str = "classes"  # what they stand for; or "clusters" (adapted), "parts" (refined)
 
@@ -258,7 +259,7 @@ def resolve(
     return ResolvedConfig(
         shape=shape, item_shape=tuple(item_shape), backbone=backbone, unit_length=triplet,
         embedding_size=embedding_size, hidden_size=hidden_size, stages=tuple(map(stage, stages)),
-        assignment=assignment, rerank=rerank, point_size=point_size,
+        assignment=assignment, rerank=rerank, point_size=point_size, shortlist=_SHORTLIST,
         n_codes=0 if assignment == "path" else n_classes,
     )  # fmt: skip
 
