@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from hashcade.learn import Hasher
 
 
+PLACES = ("label", "network")
+
+
 @dataclass(frozen=True)
 class Match:
     """One result of a search."""
@@ -93,6 +96,9 @@ class HashTable:
         The table has ``width ** depth`` buckets.
     metric
         ``"euclidean"``, or ``"inner_product"`` with the largest first.
+    place
+        ``"label"``: an item whose label is known goes to the buckets of its label. ``"network"``:
+        all items go where the network puts them, as in the paper.
     settings
         Further settings of :class:`Hasher`: ``loss``, ``backbone``, ``steps``, ...
 
@@ -118,13 +124,15 @@ class HashTable:
         depth: int = 2,
         sparsity: int = 1,
         metric: str = "euclidean",
+        place: str = "label",
         **settings: Any,
     ) -> None:
         from hashcade.learn import Hasher
 
         self.metric = checked_choice("metric", metric, METRICS)
+        checked_choice("place", place, PLACES)
         self.hasher: Hasher | None = Hasher(width=width, depth=depth, sparsity=sparsity, **settings)
-        self.catalog = Catalog(metric=metric)
+        self.catalog = Catalog(metric=metric, place=place)
         self._index: HashIndex | None = None
         self._path: Path | None = None  # where it was loaded from or last saved to
         self._position: Position | None = None  # which state of that directory this is
@@ -182,22 +190,23 @@ class HashTable:
         if self.hasher is None:
             raise NotFittedError("this table has no model, and so no settings to fit with")
         hasher = type(self.hasher)(**self.hasher.get_params())
-        catalog = Catalog(metric=self.metric)
+        catalog = Catalog(metric=self.metric, place=self.catalog.place)
         with catalog.change(len(items), names):
             codes = catalog.codes(y, len(items), name="y")
         ensure_compiled()
         labelled = codes != NO_LABEL
         if not labelled.any():
-            hasher.fit(items, _clusters(items, seed=hasher.random_state))
+            if items.ndim != 2:
+                raise ValueError("y is missing: images cannot be learned from without labels")
+            hasher.fit_clusters(items)
         elif len({type(label) for label in catalog.classes}) > 1:
             raise ValueError("y mixes integers and strings, must be one of them")
         else:
             classes = np.asarray(catalog.classes)
             hasher.fit(items if labelled.all() else items[labelled], classes[codes[labelled]])
-        encoded = hasher.encode(items)
-        index = HashIndex.build(
-            encoded.bucket_ids, encoded.vectors, ids, labels=codes, shape=hasher.shape_
-        )
+        labels = catalog.labels(codes) if catalog.place == "label" else None
+        vectors, bucket_ids = hasher.place_items(items, labels)
+        index = HashIndex.build(bucket_ids, vectors, ids, labels=codes, shape=hasher.shape_)
         catalog.name_items(np.arange(len(items)) if ids is None else as_array("ids", ids), names)
         self.hasher, self._index, self.catalog = hasher, index, catalog  # nothing can fail now
         return self
@@ -218,6 +227,7 @@ class HashTable:
         encoded = self.encode(X)
         with self._changes, self.catalog.change(len(encoded), names):
             codes = self.catalog.codes(labels, len(encoded))
+            encoded = self.placed(encoded, self.catalog.labels(codes))
             if self._index is None:
                 self._index = _empty_index(self._fitted_hasher(), encoded.vectors.shape[1])
             added = self._index.add(encoded.bucket_ids, encoded.vectors, ids, codes)
@@ -236,6 +246,7 @@ class HashTable:
         encoded = self.encode(X)
         with self._changes, self.catalog.change(len(encoded), names):
             codes = self.catalog.codes(labels, len(encoded))
+            encoded = self.placed(encoded, self.catalog.labels(codes))
             self.index.upsert(ids, encoded.bucket_ids, encoded.vectors, codes)
             self.catalog.name_items(as_array("ids", ids), names)
 
@@ -244,9 +255,15 @@ class HashTable:
         with self._changes:
             self.index.remove(ids)
 
+    def placed(self, encoded: Encoded, labels: npt.NDArray[np.object_]) -> Encoded:
+        """Items with the buckets that they go to, by ``place`` and their labels; None: has none."""
+        if self.hasher is None or self.catalog.place == "network":
+            return encoded
+        return self.hasher.place(encoded, labels)
+
     # -- searching ---------------------------------------------------------------------------------
 
-    def encode(self, X: npt.ArrayLike | Encoded) -> Encoded:
+    def encode(self, X: npt.ArrayLike | Encoded, *, n_probe: int = 1) -> Encoded:
         """What the model makes of items; one item alone is taken as a batch of one."""
         if isinstance(X, Encoded):
             return X
@@ -254,7 +271,7 @@ class HashTable:
         items = as_array("X", X)
         if items.shape == hasher.item_shape:
             items = items[None]
-        return hasher.encode(items)
+        return hasher.encode(items, n_probe=n_probe)
 
     def search(
         self,
@@ -284,10 +301,11 @@ class HashTable:
         filter_ids, exclude_self, threads
             As for :meth:`HashIndex.search`.
         """
-        encoded = self.encode(Q)
+        n_probe = checked_count("n_probe", n_probe)
+        encoded = self.encode(Q, n_probe=n_probe)
         result = self.index.search(
             encoded.vectors,
-            **encoded.where_to_look(checked_count("n_probe", n_probe)),
+            **encoded.where_to_look(n_probe),
             n_neighbors=n_neighbors,
             max_candidates=max_candidates,
             fill="path" if fill else "none",
@@ -321,7 +339,8 @@ class HashTable:
         """Precision, speed-up and more for labelled queries; see :func:`evaluate_index`."""
         from hashcade.evaluate import evaluate_index
 
-        encoded = self.encode(Q)
+        n_probe = checked_count("n_probe", n_probe)
+        encoded = self.encode(Q, n_probe=n_probe)
         catalog = Catalog(self.catalog.classes)  # labels of queries alone do not become classes
         codes = catalog.codes(y, len(encoded), name="y")
         if (codes == NO_LABEL).any():
@@ -333,7 +352,7 @@ class HashTable:
             encoded,
             codes,
             n_neighbors=n_neighbors,
-            n_probe=checked_count("n_probe", n_probe),
+            n_probe=n_probe,
             exclude=None if exclude_self is False else exclude_self,
             metric=self.metric,
             **options,
@@ -345,10 +364,11 @@ class HashTable:
         self, q: npt.ArrayLike | Encoded, *, n_probe: int = 1, **options: Any
     ) -> dict[str, Any]:
         """Say how the results of one query came about; see :meth:`HashIndex.explain`."""
-        encoded = self.encode(q)
+        n_probe = checked_count("n_probe", n_probe)
+        encoded = self.encode(q, n_probe=n_probe)
         if len(encoded) != 1:
             raise ValueError(f"q has {len(encoded)} items, must be one")
-        where = encoded.where_to_look(checked_count("n_probe", n_probe))
+        where = encoded.where_to_look(n_probe)
         explained = self.index.explain(
             encoded.vectors[0], **where, shown_scores=encoded.scores, metric=self.metric, **options
         )
@@ -478,14 +498,3 @@ def _empty_index(hasher: Hasher, dim: int) -> HashIndex:
         labels=np.empty(0, dtype=np.int64),
         shape=hasher.shape_,
     )
-
-
-def _clusters(items: npt.NDArray[Any], *, seed: int) -> npt.NDArray[np.int64]:
-    """Clusters in place of classes: about as many as items in each of them."""
-    from hashcade.learn import kmeans
-
-    if items.ndim != 2:
-        raise ValueError("y is missing: images cannot be learned from without labels")
-    n_clusters = max(2, round(len(items) ** 0.5))
-    _, clusters = kmeans(items, n_clusters, random_state=seed)
-    return np.asarray(clusters)

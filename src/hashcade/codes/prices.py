@@ -91,16 +91,13 @@ def estimate_prices(
     the slots that each class buys at these prices, best first; the last one is its next best.
     """
     n_classes, width = scores.shape
-    level = _level(n_classes * sparsity, width, collision_step)
-    slot_price = np.full(width, level)
-    pair_price = np.full((group_start.size - 1, width), -_INF)
-    value = np.empty((sparsity + 1, n_classes))
-    net = np.empty(n_classes)
+    slot_price = np.empty(width)
+    pair_price = np.empty((group_start.size - 1, width))
+    ranked = np.empty((sparsity + 2, n_classes))
     choice = np.empty((n_classes, sparsity + 1), np.int64)
     _estimate(
         scores, sparsity, order, group_start, sibling_step, collision_step, corrections, sweeps,
-        scratch, slot_price, pair_price, value, value.view(np.int64), net, net.view(np.int64),
-        choice,
+        scratch, slot_price, pair_price, ranked, ranked.view(np.int64), choice,
     )  # fmt: skip
     return slot_price, pair_price, choice
 
@@ -109,13 +106,10 @@ def estimate_prices(
 def _estimate(
     scores: Floats, sparsity: int, order: Ints, group_start: Ints,
     sibling_step: float, collision_step: float, corrections: int, sweeps: int, scratch: Floats,
-    slot_price: Floats,  # the opening prices: level, so that the slots sell exactly what is bought
-    pair_price: Floats,
-    value: Floats,  # (sparsity + 1, n_classes): net values of the best slots, best first
-    value_bits: Ints,  # the same memory, as whole numbers
-    net: Floats,  # (n_classes,): net values of one slot
-    net_bits: Ints,
-    best_slots: Ints,  # the result, class by class
+    slot_price: Floats, pair_price: Floats,  # results
+    ranked: Floats,  # (sparsity + 2, n_classes): net values of the best slots, then of one slot
+    bits: Ints,  # the same memory, as whole numbers
+    best_slots: Ints,  # the third result, class by class
 ) -> None:  # fmt: skip
     n_classes, width = scores.shape
     n_groups = group_start.size - 1
@@ -131,7 +125,12 @@ def _estimate(
         for p in range(group_start[h], group_start[h + 1]):
             group[p] = h
 
-    # ---- Opening prices of groups that need every slot
+    # ---- Opening prices: level, so that the slots together sell exactly what is bought
+    level = _level(n_classes * sparsity, width, collision_step)
+    for q in range(width):
+        slot_price[q] = level
+        for h in range(n_groups):
+            pair_price[h, q] = -_INF
     raised = np.empty((width, n_groups), np.int64)  # groups that pay more than the slot's price
     n_raised = np.zeros(width, np.int64)
     for h in range(1, n_groups):
@@ -144,7 +143,9 @@ def _estimate(
 
     # ---- What each class would buy, and one slot more: ranked lists, kept through all visits
     n_ranked = sparsity + 1
-    choice = np.empty((n_ranked, n_classes), np.int64)
+    value = ranked[:n_ranked]  # net values, best first
+    net = ranked[n_ranked]
+    choice = np.empty((n_ranked, n_classes), np.int64)  # their slots
     last_bought = value[sparsity - 1]
     next_best = value[sparsity]
     new_net = np.empty(n_classes)
@@ -157,8 +158,8 @@ def _estimate(
         value[:] = -_INF
         for q in range(width):
             _net_values(q, columns, slot_price, pair_price, raised, n_raised, group_start, net)
-            rank_slot_roughly(net, net_bits, q, n_bits, value)
-        unpack(value_bits, n_bits, choice)
+            rank_slot_roughly(net, bits[n_ranked], q, n_bits, value)
+        unpack(bits[:n_ranked], n_bits, choice)
         step = _mean_gap(last_bought, next_best) / (1.0 + _CALM * correction)
         _correct(
             choice, sparsity, group, group_start, sibling_step, collision_step, step,
@@ -300,7 +301,7 @@ def _estimate(
             best_slots[order[p], i] = choice[i, p]
 
 
-@kernel()
+@helper()
 def _level(n_units: int, n_slots: int, step: float) -> float:
     """Price level at which slots whose units cost 0, step, 2·step, ... sell n_units together."""
     full_rounds = n_units // n_slots

@@ -99,6 +99,7 @@ class Settings:
         # The best bucket of a code book has the largest sum of scores, the next best follows. Of
         # a code of several buckets the sums need not be the largest, one by one.
         by_sum = not queries.by_path and (self.n_probe > 1 or shape.sparsity == 1)
+        by_sum = by_sum and queries.ranked is None  # else these come next
         return "sum" if by_sum and has_scores else "path"
 
 

@@ -90,6 +90,7 @@ class HashIndex:
             The queries, or one alone; each has ``n_neighbors`` results, padded with id -1.
         bucket_ids : int[q, p] or int[q]
             The buckets to look into, any number of them per query. (For one query: int[p] too.)
+            With ``n_probe`` the first so many; the others follow if ``fill`` has to go on.
         scores : float[q, depth, width]
             Slot scores instead: look into the ``n_probe`` occupied buckets with the largest sums of
             scores; without ``n_probe`` into the ``shape.sparsity`` buckets that they name.

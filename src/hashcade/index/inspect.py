@@ -203,8 +203,8 @@ def explain(snapshot: Snapshot, request: Request, shown_scores: Scores) -> dict[
     visits, _ = plan(snapshot, request)
     result = run(snapshot, request)
     scores = request.scores[0] if len(request.scores) else shown_scores
-    own = request.bucket_ids[0].tolist()
-    if request.n_probe > 0:
+    own = request.bucket_ids[0, : request.n_probe or None].tolist()
+    if request.n_probe > 0 and len(request.scores):
         order = list(dict.fromkeys(visits[:, 4].tolist()))
         own = snapshot.tree.buckets[order[: request.n_probe]].tolist()
     ids = result.ids[0][result.ids[0] >= 0]

@@ -56,7 +56,7 @@ class Request(NamedTuple):
     threads: int
     bucket_ids: Int64s  # (q, p)
     scores: npt.NDArray[np.float64]  # (q, depth, width), or empty
-    n_probe: int  # so many buckets of the best sums of scores; 0: those in bucket_ids
+    n_probe: int  # buckets of the best sums of scores, or of bucket_ids, the others to fill; 0: all
     fill: int  # 1: continue below n_neighbors items, along the scores unless these are empty
     max_candidates: int
     exclude: Int64s  # (q,) an id that each must not find, or empty
@@ -94,8 +94,6 @@ def make_request(
         threads = checked_count("threads", threads)
     slots = _NO_SCORES
     if scores is None:
-        if probes > 0:
-            raise ValueError(f"n_probe={probes} needs scores, got bucket_ids")
         if not (_is_plain(bucket_ids, _INT64) and len(bucket_ids) == n and bucket_ids.size > 0):
             bucket_ids = validate.checked_buckets(bucket_ids, n, snapshot.shape)
     else:

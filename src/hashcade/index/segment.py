@@ -121,13 +121,17 @@ class View:
 
     def entries_of(self, ids: Int64s) -> tuple[Int64s, Int64s]:
         """Return the live entries of these items, and for each its position in ``ids``."""
-        order = self.segment.order_by_id
-        low = np.searchsorted(self.segment.ids, ids, "left", order)
-        high = np.searchsorted(self.segment.ids, ids, "right", order)
-        counts = high - low
-        position = np.repeat(np.arange(len(ids)), counts)
-        within = np.arange(len(position)) - np.repeat(np.cumsum(counts) - counts, counts)
-        entries = order[low[position] + within].astype(np.int64)
+        order, known, n = self.segment.order_by_id, self.segment.ids, self.segment.n_entries
+        if n > 0 and n == self.segment.n_items and known[order[-1]] - known[order[0]] == n - 1:
+            first = known[order[0]]  # an entry for each id of a range: no need to look for it
+            position = np.flatnonzero((ids >= first) & (ids <= known[order[-1]]))
+            entries = order[ids[position] - first].astype(np.int64)
+        else:
+            low = np.searchsorted(known, ids, "left", order)
+            counts = np.searchsorted(known, ids, "right", order) - low
+            position = np.repeat(np.arange(len(ids)), counts)
+            within = np.arange(len(position)) - np.repeat(np.cumsum(counts) - counts, counts)
+            entries = order[low[position] + within].astype(np.int64)
         if len(self.removed) == 0:
             return entries, position
         live = self.removed[entries] == 0

@@ -163,19 +163,21 @@ def plan_visits(  # type: ignore[no-untyped-def]
         first_visit = n_visits
         n_items = np.int64(0)
         full = False
-        if n_probe > 0:
+        by_sum = n_probe > 0 and scores.shape[0] > 0
+        if by_sum:
             best, _ = best_buckets(scores, query, n_probe, table)
-        n_own = best.shape[0] if n_probe > 0 else bucket_ids.shape[1]
-        # Three stages: the query's own buckets; then to fill, with scores a walk through the
-        # tree from `level` on, without scores the buckets low..high - 1 below the ancestor `up`
-        # levels above the query's bucket number `block`.
+        n_own = best.shape[0] if by_sum else bucket_ids.shape[1]
+        n_always = n_own if by_sum or n_probe == 0 else min(n_probe, n_own)
+        # Four stages: the query's own buckets; then to fill, the rest of those that were named;
+        # with scores a walk through the tree from `level` on, without scores the buckets
+        # low..high - 1 below the ancestor `up` levels above the query's bucket number `block`.
         at = 0
         level = np.int64(-1)
         up, block, span, low, high = 0, n_own, np.int64(1), np.int64(0), np.int64(0)
         while not full and n_buckets > 0:
             bucket = np.int64(-1)  # not occupied
-            if at < n_own:
-                if n_probe > 0:
+            if at < n_always or (at < n_own and fill != 0 and n_items < n_neighbors):
+                if by_sum:
                     bucket = best[at]
                 else:
                     number = lower_bound(buckets, bucket_ids[query, at])

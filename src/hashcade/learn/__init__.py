@@ -4,7 +4,8 @@
 left open. :func:`read_config` and :func:`model_fingerprint` look at a stored model without loading
 it. The rest are parts for other methods: networks, losses, :class:`ClassSampler`, :func:`kmeans`.
 
-Needs the extra ``train`` (torch and safetensors), but for what looks at a stored model.
+Learning needs the extra ``train`` (torch), and so does a model for images. A stored model for
+embeddings is loaded and used without.
 """
 
 from typing import TYPE_CHECKING
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
     from hashcade.learn.sampler import ClassSampler
     from hashcade.learn.trainer import learning_rate_factor
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
-    _WITHOUT_TORCH = {"ClassSampler", "model_fingerprint", "read_config"}
+    _WITHOUT_TORCH = {
+        "ClassSampler", "Hasher", "ResolvedConfig", "StageConfig", "checked_classes",
+        "checked_embeddings", "model_fingerprint", "read_config",
+    }  # fmt: skip
     _MODULES = {
         "clustering": ["kmeans"],
         "config": ["ResolvedConfig", "StageConfig"],
@@ -39,7 +43,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
 
     def __getattr__(name):
         if name in __all__ and name not in _WITHOUT_TORCH:
-            check_extras(torch="train", safetensors="train")
+            check_extras(torch="train")
         return _lazy(name)
 
 

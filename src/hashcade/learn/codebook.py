@@ -7,16 +7,11 @@ bucket. The code of the book with the largest sum of slot scores lets one level 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from hashcade.codes import CodeShape, solve_cascade
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
-
-_CHUNK = 1024
+from hashcade.learn.assignment import Floats, Ints
 
 
 def solve_codebook(
@@ -28,27 +23,6 @@ def solve_codebook(
     means = sums / np.bincount(labels, minlength=n_classes)[:, None]
     means = means.reshape(n_classes, shape.depth, shape.width).transpose(1, 0, 2)
     return shape.codes_to_bucket_ids(solve_cascade(means, shape, **penalties))
-
-
-def assign_to_book(scores: Floats, codebook: Ints, shape: CodeShape) -> Ints:
-    """The buckets of the code that fits best, int64[n, sparsity], those with large sums first.
-
-    A code fits by the sum of slot scores over the levels, on average over its buckets. Sums are
-    float64, from level 1 down; of equal ones the lower id comes first, as when an index probes.
-    """
-    book = np.unique(codebook, axis=0)  # in ascending order, equal codes once
-    paths = shape.paths(book.ravel())  # (n_codes · sparsity, depth)
-    assigned = np.empty((len(scores), shape.sparsity), np.int64)
-    for at in range(0, len(scores), _CHUNK):
-        part = scores[at : at + _CHUNK]
-        sums = np.zeros((len(part), len(paths)))
-        for level in range(shape.depth):
-            sums += part[:, level, paths[:, level]]
-        sums = sums.reshape(len(part), *book.shape)
-        best = sums.mean(axis=2).argmax(axis=1)
-        order = np.argsort(-sums[np.arange(len(part)), best], axis=1, kind="stable")
-        assigned[at : at + _CHUNK] = np.take_along_axis(book[best], order, axis=1)
-    return assigned
 
 
 class CodebookLoss:

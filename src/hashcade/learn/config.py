@@ -9,18 +9,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
-
-from torch import nn
+from typing import TYPE_CHECKING, Any, Self
 
 from hashcade._validate import checked_choice, checked_count, checked_number
 from hashcade.codes import CodeShape
 from hashcade.errors import ConfigError, add_hint
-from hashcade.learn.networks import IMAGE_NETWORKS, MLP
 
+if TYPE_CHECKING:
+    from torch import nn
+
+ASSIGNMENTS = ("prototype", "codebook", "path")
 SCHEDULES = ("one-cycle", "paper", "constant")
 
 _VALIDATIONS = 10  # per stage
+_BATCH, _SCALE = 256, 16.0  # items of a batch, and factor on cosines, where prototypes are learned
+_POINT_SIZE = 128
+_MANY_CLASSES = 4096  # from here on the last layer is large, and half the hidden units will do
+_CODE_EPOCHS = 3  # of the stage that trains a linear layer for the codes
 # λ of npairs by sparsity: more active slots share the softmax; 0.001 from 4 on.
 _REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}
 _MODULE = "module "  # marks a backbone that is the user's own in a file
@@ -30,7 +35,7 @@ _MODULE = "module "  # marks a backbone that is the user's own in a file
 class StageConfig:
     """What is trained, by which loss, for how long; other fields are settings of ``Hasher``."""
 
-    name: str  # "base", "hash" or "joint", see stages.py
+    name: str  # "base", "hash", "joint", "prototype" or "codes", see stages.py and prototypes.py
     loss: str
     steps: int
     validate_every: int  # steps
@@ -63,10 +68,14 @@ class ResolvedConfig:
     shape: CodeShape
     item_shape: tuple[int, ...]  # (size,) for embeddings, (height, width, 3) for images
     backbone: str | nn.Module | None
-    embedding_size: int | None  # of learned vectors; None: vectors are the given embeddings
+    embedding_size: int | None  # of the base network's vectors; None: the given embeddings
     hidden_size: int  # 0 for a linear head
-    unit_length: bool  # learned vectors, and the scores of each level, are normalized
+    unit_length: bool  # the base network's vectors, and the scores of each level, are normalized
     stages: tuple[StageConfig, ...]
+    assignment: str  # of items to buckets: one of ASSIGNMENTS
+    rerank: str  # by which vectors: "given" (or of the base network), or "learned" (the points)
+    point_size: int = 0  # of the points that prototypes are compared with; 0: the given embeddings
+    shortlist: int = 128  # codes of which the prototypes are compared
     n_codes: int = 0  # rows of the code book
     codes_of: str = "classes"  # what they stand for; or "clusters" (adapted), "parts" (refined)
 
@@ -86,13 +95,25 @@ class ResolvedConfig:
         return self.n_codes > 0
 
     @property
+    def uses_prototypes(self) -> bool:
+        """Whether the nearest prototype decides which code."""
+        return self.assignment == "prototype"
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the network is a few products of matrices, and needs no torch."""
+        return not self.takes_images and self.backbone in (None, "mlp")
+
+    @property
     def vectors_are_items(self) -> bool:
         """Whether vectors for re-ranking are the items themselves."""
-        return self.embedding_size is None
+        return self.rerank == "given" and self.embedding_size is None
 
     @property
     def vector_size(self) -> int:
         """Size of the vectors for re-ranking."""
+        if self.rerank == "learned":
+            return self.point_size
         return self.embedding_size or self.item_shape[0]
 
     def check_base(self, base: ResolvedConfig) -> None:
@@ -106,7 +127,7 @@ class ResolvedConfig:
     def to_json(self) -> dict[str, Any]:
         """Plain values, for files."""
         backbone = self.backbone
-        if isinstance(backbone, nn.Module):  # code is not stored
+        if not isinstance(backbone, str | None):  # code is not stored
             backbone = f"{_MODULE}{type(backbone).__qualname__}"
         plain = json.dumps(asdict(replace(self, backbone=backbone)))
         return json.loads(plain)  # type: ignore[no-any-return]
@@ -141,19 +162,24 @@ def resolve(
         value = settings[name]
         return default if value is None else checked_count(name, value, at_least=at_least)
 
+    from hashcade.learn.networks import IMAGE_NETWORKS, MLP
+
     loss = checked_choice("loss", settings["loss"], ("npairs", "triplet"))
-    assignment = checked_choice("assignment", settings["assignment"], ("path", "codebook"))
+    assignment = checked_choice("assignment", settings["assignment"], ASSIGNMENTS)
     augment = checked_choice("augment", settings["augment"], ("crop-mirror", "crop", "none"))
     schedule, backbone = settings["schedule"], settings["backbone"]
     if isinstance(schedule, str):
         checked_choice("schedule", schedule, SCHEDULES)
     else:
         schedule = checked_count("schedule", schedule)
-    images, triplet, codebook = len(item_shape) == 3, loss == "triplet", assignment == "codebook"
+    images, triplet, prototypes = len(item_shape) == 3, loss == "triplet", assignment == "prototype"
+    given = backbone is None
+    rerank = settings["rerank"] or ("learned" if prototypes and given else "given")
+    checked_choice("rerank", rerank, ("given", "learned") if prototypes else ("given",))
 
     # ---- the table
     depth = checked_count("depth", settings["depth"])
-    width = count("width", default_width(n_classes, depth))
+    width = count("width", default_width(n_classes, depth, prototypes=prototypes))
     shape = CodeShape(width=width, depth=depth, sparsity=settings["sparsity"])
     # In a flat table classes may share slots (Jeong & Song), in a tree they never need to.
     if n_classes > shape.n_buckets and depth > 1:
@@ -169,9 +195,14 @@ def resolve(
         raise ValueError(f"items_per_class={per_class} must be >= 2{even} for loss={loss!r}")
 
     # ---- layers
-    given = backbone is None
-    embedding_size = count("embedding_size", None if given else 256 if triplet else 64)
-    units = 512 if backbone in (None, "mlp") else 0
+    point_size = embedding_size = None
+    if prototypes and given:
+        point_size = count("embedding_size", _POINT_SIZE)
+    else:
+        embedding_size = count("embedding_size", None if given else 256 if triplet else 64)
+        point_size = _POINT_SIZE * prototypes
+    units = 1024 if prototypes and n_classes <= _MANY_CLASSES else 512
+    units = units if backbone in (None, "mlp") else 0
     hidden_size = count("hidden_size", units, at_least=int(backbone == "mlp"))
     network = IMAGE_NETWORKS.get(backbone, MLP) if isinstance(backbone, str) else backbone
 
@@ -179,7 +210,7 @@ def resolve(
     rate = number("learning_rate", 1e-3 if images else 3e-3)  # NIN diverges above 1e-3
     if rate == 0.0:
         raise ValueError(f"learning_rate={settings['learning_rate']!r} must be > 0")
-    dropout = checked_number("dropout", settings["dropout"])
+    dropout = number("dropout", 0.1 if prototypes and not images else 0.0)
     if dropout >= 1.0:
         raise ValueError(f"dropout={dropout!r} must be >= 0 and < 1")
     if dropout and images:
@@ -188,13 +219,19 @@ def resolve(
         raise ValueError(f"remap={settings['remap']!r} must be True or False")
 
     # Ten epochs for embeddings, thirty for images, at least 1000 steps; 70,000 in the paper.
-    epochs, batch_size = 30 if images else 10, per_batch * per_class
-    usual = 70_000 if schedule == "paper" else max(1000, -(-epochs * n_items // batch_size))
+    def usual_steps(batch_size: int, epochs: int) -> int:
+        return 70_000 if schedule == "paper" else max(1000, -(-epochs * n_items // batch_size))
 
     def stage(name: str) -> StageConfig:
-        setting = "steps" if name == "hash" else f"{name}_steps"
+        by_class = name in ("base", "hash", "joint")
+        epochs = _CODE_EPOCHS if name == "codes" else 30 if images else 10
+        usual = usual_steps(per_batch * per_class if by_class else _BATCH, epochs)
+        setting = {"hash": "steps", "prototype": "steps", "codes": "joint_steps"}.get(name)
+        setting = setting or f"{name}_steps"
         default = count("steps", usual) if name == "joint" else usual
-        only_book = name == "joint" and settings[setting] == 0
+        if name == "codes" and settings["steps"] is not None:
+            default = min(usual, count("steps", usual))
+        only_book = setting == "joint_steps" and settings[setting] == 0
         steps = 0 if only_book else count(setting, default)
         config = StageConfig(
             name=name, loss=loss, steps=steps, validate_every=max(1, -(-steps // _VALIDATIONS)),
@@ -210,20 +247,31 @@ def resolve(
         )  # fmt: skip
         if name == "base":
             return replace(config, base_learning_rate=1.0, regularization=0.003, dropout=0.0)
+        if not by_class:  # plain batches of items, sharpness as of a cosine softmax
+            return replace(config, classes_per_batch=_BATCH, items_per_class=1, sharpness=_SCALE)
         return config
 
-    names = ["base"] * (embedding_size is not None) + ["hash"] + ["joint"] * codebook
+    names = {"prototype": ["prototype", "codes"], "codebook": ["hash", "joint"], "path": ["hash"]}
+    stages = ["base"] * (embedding_size is not None) + names[assignment]
     return ResolvedConfig(
         shape=shape, item_shape=tuple(item_shape), backbone=backbone, unit_length=triplet,
-        embedding_size=embedding_size, hidden_size=hidden_size, stages=tuple(map(stage, names)),
-        n_codes=n_classes if codebook else 0,
+        embedding_size=embedding_size, hidden_size=hidden_size, stages=tuple(map(stage, stages)),
+        assignment=assignment, rerank=rerank, point_size=point_size,
+        n_codes=0 if assignment == "path" else n_classes,
     )  # fmt: skip
 
 
-def default_width(n_classes: int, depth: int) -> int:
-    """Slots per level: a power of two, about a quarter of the classes, enough buckets."""
-    width = 4  # the paper has 32 (npairs) and 128 for 100 classes, 64 for 119, 512 and 256 for 1000
-    while 4 * width < n_classes or width**depth < n_classes:
+def default_width(n_classes: int, depth: int, *, prototypes: bool = False) -> int:
+    """Slots per level: a power of two, with enough buckets.
+
+    About a quarter of the classes if the sum of scores decides (the paper has 32 and 128 for 100
+    classes, 512 and 256 for 1000). If prototypes decide, codes need only propose: half as many
+    buckets again as classes, so that ``depth * width`` grows like a root of the classes.
+    """
+    width = 4
+    while width**depth < (1.5 if prototypes else 1) * n_classes or (
+        4 * width < n_classes and not prototypes
+    ):
         width *= 2
     return width
 

@@ -3,7 +3,7 @@
 A model and a checkpoint are directories of ``config.json`` and ``model.safetensors``, renamed into
 place when they are whole, so a run may be killed at any moment. A ``run_dir`` holds the newest
 checkpoint, such as ``checkpoint-hash-00000350``, and ``log.jsonl``, one record per validation.
-Importing this module needs neither torch nor safetensors.
+Importing this module needs no safetensors; torch is needed for checkpoints alone.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hashcade._io import new_directory, read_file, replace_file, storage_errors, write_file
 from hashcade.errors import ConfigError, CorruptIndexError, IncompatibleFormatError, StorageError
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
     from hashcade.learn.model import HashModel
 
-VERSION = 3
+Array = npt.NDArray[Any]
+
+VERSION = 4
 MODEL, CHECKPOINT = "hashcade model", "hashcade checkpoint"  # what a directory holds
 
 
@@ -65,10 +68,10 @@ def model_fingerprint(path: str | os.PathLike[str]) -> str:
 
 
 def write_tensors(
-    path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], *, kind: str = MODEL
+    path: Path, config: Mapping[str, Any], tensors: Mapping[str, Array], *, kind: str = MODEL
 ) -> None:
     """Write a directory, whole or not at all; one of the same kind is replaced, no other."""
-    import safetensors.torch
+    import safetensors.numpy
 
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         try:
@@ -78,9 +81,8 @@ def write_tensors(
         if actual != kind:
             hint = "choose another path, or remove it"
             raise StorageError(f"{path} exists and is not a {kind}", hint=hint)
-    # A copy each: safetensors refuses tensors that share memory.
-    copies = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
-    blob = safetensors.torch.save(copies)
+    arrays = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    blob = safetensors.numpy.save(arrays)
     head: dict[str, Any] = {"kind": kind, "format_version": VERSION}
     head |= {"model_bytes": len(blob), "model_sha256": hashlib.sha256(blob).hexdigest()}
 
@@ -93,9 +95,9 @@ def write_tensors(
         write_file(directory / "config.json", [text.encode()])
 
 
-def read_tensors(path: Path, *, kind: str = MODEL) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_tensors(path: Path, *, kind: str = MODEL) -> tuple[dict[str, Any], dict[str, Array]]:
     """Read what :func:`write_tensors` wrote."""
-    import safetensors.torch
+    import safetensors.numpy
 
     config, tensor_path = read_config(path, kind=kind), path / "model.safetensors"
     blob, expected = _read(tensor_path, kind), config.get("model_bytes")
@@ -104,7 +106,7 @@ def read_tensors(path: Path, *, kind: str = MODEL) -> tuple[dict[str, Any], dict
     if hashlib.sha256(blob).hexdigest() != config.get("model_sha256"):
         raise damaged(tensor_path, "its checksum is wrong")
     try:
-        return config, safetensors.torch.load(blob)
+        return config, safetensors.numpy.load(blob)
     except safetensors.SafetensorError as error:
         raise damaged(tensor_path, str(error)) from None
 
@@ -146,7 +148,7 @@ class Run:
             with storage_errors(f"cannot make {path}"):
                 path.mkdir(parents=True, exist_ok=True)
 
-    def restore(self) -> tuple[StageState, dict[str, Tensor]] | None:
+    def restore(self) -> tuple[StageState, dict[str, Array]] | None:
         """The newest checkpoint, or None at the beginning."""
         checkpoints = self._checkpoints()
         if not checkpoints:
@@ -170,7 +172,7 @@ class Run:
             replace_file(log, "".join(kept))
         return state, tensors
 
-    def save(self, state: StageState, tensors: Mapping[str, Tensor]) -> None:
+    def save(self, state: StageState, tensors: Mapping[str, Array]) -> None:
         """Write a checkpoint, then remove the ones before it."""
         if self.path is None:
             return
@@ -196,23 +198,32 @@ class Run:
         return [p for s in self._stages for p in sorted(self.path.glob(f"checkpoint-{s}-*"))]
 
 
-def pack(model: HashModel, optimizer: Optimizer, best: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights, best weights and the optimizer's state, under one set of names."""
+def pack(
+    model: HashModel, optimizers: Sequence[Optimizer], best: dict[str, Tensor]
+) -> dict[str, Array]:
+    """Weights, best weights and the optimizers' states, under one set of names."""
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"best/{name}": value for name, value in best.items()}
-    for index, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer/{index}/{key}": value for key, value in state.items()}
-    return tensors
+    for number, optimizer in enumerate(optimizers):
+        for index, state in optimizer.state_dict()["state"].items():
+            prefix = f"optimizer/{number}/{index}/"
+            tensors |= {f"{prefix}{key}": value for key, value in state.items()}
+    return {name: value.detach().cpu().numpy() for name, value in tensors.items()}
 
 
-def unpack(model: HashModel, optimizer: Optimizer, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Load what :func:`pack` made into model and optimizer; returns the best weights."""
+def unpack(
+    model: HashModel, optimizers: Sequence[Optimizer], arrays: dict[str, Array]
+) -> dict[str, Tensor]:
+    """Load what :func:`pack` made into model and optimizers; returns the best weights."""
+    import torch
 
     def part(prefix: str) -> dict[str, Tensor]:
-        return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        parts = ((k.removeprefix(prefix), v) for k, v in arrays.items() if k.startswith(prefix))
+        return {name: torch.from_numpy(value) for name, value in parts}
 
     model.load_state_dict(part("model/"))
-    groups = optimizer.state_dict()["param_groups"]
-    state = {i: part(f"optimizer/{i}/") for group in groups for i in group["params"]}
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    for number, optimizer in enumerate(optimizers):
+        groups = optimizer.state_dict()["param_groups"]
+        state = {i: part(f"optimizer/{number}/{i}/") for group in groups for i in group["params"]}
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
     return part("best/")

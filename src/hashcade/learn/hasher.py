@@ -5,27 +5,32 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor, nn
 
+from hashcade._extras import require_extra
 from hashcade._progress import Progress
 from hashcade._validate import checked_count, checked_number, checked_seed
 from hashcade._version import __version__
 from hashcade.codes import CodeShape
-from hashcade.errors import NotFittedError
+from hashcade.errors import NotFittedError, add_hint
 from hashcade.evaluate import precision_at
 from hashcade.index import Encoded, HashIndex
 from hashcade.learn import files, inputs
 from hashcade.learn.config import ResolvedConfig, resolve
-from hashcade.learn.model import HashModel, OnProgress, encode, for_all, in_chunks, to_numpy
-from hashcade.learn.recoding import adapt_model, refine_model
-from hashcade.learn.stages import Metrics
-from hashcade.learn.trainer import Trainer
-from hashcade.learn.tune import tune
+from hashcade.learn.encoder import DenseNetwork, Encoder, OnProgress
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hashcade.learn.model import HashModel
+
+Metrics = dict[str, float]
+Weights = dict[str, npt.NDArray[Any]]
+
+_MOST_VALIDATED = 4096  # items, with prototypes: more would not choose other weights
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -48,15 +53,22 @@ class Hasher:
         For images ``"stride"`` (made for CPUs) or ``"nin"`` (the paper's). Or a
         ``torch.nn.Module`` from float[n, 3, height, width] or float[n, size] to features.
     assignment
-        ``"codebook"``: an item goes to the class code with the largest sum of slot scores, for
-        which the joint stage trains. ``"path"``: to its best slot at each level, as in the paper.
+        ``"prototype"``: slot scores propose class codes, and the nearest class prototype among
+        them decides. ``"codebook"``: an item goes to the class code with the largest sum of slot
+        scores. ``"path"``: to its best slot at each level, as in the paper.
+    rerank
+        ``"given"``: candidates are ranked by the given embeddings, or by those of the base network.
+        ``"learned"``, with prototypes: by the points that the network learns for them. None:
+        learned, but with a backbone given.
     embedding_size, hidden_size
-        Size of the vectors for re-ranking (None: without a backbone the given embeddings, else 64
-        or, with triplet, 256), and of the hidden layer of the hash head, with ``"mlp"`` of the
-        network, on which the head is linear (None: 512, with other backbones 0).
+        Size of learned vectors (None: 128 with prototypes, for a base network 64 or, with triplet,
+        256; else the given embeddings are used), and of the hidden layer of the hash head, with
+        ``"mlp"`` of the network, on which the head is linear (None: 1024 with prototypes of at
+        most 4096 classes, else 512, with other backbones 0).
     steps, base_steps, joint_steps
-        Batches of the hash, base and joint stage. None: from the size of the data; the joint
-        stage has as many as the hash stage, with 0 it only solves the code book.
+        Batches of the stage that trains prototypes or slot scores, of the base stage, and of the
+        one for the codes of all classes, with 0 of which these are only solved. None: from the
+        size of the data.
     learning_rate, base_learning_rate, schedule
         Peak rate of the new layers (None: 3e-3, for images 1e-3), and the factor on it for the
         network below them in the hash stage; 0 freezes it. ``"one-cycle"`` for short runs,
@@ -67,7 +79,8 @@ class Hasher:
         A batch. ``items_per_class`` must be even for npairs; None: for a batch of 128.
     augment, dropout
         Random changes: of images ``"crop-mirror"``, ``"crop"`` (such as for letters) or
-        ``"none"``; and the share of an embedding's values hidden from the hash network at a step.
+        ``"none"``; and the share of an embedding's values hidden from the hash network at a step
+        (None: 0.1 with prototypes, else 0).
     validation_fraction, tune
         Share of each class in the validation set, which picks the weights, by precision at 1; and
         whether to try values for ``width`` and ``depth``, penalties and regularization on it
@@ -84,7 +97,9 @@ class Hasher:
         ``precision_at_1`` and ``bucket_nmi`` in percent, and ``speedup_factor``, if there is a
         validation set; with ``tune`` a row of ``changes``, metrics and ``chosen`` for each trial.
     codebook_ : int64[n_codes, sparsity]
-        With a code book the buckets of each class in ``classes_``, or of each cluster or part.
+        Unless by path the buckets of each class in ``classes_``, or of each cluster or part.
+    prototypes_ : float32[n_codes, size]
+        With prototypes that of each of them.
 
     Examples
     --------
@@ -102,7 +117,8 @@ class Hasher:
     sparsity: int = 1
     loss: str = "npairs"
     backbone: str | nn.Module | None = None
-    assignment: str = "codebook"
+    assignment: str = "prototype"
+    rerank: str | None = None
     embedding_size: int | None = None
     hidden_size: int | None = None
     steps: int | None = None
@@ -119,7 +135,7 @@ class Hasher:
     classes_per_batch: int = 64
     items_per_class: int | None = None
     augment: str = "crop-mirror"
-    dropout: float = 0.0
+    dropout: float | None = None
     validation_fraction: float = 0.1
     tune: bool | int = False
     device: str = "auto"
@@ -133,7 +149,11 @@ class Hasher:
     validation_: Metrics = field(init=False)
     tuned_: list[dict[str, Any]] = field(init=False)
     codebook_: npt.NDArray[np.int64] = field(init=False)
-    _model: HashModel = field(init=False)
+    prototypes_: npt.NDArray[np.float32] = field(init=False)
+    _weights: Weights = field(init=False)
+    _encoder: Encoder = field(init=False)
+    _torch_model: HashModel | None = field(init=False)  # made when it is needed
+    _row_of_class: dict[Any, int] = field(init=False)  # rows of the code book
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -146,14 +166,22 @@ class Hasher:
         whose base network is taken over, and not trained again: tables then share their vectors.
         It must have the same ``backbone``, ``embedding_size`` and loss, and items of that shape.
         """
-        images = inputs.takes_images(self.backbone, X)
+        torch: Any = require_extra("torch", "train")
+        from hashcade.learn import training_data
+        from hashcade.learn.trainer import Trainer
+        from hashcade.learn.tune import tune
+
+        images = training_data.takes_images(self.backbone, X)
         items = inputs.checked_images(X) if images else inputs.checked_views(X)
         labels = inputs.checked_classes(y, len(items))
-        seed, device = checked_seed(self.random_state), inputs.checked_device(self.device)
+        seed, device = checked_seed(self.random_state), training_data.checked_device(self.device)
         fraction = checked_number("validation_fraction", self.validation_fraction)
         classes, numbers = np.unique(labels, return_inverse=True)
-        rows = inputs.stratified_split(numbers, fraction=fraction, random_state=seed)
-        data = inputs.TrainingData(torch.from_numpy(items), numbers, *rows)
+        most = _MOST_VALIDATED if self.assignment == "prototype" else None
+        rows = training_data.stratified_split(
+            numbers, fraction=fraction, random_state=seed, most=most
+        )
+        data = training_data.TrainingData(torch.from_numpy(items), numbers, *rows)
         item_shape = items.shape[1:] if images else items.shape[-1:]
         settings, sizes = self.get_params(), (len(classes), len(data.training), item_shape)
         config = resolve(settings, *sizes)
@@ -166,29 +194,95 @@ class Hasher:
         if not images:
             data = replace(data, items=data.items.to(device))
         run_dir = None if self.run_dir is None else Path(self.run_dir)
-        weights = None if base is None else base._model.base_weights()
+        weights = None if base is None else base._model().base_weights()
         trainer = Trainer(data, device, seed, run_dir, progress, weights)
         trials = None
         if self.tune is not False:
             config, trials = tune(trainer, config, settings, sizes)
         model, metrics = trainer.train(config)
-        return self._set_fitted(config, model.cpu(), classes, metrics, trials)
+        return self._set_model(config, model, classes, metrics, trials)
+
+    def fit_clusters(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
+        """Learn from embeddings without labels: clusters take the place of classes.
+
+        Nothing is trained: prototypes are the centroids of ``n_codes`` clusters (None: four times
+        the root of the number of items), as in an inverted file, and items lie near theirs.
+        """
+        torch: Any = require_extra("torch", "train")
+        from hashcade.learn.recoding import cluster_model
+
+        items, seed = inputs.checked_embeddings(X), checked_seed(self.random_state)
+        usual = max(1, min(len(items), round(4 * len(items) ** 0.5)))
+        n_codes = checked_count("n_codes", usual if n_codes is None else n_codes)
+        if n_codes > len(items):
+            raise ValueError(f"n_codes={n_codes} must be <= items in X = {len(items)}")
+        settings = {**self.get_params(), "backbone": None, "embedding_size": None}
+        settings |= {"assignment": "prototype", "rerank": "given", "hidden_size": 0}
+        config = resolve(settings, n_codes, len(items), items.shape[1:])
+        config = replace(config, point_size=0)
+        model, config = cluster_model(config, torch.from_numpy(items), n_codes, seed=seed)
+        return self._set_model(config, model, np.arange(config.n_codes), {})
 
     def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
         """A copy for a database of classes that training never saw; no labels are needed.
 
-        Clusters of ``X``, the database or a part of it, take the place of classes; the last layer
-        is trained for them in seconds. Vectors stay the same: an index needs new bucket ids alone.
+        Clusters of ``X``, the database or a part of it, take the place of classes. With prototypes
+        on given embeddings these are their centroids, and candidates are ranked by what is given.
+        Else the last layer is trained for them in seconds; vectors stay the same, and an index
+        needs new bucket ids alone.
         ``n_codes`` is about the speed-up of a search (None: the number of classes).
         """
-        items, seed = self._items(X), checked_seed(self.random_state)
+        torch: Any = require_extra("torch", "train")
+        from hashcade.learn.recoding import adapt_model, cluster_model
+
+        items, seed = torch.from_numpy(self._items(X)), checked_seed(self.random_state)
         n_codes = checked_count("n_codes", len(self.classes_) if n_codes is None else n_codes)
         for name, limit in (("items in X", len(items)), ("n_buckets", self.shape_.n_buckets)):
             if n_codes > limit:
                 raise ValueError(f"n_codes={n_codes} must be <= {name} = {limit}")
-        model, config = adapt_model(self._model, self.config_, items, n_codes, seed=seed)
-        hasher = type(self)(**{**self.get_params(), "assignment": "codebook"})
-        return hasher._set_fitted(config, model, self.classes_, {})
+        config = self.config_
+        if config.uses_prototypes and config.backbone is None:
+            changes: dict[str, Any] = {"point_size": 0, "hidden_size": 0, "embedding_size": None}
+            config = replace(config, rerank="given", **changes)
+            model, config = cluster_model(config, items, n_codes, seed=seed)
+        else:
+            model, config = adapt_model(self._model(), config, items, n_codes, seed=seed)
+        hasher = type(self)(**{**self.get_params(), "assignment": config.assignment})
+        return hasher._set_model(config, model, self.classes_, {})
+
+    def extend(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
+        """A copy that knows further classes, from a few items of each; nothing is trained again.
+
+        Their prototypes are the means of their items, and they get the codes that fit best while
+        all others stay as they are. Labels must be new ones, of the kind that was learned.
+        """
+        from hashcade.learn.extension import extended_weights
+
+        config = self._fitted().config_
+        if not config.uses_prototypes or config.codes_of != "classes":
+            raise ValueError("extend needs a hasher fitted with assignment='prototype' and labels")
+        items = self._items(X)
+        labels = inputs.checked_classes(y, len(items), n_classes=1)
+        names, numbers = np.unique(labels, return_inverse=True)
+        if known := [name for name in names.tolist() if name in self._row_of_class]:
+            raise ValueError(
+                f"y has {known[0]!r} and {len(known) - 1} more that were learned before"
+            )
+        if (names.dtype.kind == "U") != (self.classes_.dtype.kind == "U"):
+            raise ValueError("y mixes integers and strings with those of classes_")
+        n_codes = config.n_codes + len(names)
+        if n_codes > config.shape.n_buckets:
+            limit = f"n_buckets = {config.shape.n_buckets}"
+            error = ValueError(f"there would be {n_codes} classes, must be <= {limit}")
+            raise add_hint(error, "fit again with a larger width or depth")
+        outputs = self._encoder.outputs(items)
+        weights = extended_weights(self._weights, config, outputs, numbers)
+        classes = np.concatenate([self.classes_, names])
+        order = np.argsort(classes, kind="stable")
+        for name in ("codebook", "prototypes"):
+            weights[name] = weights[name][order]
+        hasher = type(self)(**self.get_params())
+        return hasher._set_fitted(replace(config, n_codes=n_codes), weights, classes[order], {})
 
     def refine(self, X: npt.ArrayLike, y: npt.ArrayLike, *, n_codes: int) -> Self:
         """A copy with smaller buckets, so that a search looks at less than a class.
@@ -198,40 +292,80 @@ class Hasher:
         is about the speed-up of a search: for each class at least one, and at most ``width`` (with
         triplet one less) or as many as it has items.
         """
+        torch: Any = require_extra("torch", "train")
+        from hashcade.learn.recoding import refine_model, refine_prototypes
+
         config = self._fitted().config_
         if not config.uses_codebook or config.shape.sparsity > 1:
-            raise ValueError("refine needs assignment='codebook' and sparsity=1")
-        items = self._items(X)
+            raise ValueError("refine needs sparsity=1, and another assignment than 'path'")
+        items = torch.from_numpy(self._items(X))
         names, labels = np.unique(inputs.checked_classes(y, len(items)), return_inverse=True)
         if config.codes_of != "classes":
             raise ValueError("this hasher was adapted or refined already: refine the first one")
         if not np.array_equal(names, self.classes_):
             raise ValueError(f"y has {len(names)} classes, must be those of classes_, all of them")
         seed, n_codes = checked_seed(self.random_state), checked_count("n_codes", n_codes)
-        model, config = refine_model(self._model, config, items, labels, n_codes, seed=seed)
+        refine = refine_prototypes if config.uses_prototypes else refine_model
+        model, config = refine(self._model(), config, items, labels, n_codes, seed=seed)
         hasher = type(self)(**{**self.get_params(), "depth": config.shape.depth})
-        return hasher._set_fitted(config, model, self.classes_, {})
+        return hasher._set_model(config, model, self.classes_, {})
 
     # -- use -----------------------------------------------------------------------------------
 
-    def encode(self, X: npt.ArrayLike, *, progress: OnProgress = None) -> Encoded:
-        """Vectors, bucket ids and slot scores, in one pass; ``progress`` gets (done, total)."""
-        model = self._fitted()._model
-        return encode(model, self._items(X), not self.config_.uses_codebook, progress)
+    def encode(self, X: npt.ArrayLike, *, n_probe: int = 1, progress: OnProgress = None) -> Encoded:
+        """Vectors, bucket ids and slot scores, in one pass; ``progress`` gets (done, total).
+
+        With prototypes ``n_probe`` codes, and some more to go on with, are ranked.
+        """
+        return self._fitted()._encoder.encode(self._items(X), n_probe, progress)
 
     def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Bucket ids, int64[n, sparsity], best first."""
-        model, by_path = self._fitted()._model, not self.config_.uses_codebook
-        chunks = in_chunks(model, model.scores, self._items(X))
-        return np.concatenate([model.bucket_ids(to_numpy(part), by_path) for part in chunks])
+        encoder = self._fitted()._encoder
+        return encoder.bucket_ids(encoder.outputs(self._items(X)))
+
+    def place(self, encoded: Encoded, labels: npt.NDArray[np.object_]) -> Encoded:
+        """Items in the buckets of their labels, object[n]; others stay where the network puts them.
+
+        Labels that were not learned, or None, say nothing; nor does any label if there are no
+        codes of classes.
+        """
+        codes = self._codes_of(labels)
+        if codes is None:
+            return encoded
+        of_class = self._encoder.of_class(encoded.vectors, codes)
+        buckets = np.where(codes[:, None] < 0, encoded.bucket_ids, of_class)
+        return replace(encoded, bucket_ids=buckets)
+
+    def place_items(
+        self, X: npt.ArrayLike, labels: npt.NDArray[np.object_] | None, *,
+        progress: OnProgress = None,
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:  # fmt: skip
+        """Vectors and buckets of items to fill a table with: what :meth:`place` makes of them."""
+        encoder = self._fitted()._encoder
+        codes = None if labels is None else self._codes_of(labels)
+        return encoder.place(self._items(X), codes, progress)
+
+    def _codes_of(self, labels: npt.NDArray[np.object_]) -> npt.NDArray[np.int64] | None:
+        """Rows of the code book, -1 for labels that have none; None if no label can have one."""
+        config = self._fitted().config_
+        parts = config.codes_of == "parts" and config.rerank == "learned"
+        if not (config.uses_codebook and (config.codes_of == "classes" or parts)):
+            return None
+        rows = (self._row_of_class.get(label, -1) for label in labels.tolist())
+        return np.fromiter(rows, np.int64, len(labels))
+
+    def rank(self, vectors: npt.NDArray[np.float32], n_probe: int = 1) -> npt.NDArray[Any] | None:
+        """Buckets of vectors that are points of prototypes themselves, best first; else None."""
+        return self._fitted()._encoder.rank(vectors, n_probe)
 
     def embed(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Vectors for re-ranking, float32[n, size]: for embeddings the given ones by default."""
-        return for_all(self._fitted()._model, self._model.vectors, self._items(X))
+        """Vectors for re-ranking, float32[n, size]."""
+        return self._fitted()._encoder.outputs(self._items(X)).vectors
 
     def scores(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Slot scores, float32[n, depth, width]: the higher, the better the slot fits."""
-        return for_all(self._fitted()._model, self._model.scores, self._items(X))
+        return self._fitted()._encoder.outputs(self._items(X)).scores
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
         """Share of items whose nearest other item in their buckets is of their class, 0 to 1.
@@ -258,19 +392,17 @@ class Hasher:
             "validation": self.validation_,
             "tuned": getattr(self, "tuned_", None),
         }
-        files.write_tensors(Path(path), config, self._model.state_dict())
+        files.write_tensors(Path(path), config, self._weights)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> Self:
         """Read a stored model; a ``backbone`` of your own is not stored, and must be given."""
-        stored, tensors = files.read_tensors(Path(path))
+        stored, weights = files.read_tensors(Path(path))
         try:
             config = ResolvedConfig.from_json(stored["resolved"], backbone)
-            model = HashModel(config)
-            model.load_state_dict(tensors)
             hasher = cls(**{**stored["settings"], "backbone": config.backbone})
             classes, metrics = np.asarray(stored["classes"]), dict(stored["validation"])
-            return hasher._set_fitted(config, model, classes, metrics, stored["tuned"])
+            return hasher._set_fitted(config, weights, classes, metrics, stored["tuned"])
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise files.damaged(Path(path), f"its parts do not fit: {reason}") from None
@@ -283,7 +415,7 @@ class Hasher:
         """
         from hashcade.learn.onnx import export_onnx
 
-        export_onnx(Path(path), self._fitted()._model, self.config_)
+        export_onnx(Path(path), self._fitted()._model(), self.config_)
 
     # -- what scikit-learn's tools expect --------------------------------------------------------
 
@@ -326,34 +458,68 @@ class Hasher:
         """Numbers per item, once fitted."""
         return int(np.prod(self.config_.item_shape))  # AttributeError before fit, as it should be
 
-    def _set_fitted(
+    def _set_model(
         self, config: ResolvedConfig, model: HashModel, classes: npt.NDArray[Any],
         metrics: Metrics, tuned: list[dict[str, Any]] | None = None,
     ) -> Self:  # fmt: skip
-        self.config_, self._model = config, model.eval()
+        from hashcade.learn.model import weights_of
+
+        return self._set_fitted(config, weights_of(model), classes, metrics, tuned)
+
+    def _set_fitted(
+        self, config: ResolvedConfig, weights: Weights, classes: npt.NDArray[Any],
+        metrics: Metrics, tuned: list[dict[str, Any]] | None = None,
+    ) -> Self:  # fmt: skip
+        if config.is_dense:
+            encoder = Encoder(config, weights, DenseNetwork(config, weights))
+            model = None
+        else:
+            require_extra("torch", "train")
+            from hashcade.learn.model import make_encoder, make_model
+
+            model = make_model(config, weights)
+            encoder = make_encoder(config, weights, model)
+        self.config_, self._weights, self._encoder, self._torch_model = (
+            config, weights, encoder, model
+        )  # fmt: skip
         self.shape_, self.classes_, self.validation_ = config.shape, classes, metrics
-        for name in ("codebook_", "tuned_"):  # of an earlier fit
+        for name in ("codebook_", "prototypes_", "tuned_"):  # of an earlier fit
             vars(self).pop(name, None)
+        self._row_of_class = {label: row for row, label in enumerate(classes.tolist())}
         if config.uses_codebook:
-            self.codebook_ = model.codebook.numpy().copy()
+            self.codebook_ = weights["codebook"].copy()
+        if config.uses_prototypes:
+            self.prototypes_ = weights["prototypes"].copy()
         if tuned is not None:
             self.tuned_ = tuned
         return self
 
+    def _model(self) -> HashModel:
+        """The model in torch."""
+        if self._torch_model is None:
+            from hashcade.learn.model import make_model
+
+            self._torch_model = make_model(self.config_, self._weights)
+        return self._torch_model
+
     def _fitted(self) -> Self:
-        if not hasattr(self, "_model"):
+        if not hasattr(self, "_encoder"):
             hint = "call fit or Hasher.load first"
             raise NotFittedError("this Hasher is not fitted yet", hint=hint)
         return self
 
-    def _items(self, X: npt.ArrayLike) -> Tensor:
+    def _items(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Items of the shape that was learned from."""
         shape = self.item_shape
         if len(shape) == 3:
-            return torch.from_numpy(inputs.checked_images(X, shape))
-        return torch.from_numpy(inputs.checked_embeddings(X, shape[0]))
+            return inputs.checked_images(X, shape)
+        return inputs.checked_embeddings(X, shape[0])
 
 
 def base_features(hasher: Hasher, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """Features of the base network of a fitted hasher, float32[n, units]."""
-    return for_all(hasher._fitted()._model, hasher._model.features, hasher._items(X))
+    torch: Any = require_extra("torch", "train")
+    from hashcade.learn.model import for_all
+
+    model = hasher._fitted()._model()
+    return for_all(model, model.features, torch.from_numpy(hasher._items(X)))

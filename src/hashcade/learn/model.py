@@ -1,19 +1,21 @@
-"""The model: vectors for re-ranking, and slot scores.
+"""The model in torch: vectors for re-ranking, slot scores, and points to compare with prototypes.
 
 ::
 
-    items ─ prepare ─┬─ base ────── embedding ─→ vectors  (n, size)
-                     └─ hash base ─ head ──────→ scores   (n, depth, width)
+    items ─ prepare ─┬─ base ────── embedding ────→ vectors  (n, size)
+                     └─ hash base ─┬─ head ───────→ scores   (n, depth, width)
+                                   └─ vector head ─→ points   (n, size), of unit length
 
 The hash base starts as a copy of the trained base and is fine-tuned on its own: vectors stay what
-they were. For embeddings both bases may be the identity, and the vectors the items.
+they were. For embeddings both bases may be the identity, and the vectors the items. The head's
+hidden layers are shared with the vector head, which only models with prototypes have.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,25 +24,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from hashcade.data import per_pixel_mean
-from hashcade.index import Encoded
-from hashcade.learn.codebook import Floats, Ints, assign_to_book
+from hashcade.learn.assignment import Floats, Ints
 from hashcade.learn.config import ResolvedConfig
+from hashcade.learn.encoder import DenseNetwork, Encoder, Outputs, Weights
 from hashcade.learn.networks import make_backbone
 
 T = TypeVar("T")
-OnProgress = Callable[[int, int], object] | None  # takes the number of items done, and in all
 
 _CHUNK = 1024  # items of one pass
 
 
 class HashModel(nn.Module):
-    """Vectors and slot scores of items; new weights are drawn from torch's global generator."""
+    """Vectors, slot scores and points; new weights are drawn from torch's global generator."""
 
     codebook: Tensor  # int64[n_codes, sparsity]
+    prototypes: Tensor  # float[n_codes, point_size]
 
     def __init__(self, config: ResolvedConfig) -> None:
         super().__init__()
-        self.shape, self.unit_length = config.shape, config.unit_length
+        self.config, self.shape, self.unit_length = config, config.shape, config.unit_length
         prepare = PrepareImages if config.takes_images else PrepareEmbeddings
         self.prepare: PrepareEmbeddings | PrepareImages = prepare(config.item_shape)
         self.base: nn.Module = nn.Identity()
@@ -55,17 +57,34 @@ class HashModel(nn.Module):
         if config.hidden_size > 0 and config.backbone != "mlp":  # there it is in the network
             layers, size = [nn.Linear(size, config.hidden_size), nn.ReLU()], config.hidden_size
         self.head = nn.Sequential(*layers, new_linear(size, self.shape.depth * self.shape.width))
+        self.vector_head: nn.Linear | None = None
+        if config.point_size > 0:
+            self.vector_head = nn.Linear(size, config.point_size)
         book = torch.zeros(config.n_codes, self.shape.sparsity, dtype=torch.int64)
         self.register_buffer("codebook", book, persistent=config.uses_codebook)
+        if config.uses_prototypes:
+            size = config.point_size or config.item_shape[0]
+            self.prototypes = nn.Parameter(torch.zeros(config.n_codes, size))
 
-    def forward(self, items: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors, float[n, size], and slot scores, float[n, depth, width]."""
+    def forward(self, items: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Vectors, float[n, size], scores, float[n, depth, width], and points, float[n, size]."""
+        features = self.hash_base(self.prepare(items))
+        hidden = self.head[:-1](features)
+        scores, points = self.slot_scores(self.head[-1](hidden)), items
+        if self.vector_head is not None:
+            points = self.points(hidden)
+        if self.config.rerank == "learned":
+            return points, scores, points
         other = self.hash_base.state_dict()  # equal if it was frozen, or has no weights
         equal = all(torch.equal(other[name], w) for name, w in self.base.state_dict().items())
         if self.embedding is None or not equal:
-            return self.vectors(items), self.scores(items)
-        features = self.features(items)  # one pass serves both
-        return self._vectors(features), self.slot_scores(self.head(features))
+            return self.vectors(items), scores, points
+        return self._vectors(features), scores, points  # one pass serves both
+
+    def points(self, hidden: Tensor) -> Tensor:
+        """Points to compare with prototypes, float[n, size], of unit length."""
+        assert self.vector_head is not None
+        return F.normalize(self.vector_head(hidden), dim=1)
 
     def vectors(self, items: Tensor) -> Tensor:
         """Vectors for re-ranking, float[n, size]."""
@@ -92,13 +111,8 @@ class HashModel(nn.Module):
     def slot_scores(self, outputs: Tensor) -> Tensor:
         """Outputs of the last layer, float[n, depth * width], as float[n, depth, width]."""
         scores = outputs.reshape(len(outputs), self.shape.depth, self.shape.width)
-        return F.normalize(scores, dim=2) if self.unit_length else scores
-
-    def bucket_ids(self, scores: Floats, by_path: bool) -> Ints:
-        """Buckets of items, int64[n, sparsity]: at the end of their path, or by the code book."""
-        if by_path:
-            return self.shape.scores_to_bucket_ids(scores)
-        return assign_to_book(scores, self.codebook.cpu().numpy(), self.shape)
+        normalized = self.unit_length and not self.config.uses_prototypes
+        return F.normalize(scores, dim=2) if normalized else scores
 
     def set_codebook(self, codebook: Ints) -> None:
         """Replace the code book by one of any number of rows: int64[n_codes, sparsity]."""
@@ -181,17 +195,13 @@ def new_linear(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-def in_chunks(
-    model: HashModel, function: Callable[[Tensor], T], items: Tensor, progress: OnProgress = None
-) -> Iterator[T]:
-    """The model, or a function of it such as ``model.scores``, for many items, chunk by chunk."""
+def in_chunks(model: HashModel, function: Callable[[Tensor], T], items: Tensor) -> Iterator[T]:
+    """A function of the model, such as ``model.scores``, for many items, chunk by chunk."""
     device = next(model.parameters()).device
     for at in range(0, max(1, len(items)), _CHUNK):
         with torch.no_grad():
             result = function(items[at : at + _CHUNK].to(device))
         yield result
-        if progress is not None:
-            progress(min(at + _CHUNK, len(items)), len(items))
 
 
 def for_all(model: HashModel, function: Callable[[Tensor], Tensor], items: Tensor) -> Floats:
@@ -199,11 +209,31 @@ def for_all(model: HashModel, function: Callable[[Tensor], Tensor], items: Tenso
     return np.concatenate([to_numpy(part) for part in in_chunks(model, function, items)])
 
 
-def encode(model: HashModel, items: Tensor, by_path: bool, progress: OnProgress = None) -> Encoded:
-    """Vectors, buckets and scores of many items, each item in one pass of the network."""
-    chunks = [tuple(map(to_numpy, both)) for both in in_chunks(model, model, items, progress)]
-    vectors, scores = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
-    return Encoded(vectors, model.bucket_ids(scores, by_path), scores, by_path)
+def make_model(config: ResolvedConfig, weights: Weights) -> HashModel:
+    """A model with given weights."""
+    model = HashModel(config)
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
+    return model.eval()
+
+
+def make_encoder(config: ResolvedConfig, weights: Weights, model: HashModel | None) -> Encoder:
+    """A fitted model as others use it; the torch model is asked only where numpy cannot."""
+    if config.is_dense:
+        return Encoder(config, weights, DenseNetwork(config, weights))
+    assert model is not None
+    asked = model
+
+    @torch.no_grad()
+    def network(items: npt.NDArray[Any]) -> Outputs:
+        device = next(asked.parameters()).device
+        return Outputs(*map(to_numpy, asked(torch.from_numpy(items).to(device))))
+
+    return Encoder(config, weights, network)
+
+
+def weights_of(model: HashModel) -> dict[str, npt.NDArray[Any]]:
+    """All weights by name, in main memory."""
+    return {name: value.detach().cpu().numpy() for name, value in model.state_dict().items()}
 
 
 def to_numpy(values: Tensor) -> npt.NDArray[np.float32]:

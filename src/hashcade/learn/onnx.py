@@ -17,7 +17,7 @@ from hashcade._extras import require_extra
 from hashcade._io import replace_file
 from hashcade.codes import CodeShape
 from hashcade.errors import ConfigError
-from hashcade.learn.codebook import Ints
+from hashcade.learn.assignment import Ints
 from hashcade.learn.config import ResolvedConfig
 from hashcade.learn.model import HashModel
 from hashcade.learn.networks import MLP, NIN, StrideNet
@@ -82,16 +82,23 @@ def _outputs(graph: _Graph, model: HashModel, config: ResolvedConfig) -> tuple[s
         prepared = graph.add("Sub", graph.add("Div", channels_first, np.float32(255)), prepare.mean)
     else:
         prepared = graph.add("Div", graph.add("Sub", "items", prepare.mean), prepare.scale)
-    raw = _layers(graph, model.head, _layers(graph, model.hash_base, prepared))
+    hidden = _layers(graph, model.head[:-1], _layers(graph, model.hash_base, prepared))
+    raw = _layers(graph, model.head[-1], hidden)
     sides = np.array([-1, config.shape.depth, config.shape.width])
     scores = graph.add("Reshape", raw, sides)  # (n, depth, width)
-    if config.unit_length:
+    if config.unit_length and not config.uses_prototypes:
         scores = _unit_length(graph, scores, axis=2)
-    vectors = "items"
-    if model.embedding is not None:
+    vectors = points = "items"
+    if model.vector_head is not None:
+        points = _unit_length(graph, _layers(graph, model.vector_head, hidden), axis=1)
+    if config.rerank == "learned":
+        vectors = points
+    elif model.embedding is not None:
         vectors = _layers(graph, model.embedding, _layers(graph, model.base, prepared))
         if config.unit_length:
             vectors = _unit_length(graph, vectors, axis=1)
+    if config.uses_prototypes:
+        return _buckets_of_prototypes(graph, model, points), scores, vectors
     if config.uses_codebook:
         book = np.unique(model.codebook.numpy(), axis=0)
         return _buckets_of_book(graph, book, config.shape, scores), scores, vectors
@@ -99,7 +106,7 @@ def _outputs(graph: _Graph, model: HashModel, config: ResolvedConfig) -> tuple[s
 
 
 def _buckets_of_book(graph: _Graph, book: Ints, shape: CodeShape, scores: str) -> str:
-    """The buckets of the best code, by the rule of ``assign_to_book``."""
+    """The buckets of the best code, by the rule of ``CodebookAssignment``."""
     levels = np.arange(shape.depth) * shape.width
     places = (shape.paths(book.ravel()) + levels).T  # (depth, n_codes · sparsity)
     flat = graph.add("Reshape", scores, np.array([-1, shape.depth * shape.width]))
@@ -116,6 +123,15 @@ def _buckets_of_book(graph: _Graph, book: Ints, shape: CodeShape, scores: str) -
     sums = graph.add("GatherND", of_codes, row, batch_dims=1)  # (n, sparsity)
     order = graph.add("TopK", sums, np.array([shape.sparsity]), n_outputs=2, axis=1)
     return graph.add("GatherElements", buckets, order, axis=1)
+
+
+def _buckets_of_prototypes(graph: _Graph, model: HashModel, points: str) -> str:
+    """The buckets of the nearest of all prototypes; the library compares those on a shortlist."""
+    prototypes = model.prototypes.detach()
+    products = graph.add("MatMul", points, prototypes.T)
+    nearness = graph.add("Sub", products, prototypes.square().sum(dim=1) / 2)
+    best = graph.add("ArgMax", nearness, axis=1, keepdims=0)  # (n,)
+    return graph.add("Gather", model.codebook, best, axis=0)  # (n, sparsity)
 
 
 def _buckets_of_path(graph: _Graph, shape: CodeShape, scores: str) -> str:

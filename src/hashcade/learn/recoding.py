@@ -22,14 +22,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from hashcade.codes import CodeShape, solve_level
+from hashcade.learn.assignment import Ints
 from hashcade.learn.clustering import kmeans
-from hashcade.learn.codebook import CodebookLoss, Ints, solve_codebook
+from hashcade.learn.codebook import CodebookLoss, solve_codebook
 from hashcade.learn.config import ResolvedConfig
 from hashcade.learn.model import HashModel, for_all, new_linear
+from hashcade.learn.prototypes import additive_codes
 
 _ITEMS_PER_CODE, _FEWEST_ITEMS = 64, 16_384  # to adapt to: more items than this change little
+_ITEMS_PER_CENTROID = 256
 _SIBLING_PENALTY = 50.0  # parts of a class never share a slot: misfits are around 1
 _SCALE = 0.02  # of the new level's scores; picked on validation sets, 0.1 was little worse
+_PART_SCALE = 0.1  # of the steps from a class prototype to those of its parts; 0.3 was little worse
 _STEPS, _BATCH, _LEARNING_RATE = 1000, 256, 3e-3  # of a linear layer on fixed inputs
 
 
@@ -50,7 +54,9 @@ def adapt_model(
     codebook = solve_codebook(scores, labels, len(centroids), config.shape, **stage.penalties)
 
     # ---- a last layer for them
-    adapted, clusters = copy.deepcopy(model), torch.from_numpy(labels)
+    config = replace(config, assignment="codebook", rerank="given", point_size=0)
+    adapted, clusters = HashModel(config), torch.from_numpy(labels)
+    adapted.load_state_dict(model.state_dict(), strict=False)
     adapted.set_codebook(codebook)
     cost = CodebookLoss(codebook, config.shape, sharpness=stage.sharpness, device=hidden.device)
 
@@ -61,18 +67,44 @@ def adapt_model(
     return adapted, replace(config, n_codes=len(codebook), codes_of="clusters")
 
 
+def cluster_model(
+    settings: ResolvedConfig, items: Tensor, n_codes: int, *, seed: int
+) -> tuple[HashModel, ResolvedConfig]:
+    """A model without training, for items without labels: prototypes are centroids of the items.
+
+    Slot scores are products of the item with vectors of which centroids are about the sum.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    n_used = max(_ITEMS_PER_CENTROID * n_codes, _FEWEST_ITEMS)
+    sample = items[torch.randperm(len(items), generator=generator)[:n_used]]
+    centroids = torch.from_numpy(kmeans(sample, n_codes, random_state=seed, n_init=1)[0])
+    config = replace(settings, n_codes=len(centroids), codes_of="clusters")
+    model = HashModel(config)
+    _give_codes(model, centroids, seed)
+    return model, config
+
+
+def _give_codes(model: HashModel, prototypes: Tensor, seed: int) -> None:
+    """Prototypes in the space of the given embeddings, and codes that propose them."""
+    penalties = model.config.stages[-1].penalties
+    mean = prototypes.mean(dim=0)
+    book, slots = additive_codes(prototypes - mean, model.shape, penalties, seed=seed)
+    flat = slots.reshape(-1, slots.shape[2])
+    with torch.no_grad():
+        model.prototypes = nn.Parameter(prototypes)
+        model.set_codebook(book)
+        last: Any = model.head[-1]
+        last.weight.copy_(flat)
+        last.bias.copy_(-flat @ mean - flat.square().sum(dim=1) / 2)
+
+
 def refine_model(
     model: HashModel, config: ResolvedConfig, items: Tensor, classes: Ints, n_codes: int, *,
     seed: int,
 ) -> tuple[HashModel, ResolvedConfig]:  # fmt: skip
     """A copy with a level more, and a code for each part of a class, of which each occurs."""
-    stage, width, sizes = config.stages[-1], config.shape.width, np.bincount(classes)
+    stage, width = config.stages[-1], config.shape.width
     n_slots = width - int(config.unit_length)  # to normalize a level takes a slot, see below
-    most = int(np.minimum(sizes, n_slots).sum())
-    if not len(sizes) <= n_codes <= most:
-        limits = f">= {len(sizes)}, the number of classes, and <= {most}"
-        reason = "no class has more parts than items, or than slots of a level"
-        raise ValueError(f"n_codes={n_codes} must be {limits}: {reason}")
     vectors = torch.from_numpy(for_all(model, model.vectors, items))
     parts = _split_classes(vectors, classes, n_codes, seed=seed, most=n_slots)
     class_of_part = np.zeros(parts.max() + 1, np.int64)
@@ -117,6 +149,43 @@ def refine_model(
     return refined, replace(config, shape=refined.shape, n_codes=len(slots), codes_of="parts")
 
 
+def refine_prototypes(
+    model: HashModel, config: ResolvedConfig, items: Tensor, classes: Ints, n_codes: int, *,
+    seed: int,
+) -> tuple[HashModel, ResolvedConfig]:  # fmt: skip
+    """A copy with a level more, and a prototype for each part of a class, near that of the class.
+
+    So near that the class is decided as before, and its parts among themselves. The slots of the
+    new level say nothing: the shortlist has room for all parts of the classes that are proposed.
+    """
+    width = config.shape.width
+    points = torch.from_numpy(for_all(model, lambda part: model(part)[2], items))
+    parts = _split_classes(points, classes, n_codes, seed=seed, most=width)
+    class_of_part = np.zeros(parts.max() + 1, np.int64)
+    class_of_part[parts] = classes
+    slots = np.arange(len(class_of_part)) - np.searchsorted(class_of_part, class_of_part)
+    config = replace(
+        config, shape=CodeShape(width=width, depth=config.shape.depth + 1), n_codes=len(slots),
+        codes_of="parts", shortlist=config.shortlist * (1 + int(slots.max())),
+    )  # fmt: skip
+    refined = HashModel(config)
+    fixed = {
+        k: v for k, v in model.state_dict().items() if v.shape == refined.state_dict()[k].shape
+    }
+    refined.load_state_dict(fixed, strict=False)
+    with torch.no_grad():
+        last, longer = model.head[-1], refined.head[-1]
+        for name, value in last.named_parameters():
+            padded = torch.zeros_like(longer.get_parameter(name))
+            padded[: len(value)] = value
+            longer.get_parameter(name).copy_(padded)
+        steps = _means(points, parts) - _means(points, classes)[class_of_part]
+        refined.prototypes.copy_(model.prototypes[class_of_part] + _PART_SCALE * steps)
+        book = model.codebook.numpy()[class_of_part] * width + slots[:, None]
+        refined.codebook.copy_(torch.from_numpy(book))
+    return refined.eval(), config
+
+
 def _unit_spread(values: Tensor) -> Tensor:
     """Centred, and the mean squared length brought to 1, so that parts weigh the same."""
     centred = values - values.mean(dim=0)
@@ -127,6 +196,11 @@ def _unit_spread(values: Tensor) -> Tensor:
 def _split_classes(vectors: Tensor, classes: Ints, n_codes: int, *, seed: int, most: int) -> Ints:
     """Clusters inside every class, int64[n], numbered 0, 1, 2, ... over all of them."""
     sizes = np.bincount(classes)
+    highest = int(np.minimum(sizes, most).sum())
+    if not len(sizes) <= n_codes <= highest:
+        limits = f">= {len(sizes)}, the number of classes, and <= {highest}"
+        reason = "no class has more parts than items, or than slots of a level"
+        raise ValueError(f"n_codes={n_codes} must be {limits}: {reason}")
     n_parts = np.ones(len(sizes), np.int64)
     for _ in range(n_codes - len(sizes)):  # one more for the class whose parts are largest
         can_be_split = n_parts < np.minimum(sizes, most)

@@ -91,3 +91,24 @@ class ClassSampler:
         share = f"{repeats:,} of {draws:,} draws ({100 * repeats / draws:.1f} %)"
         sizes = f"{self._sizes.min()} to {self._sizes.max()}"
         return f"{text}; {share} repeat an item (classes have {sizes} items)"
+
+
+class ShuffledItems:
+    """Batches of items in random order, each item at most once per epoch; of any class.
+
+    An epoch depends on ``random_state`` and its number alone, and takes no time per class.
+    """
+
+    def __init__(self, n_items: int, *, batch_size: int, random_state: int = 0) -> None:
+        self._n_items, self._random_state = n_items, random_state
+        self.batch_size = min(batch_size, n_items)
+        self.batches_per_epoch = n_items // self.batch_size
+
+    def epoch(self, number: int) -> Ints:
+        """Items of an epoch, [batches_per_epoch, batch_size]; the rest comes in other epochs."""
+        order = np.random.default_rng([self._random_state, number]).permutation(self._n_items)
+        return order[: self.batches_per_epoch * self.batch_size].reshape(-1, self.batch_size)
+
+    def describe(self) -> str:
+        """One line: the size of an epoch."""
+        return f"{self.batches_per_epoch:,} batches per epoch of {self.batch_size} items"

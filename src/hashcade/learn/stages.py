@@ -3,6 +3,8 @@
 - base: vectors for re-ranking, by triplet or npairs loss.
 - hash: slot scores, by the same loss on the codes that the solver gives the classes of a batch.
 - joint: sums of slot scores over a code book that is solved once, by cross-entropy.
+
+Those of models with prototypes are in ``prototypes.py``.
 """
 
 # ruff: noqa: D102  (methods of a stage are documented in Stage)
@@ -10,6 +12,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +22,13 @@ from torch import Tensor, nn
 from hashcade.codes import CodeShape, relabel_by_code, solve_cascade
 from hashcade.evaluate import bucket_nmi, exact_search, precision_at, speedup_factor
 from hashcade.index import Encoded, HashIndex
-from hashcade.learn.codebook import CodebookLoss, Ints, solve_codebook
+from hashcade.learn.assignment import Ints
+from hashcade.learn.codebook import CodebookLoss, solve_codebook
 from hashcade.learn.config import StageConfig
-from hashcade.learn.inputs import TrainingData
 from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
-from hashcade.learn.model import HashModel, encode, for_all
+from hashcade.learn.model import HashModel, for_all, make_encoder, weights_of
+from hashcade.learn.sampler import ClassSampler, ShuffledItems
+from hashcade.learn.training_data import TrainingData
 
 Metrics = dict[str, float]
 
@@ -38,6 +43,25 @@ class Stage:
     def start(self) -> Metrics:
         """Prepare the model for the first step; metrics if these weights may be the best ones."""
         return {}
+
+    def sampler(self, seed: int) -> ClassSampler | ShuffledItems:
+        """Batches of rows of the training set."""
+        config, labels = self.config, self.data.labels[self.data.training]
+        n, m = config.classes_per_batch, config.items_per_class
+        return ClassSampler(labels, classes_per_batch=n, items_per_class=m, random_state=seed)
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Adam: the new layers at the full rate, the network below them at a part of it."""
+        config = self.config
+        new, below = self.modules()
+        rates = [(new, 1.0, config.weight_decay)]
+        rates.append((below, config.base_learning_rate, config.base_weight_decay))
+        groups = [
+            {"params": list(module.parameters()), "factor": factor, "weight_decay": decay}
+            for module, factor, decay in rates
+            if factor > 0 and any(True for _ in module.parameters())
+        ]
+        return [torch.optim.Adam(groups, lr=config.learning_rate)]
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         """What is trained: the new layers, and the network below them."""
@@ -120,7 +144,12 @@ class HashStage(Stage):
         return total
 
     def validation_metrics(self, items: Tensor, labels: Ints) -> Metrics:
-        return search_metrics(encode(self.model, items, self.by_path), labels, self.model.shape)
+        # Before its last stage a model is searched by path, whatever it will be.
+        config = self.model.config
+        if self.by_path:
+            config = replace(config, assignment="path", n_codes=0)
+        encoder = make_encoder(config, weights_of(self.model), self.model)
+        return search_metrics(encoder.encode(items.cpu().numpy()), labels, self.model.shape)
 
 
 class JointStage(HashStage):
@@ -147,13 +176,10 @@ class JointStage(HashStage):
         return self._codebook_loss(outputs, labels)
 
 
-STAGES: dict[str, type[Stage]] = {"base": Stage, "hash": HashStage, "joint": JointStage}
-
-
 def search_metrics(encoded: Encoded, labels: Ints, shape: CodeShape) -> Metrics:
     """Precision at 1, speed-up and purity of buckets for items searched among themselves."""
     index = HashIndex.build(encoded.bucket_ids, encoded.vectors, shape=shape)
-    fill = "path" if encoded.by_path else "none"
+    fill = "none" if encoded.ranked is None and not encoded.by_path else "path"
     assert encoded.scores is not None
     result = index.search(
         encoded.vectors, **encoded.where_to_look(), n_neighbors=1, fill=fill, exclude_self=True

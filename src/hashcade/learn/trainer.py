@@ -26,11 +26,11 @@ from hashcade._progress import Progress
 from hashcade._validate import checked_choice
 from hashcade.errors import ConfigError
 from hashcade.learn.config import SCHEDULES, ResolvedConfig
-from hashcade.learn.files import Run, StageState, pack, unpack
-from hashcade.learn.inputs import TrainingData
+from hashcade.learn.files import Array, Run, StageState, pack, unpack
 from hashcade.learn.model import HashModel
-from hashcade.learn.sampler import ClassSampler
-from hashcade.learn.stages import STAGES, Metrics, Stage
+from hashcade.learn.prototypes import STAGES
+from hashcade.learn.stages import Metrics, Stage
+from hashcade.learn.training_data import TrainingData
 
 _SAVE_SECONDS = 60.0  # between checkpoints, if no validation comes first
 _DECAY = 0.3  # of the paper's schedule
@@ -71,7 +71,8 @@ class Trainer:
         first = names.index(checkpoint[0].stage) if checkpoint else 0
         metrics: Metrics = {}
         # Dropout draws from torch's global generator: it is seeded at every step, and restored.
-        with torch.random.fork_rng(), interrupt_later() as interrupt:
+        one = threads_for(config, self._device)
+        with torch.random.fork_rng(), interrupt_later() as interrupt, one:
             for stage_config in stages[first:]:
                 stage = STAGES[stage_config.name](stage_config, model, self.data)
                 metrics = self._train_stage(stage, run, interrupt, checkpoint)
@@ -80,29 +81,18 @@ class Trainer:
 
     def _train_stage(
         self, stage: Stage, run: Run, interrupt: threading.Event,
-        checkpoint: tuple[StageState, dict[str, Tensor]] | None,
+        checkpoint: tuple[StageState, dict[str, Array]] | None,
     ) -> Metrics:  # fmt: skip
         config, model, data, device_type = stage.config, stage.model, self.data, self._device.type
-        classes, n, m = data.labels[data.training], config.classes_per_batch, config.items_per_class
-        sampler = ClassSampler(
-            classes, classes_per_batch=n, items_per_class=m, random_state=self._seed
-        )
+        sampler = stage.sampler(self._seed)
         self.progress.say(f"{config.name}: {sampler.describe()}")
-        new, below = stage.modules()  # the new layers at the full rate, others at a part of it
-        rates = [(new, 1.0, config.weight_decay)]
-        rates.append((below, config.base_learning_rate, config.base_weight_decay))
-        groups = [
-            {"params": list(module.parameters()), "factor": factor, "weight_decay": decay}
-            for module, factor, decay in rates
-            if factor > 0 and any(True for _ in module.parameters())
-        ]
-        optimizer = torch.optim.Adam(groups, lr=config.learning_rate)
+        optimizers = stage.optimizers()
         if checkpoint is None:
             state = StageState(config.name, best_metrics=stage.start())
             best = copy.deepcopy(model.state_dict())
         else:
             state, tensors = checkpoint
-            best = unpack(model, optimizer, tensors)
+            best = unpack(model, optimizers, tensors)
             at = f"step {state.step:,} of {config.steps:,}"
             self.progress.say(f"{config.name}: resuming after {at}")
         epoch, batches = -1, np.empty((0, 0), np.int64)
@@ -135,11 +125,13 @@ class Trainer:
                 hint = f"set a learning_rate below {config.learning_rate:g}"
                 raise ConfigError(f"training diverged: the loss is {value}", hint=hint)
             factor = learning_rate_factor(config.schedule, step, config.steps)
-            for group in optimizer.param_groups:
-                group["lr"] = config.learning_rate * group["factor"] * factor
-            optimizer.zero_grad(set_to_none=True)
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = config.learning_rate * group["factor"] * factor
+                optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            for optimizer in optimizers:
+                optimizer.step()
             state.step += 1
 
             # ---- now and then: validate, keep the best weights, log, save
@@ -168,7 +160,7 @@ class Trainer:
                 note = f"loss {value:.3f}  {speed:,.0f} items/s"
                 self.progress.update(config.name, state.step, config.steps, note)
             if validating or interrupt.is_set() or now - saved > _SAVE_SECONDS:
-                run.save(state, pack(model, optimizer, best))
+                run.save(state, pack(model, optimizers, best))
                 saved = time.perf_counter()
             if interrupt.is_set():
                 raise KeyboardInterrupt(f"stopped after step {state.step} of {config.steps}")
@@ -197,6 +189,22 @@ def learning_rate_factor(schedule: str | int, step: int, steps: int) -> float:
     if step < rise:
         return (step + 1) / rise
     return 0.5 + 0.5 * math.cos(math.pi * (step - rise) / max(1, steps - rise))
+
+
+@contextmanager
+def threads_for(config: ResolvedConfig, device: torch.device) -> Iterator[None]:
+    """Train networks on embeddings in one thread.
+
+    Two are hardly faster with matrices of this size, and many times slower if one of them has to
+    wait for a core that another process keeps busy.
+    """
+    before = torch.get_num_threads()
+    if config.is_dense and device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

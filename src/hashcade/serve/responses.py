@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
+import numpy as np
 from fastapi import Depends, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
@@ -66,6 +67,8 @@ class Call:
 
     async def add(self, now: Snapshot, encoded: Encoded, ids: Any, labels: Any) -> Response:
         """Add what was encoded to the index that the model belongs to, and to no other."""
+        if labels is not None:
+            encoded = now.table.placed(encoded, np.array(labels, dtype=object))
         vectors, buckets = encoded.vectors, encoded.bucket_ids
         return await self.change(now.durable.add, buckets, vectors, ids, labels, epoch=now.epoch)
 
@@ -86,15 +89,15 @@ class Call:
                 waiting.cancel()
             raise HTTPException(504, "the deadline has passed, nothing was done")
 
-    async def encode(self, vectors: Any) -> tuple[Snapshot, Encoded]:
+    async def encode(self, vectors: Any, n_probe: int = 1) -> tuple[Snapshot, Encoded]:
         """What the model makes of embeddings."""
-        return await self.slow_thread(partial(self.service.encode_items, vectors))
+        return await self.slow_thread(partial(self.service.encode_items, vectors, n_probe))
 
-    async def encode_image(self) -> tuple[Snapshot, Encoded]:
+    async def encode_image(self, n_probe: int = 1) -> tuple[Snapshot, Encoded]:
         """What the model makes of the image in the body."""
         self.service.image_size(self.service.now())  # refused before the body is read
         body = await self.body(*IMAGE_BODY)
-        return await self.slow_thread(partial(self.service.encode_image, body))
+        return await self.slow_thread(partial(self.service.encode_image, body, n_probe))
 
     async def body(self, *types: str) -> bytes:
         """The body, if it says that it is of one of these types."""

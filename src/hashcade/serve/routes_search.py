@@ -42,11 +42,11 @@ def _check_limits(call: Call, asked: schemas.Options, n_queries: int = 1) -> Non
 
 
 async def _encoded(
-    call: Call, vectors: Any, bucket_ids: Any, scores: Any
+    call: Call, asked: schemas.Options, vectors: Any, bucket_ids: Any, scores: Any
 ) -> tuple[Snapshot, Encoded]:
     """Queries that say themselves where to look, or what the model makes of them."""
     if bucket_ids is None and scores is None:
-        return await call.encode(vectors)
+        return await call.encode(vectors, asked.n_probe)
     if bucket_ids is not None and scores is not None:
         raise HTTPException(422, "bucket_ids and scores are both given, must be one of them")
     with errors_as_answers(), np.errstate(over="ignore"):
@@ -90,7 +90,7 @@ def _listed(now: Snapshot, matches: Matches) -> Response:
 async def search(call: ThisCall, body: schemas.SearchRequest) -> Response:
     """Find the nearest items of each query."""
     _check_limits(call, body, len(body.vectors))
-    now, encoded = await _encoded(call, body.vectors, body.bucket_ids, body.scores)
+    now, encoded = await _encoded(call, body, body.vectors, body.bucket_ids, body.scores)
     exclude = False if body.exclude_ids is None else np.array(body.exclude_ids, dtype=np.int64)
     more = {"filter_ids": body.filter_ids, "exclude_self": exclude}
     return _listed(now, await _search(call, now, encoded, body, **more))
@@ -115,7 +115,7 @@ async def search_binary(
         dim = table.hasher.config_.item_shape[0]
     with errors_as_answers():
         arrays = read_query(body, options.n_queries, options.where, dim, table.index.shape)
-    now, encoded = await _encoded(call, *arrays)
+    now, encoded = await _encoded(call, options, *arrays)
     matches = await _search(call, now, encoded, options)
     return Response(write_matches(matches), media_type=MEDIA_TYPE)
 
@@ -124,7 +124,7 @@ async def search_binary(
 async def search_image(call: ThisCall, options: SearchOptions) -> Response:
     """Find the nearest items of an image: the body is the image file."""
     _check_limits(call, options)
-    now, encoded = await call.encode_image()
+    now, encoded = await call.encode_image(options.n_probe)
     return _listed(now, await _search(call, now, encoded, options))
 
 
@@ -172,7 +172,7 @@ async def explain(call: ThisCall, body: schemas.ExplainRequest) -> Response:
     _check_limits(call, body)
     buckets = None if body.bucket_ids is None else [body.bucket_ids]
     scores = None if body.scores is None else [body.scores]
-    return await _explain(call, *await _encoded(call, [body.vector], buckets, scores), body)
+    return await _explain(call, *await _encoded(call, body, [body.vector], buckets, scores), body)
 
 
 @router.post("/explain/image", **describe(schemas.Explanation, 409, 415, takes=IMAGE_BODY))

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 from starlette.exceptions import HTTPException
 
-from hashcade._extras import require_extra
 from hashcade._kernels import usable_cores
 from hashcade.data import read_image
 from hashcade.errors import ConfigError, CorruptIndexError, DataError, StorageError
@@ -108,7 +107,6 @@ class Service:
         path = directory / MODEL_DIR
         if not self.settings.use_model or not path.is_dir():
             return _Rest(None, None, pictures)
-        require_extra("torch", "train")
         from hashcade.learn import Hasher, model_fingerprint
 
         fingerprint = model_fingerprint(path)
@@ -140,14 +138,14 @@ class Service:
 
     # Encoding runs in the slow thread, as a reload does: so model and index fit together.
 
-    def encode_image(self, data: bytes) -> tuple[Snapshot, Encoded]:
+    def encode_image(self, data: bytes, n_probe: int) -> tuple[Snapshot, Encoded]:
         """Encode an uploaded image."""
         now = self.now()
         size = self.image_size(now)
         pixels = read_image(data, size=size, max_pixels=self.settings.max_pixels)
-        return now, now.table.encode(pixels[None])
+        return now, now.table.encode(pixels[None], n_probe=n_probe)
 
-    def encode_items(self, items: npt.ArrayLike) -> tuple[Snapshot, Encoded]:
+    def encode_items(self, items: npt.ArrayLike, n_probe: int) -> tuple[Snapshot, Encoded]:
         """Encode embeddings."""
         now = self.now()
         hasher = now.table.hasher
@@ -155,7 +153,7 @@ class Service:
             raise HTTPException(422, "one of bucket_ids and scores must be given: no model")
         if hasher.config_.takes_images:
             raise HTTPException(422, "the model takes images: give bucket_ids or scores")
-        return now, now.table.encode(items)
+        return now, now.table.encode(items, n_probe=n_probe)
 
     def encode_item(self, item_id: int) -> tuple[Snapshot, Encoded]:
         """An item of the table as a query, with scores if the model can be asked about it."""
@@ -170,9 +168,10 @@ class Service:
             with contextlib.suppress(DataError):  # the picture is gone or damaged, the item is not
                 pixels = now.pictures.pixels(item_id, self.image_size(now))
                 asked = None if pixels is None else hasher.encode(pixels[None])
-        if asked is None:
-            return now, Encoded(vectors, buckets, None, by_path=False)
-        return now, Encoded(vectors, buckets, asked.scores, asked.by_path)
+        if asked is not None:
+            return now, Encoded(vectors, buckets, asked.scores, asked.by_path, asked.ranked)
+        ranked = None if hasher is None else hasher.rank(vectors)
+        return now, Encoded(vectors, buckets, None, by_path=False, ranked=ranked)
 
     @staticmethod
     def image_size(now: Snapshot) -> tuple[int, int]:

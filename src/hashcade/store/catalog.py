@@ -5,7 +5,7 @@
     table/
         model/         the hasher; absent if the table has none
         index/         buckets, vectors, ids, label codes, and the log of changes
-        catalog.json   classes (label code c stands for classes[c]), metric, where the data were
+        catalog.json   classes (label code c stands for classes[c]), metric, place, source
         names.json     name by item id; absent if no item has a name
 """
 
@@ -44,8 +44,9 @@ class Catalog:
         Labels in the order of their codes: code ``c`` in the index stands for ``classes[c]``.
     names
         Names of items by id, file names for instance. Items need not have one.
-    metric, data
-        How candidates are ranked; where the items came from, if it is known.
+    metric, place, data
+        How candidates are ranked; where items with a label go, by ``"label"`` or by ``"network"``;
+        where the items came from, if it is known.
     """
 
     def __init__(
@@ -54,16 +55,18 @@ class Catalog:
         names: Mapping[int, str] | None = None,
         *,
         metric: str = "euclidean",
+        place: str = "label",
         data: Path | None = None,
     ) -> None:
         self.classes: list[Label] = list(classes)
         self.names: dict[int, str] = dict(names or {})
-        self.metric, self.data = metric, data
+        self.metric, self.place, self.data = metric, place, data
+        self._label_of = np.empty(0, dtype=object)  # by code, None last; made when it is needed
         self._code_of = {label: code for code, label in enumerate(self.classes)}
 
     def copy(self) -> Catalog:
         """A catalog that takes new classes of its own; the names are shared."""
-        other = Catalog(self.classes, metric=self.metric, data=self.data)
+        other = Catalog(self.classes, metric=self.metric, place=self.place, data=self.data)
         other.names = self.names
         return other
 
@@ -91,9 +94,11 @@ class Catalog:
 
     def labels(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
         """Labels of codes, an array of objects of the same shape; None where there is none."""
-        table = np.empty(len(self.classes) + 1, dtype=object)
-        table[:-1] = self.classes
-        return np.asarray(table[codes])  # NO_LABEL is -1: the last entry, None
+        if len(self._label_of) != len(self.classes) + 1:
+            label_of = np.empty(len(self.classes) + 1, dtype=object)
+            label_of[:-1] = self.classes
+            self._label_of = label_of
+        return np.asarray(self._label_of[codes])  # NO_LABEL is -1: the last entry, None
 
     def label(self, code: int) -> Label | None:
         """Label of one code."""
@@ -137,6 +142,7 @@ class Catalog:
             "format": FORMAT,
             "version": VERSION,
             "metric": self.metric,
+            "place": self.place,
             "data": None if self.data is None else str(self.data.absolute()),
             "has_names": bool(self.names),
             "classes": self.classes,
@@ -164,6 +170,7 @@ class Catalog:
                 classes,
                 {int(item): str(name) for item, name in names.items()},
                 metric=str(content["metric"]),
+                place=str(content["place"]),
                 data=None if content["data"] is None else Path(content["data"]),
             )
         except (KeyError, TypeError, ValueError) as error:

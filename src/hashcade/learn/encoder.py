@@ -1,0 +1,184 @@
+"""A fitted model at work: items in, vectors and buckets out. No torch for embeddings.
+
+Weights are numpy arrays by the names of ``HashModel``. Networks on embeddings are one
+or two matrix products, which numpy does in microseconds; for images, and for networks of the
+user's own, the torch model is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade.index import Encoded
+from hashcade.learn.assignment import Floats, Ints, PrototypeAssignment, make_assignment
+from hashcade.learn.config import ResolvedConfig
+
+OnProgress = Callable[[int, int], object] | None  # takes the number of items done, and in all
+Weights = Mapping[str, npt.NDArray[Any]]
+
+_CHUNK = 1024  # items of one pass
+_FILLING = 15  # codes that are ranked beyond those probed, for queries with few candidates
+
+
+class Outputs(NamedTuple):
+    """What a network makes of items."""
+
+    vectors: Floats  # (n, size): for re-ranking
+    scores: Floats  # (n, depth, width): of slots
+    points: Floats  # (n, size): compared with prototypes; the vectors, if there are none
+
+
+Network = Callable[[npt.NDArray[Any]], Outputs]
+
+
+class Encoder:
+    """Items to :class:`Encoded`, chunk by chunk."""
+
+    def __init__(self, config: ResolvedConfig, weights: Weights, network: Network) -> None:
+        self.config, self._network = config, network
+        self._codebook = weights["codebook"] if config.uses_codebook else np.empty((0, 1), np.int64)
+        self._assign = make_assignment(
+            config.shape,
+            weights["codebook"] if config.uses_codebook else None,
+            weights["prototypes"] if config.uses_prototypes else None,
+            config.shortlist,
+        )
+
+    def outputs(self, items: npt.NDArray[Any], progress: OnProgress = None) -> Outputs:
+        """What the network makes of items, without the buckets."""
+        if len(items) <= _CHUNK:
+            return self._network(items)
+        parts = []
+        for at in range(0, len(items), _CHUNK):
+            parts.append(self._network(items[at : at + _CHUNK]))
+            if progress is not None:
+                progress(min(at + _CHUNK, len(items)), len(items))
+        return Outputs(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+    def bucket_ids(self, outputs: Outputs, n_probe: int = 1) -> Ints:
+        """Buckets, int64[n, sparsity], or those of ``n_probe`` codes where these are ranked."""
+        return self._assign(outputs.scores, outputs.points, n_probe)
+
+    def place(
+        self, items: npt.NDArray[Any], codes: Ints | None, progress: OnProgress = None
+    ) -> tuple[Floats, Ints]:
+        """Vectors and buckets of items of a table, int64[n, sparsity]; scores are not kept.
+
+        ``codes``, int64[n], are the items' rows of the code book, -1: as the network says.
+        """
+        vectors, buckets = [], []
+        for at in range(0, max(len(items), 1), _CHUNK):
+            outputs = self._network(items[at : at + _CHUNK])
+            if codes is None:
+                own = self.bucket_ids(outputs)
+            else:
+                known = codes[at : at + _CHUNK]
+                own = self.of_class(outputs.points, known)
+                rest = np.flatnonzero(known < 0)
+                if len(rest):
+                    own[rest] = self.bucket_ids(Outputs(*(values[rest] for values in outputs)))
+            vectors.append(outputs.vectors)
+            buckets.append(own)
+            if progress is not None:
+                progress(min(at + _CHUNK, len(items)), len(items))
+        return np.concatenate(vectors), np.concatenate(buckets)
+
+    def of_class(self, points: Floats, classes: Ints) -> Ints:
+        """Buckets of items of known classes: the code of the class, or of its nearest part."""
+        if self.config.codes_of == "parts" and isinstance(self._assign, PrototypeAssignment):
+            parents = self._codebook[:, 0] // self.config.shape.width
+            starts = np.flatnonzero(np.diff(parents, prepend=-1))
+            ends = np.append(starts[1:], len(parents))
+            return self._assign.among(points, starts[classes], ends[classes])
+        return self._codebook[classes]
+
+    def rank(self, vectors: Floats, n_probe: int) -> Ints | None:
+        """Buckets of vectors, if these are what prototypes are compared with."""
+        config = self.config
+        if not isinstance(self._assign, PrototypeAssignment):
+            return None
+        if config.rerank == "given" and (config.point_size or config.embedding_size):
+            return None
+        return self._assign.of_points(vectors, min(n_probe + _FILLING, config.n_codes))
+
+    def encode(
+        self, items: npt.NDArray[Any], n_probe: int = 1, progress: OnProgress = None
+    ) -> Encoded:
+        """Vectors, buckets and scores, in one pass of the network."""
+        outputs = self.outputs(items, progress)
+        ranked = self.bucket_ids(outputs, n_probe + _FILLING)
+        own = ranked[:, : self.config.shape.sparsity]
+        by_path = not self.config.uses_codebook
+        return Encoded(
+            outputs.vectors, own, outputs.scores, by_path, ranked if self._assign.ranks else None
+        )
+
+
+class DenseNetwork:
+    """The networks on embeddings, ``backbone`` None or ``"mlp"``, as products of matrices."""
+
+    def __init__(self, config: ResolvedConfig, weights: Weights) -> None:
+        self._config = config
+        in_backbone = config.backbone == "mlp"
+        hidden = ["hash_base.layers.0"] if in_backbone else ["head.0"] * (config.hidden_size > 0)
+        last = "head.2" if hidden == ["head.0"] else "head.0"
+        points = ["vector_head"] * (config.point_size > 0)
+        self._hash = _Layers(weights, [*([name] for name in hidden), [last, *points]])
+        self._base: _Layers | None = None
+        if config.embedding_size is not None and config.rerank == "given":
+            base = [["base.layers.0"]] * in_backbone
+            self._base = _Layers(weights, [*base, ["embedding"]])
+
+    def __call__(self, items: npt.NDArray[Any]) -> Outputs:
+        """What the network makes of items, float32[n, size]."""
+        config, shape = self._config, self._config.shape
+        raw, n_slots = self._hash(items), shape.depth * shape.width
+        scores = raw[:, :n_slots].reshape(len(items), shape.depth, shape.width)
+        points = items
+        if config.point_size:
+            points = _unit(raw[:, n_slots:])
+        elif config.unit_length and not config.uses_prototypes:
+            scores = _unit(scores)
+        vectors = points
+        if config.rerank == "given":
+            vectors = items
+            if self._base is not None:
+                vectors = self._base(items)
+                vectors = _unit(vectors) if config.unit_length else vectors
+        return Outputs(vectors, scores, points)
+
+
+class _Layers:
+    """Linear layers with ReLU in between; the first takes items as they are given."""
+
+    def __init__(self, weights: Weights, names: list[list[str]]) -> None:
+        """``names``: of each layer; several names are layers side by side."""
+        self._layers = []
+        for number, parts in enumerate(names):
+            weight = np.concatenate([weights[f"{name}.weight"] for name in parts])
+            bias = np.concatenate([weights[f"{name}.bias"] for name in parts])
+            if number == 0:  # centring and scaling items become a part of it
+                exact = weight.astype(np.float64) / weights["prepare.scale"]
+                bias = (bias - exact @ weights["prepare.mean"]).astype(np.float32)
+                weight = exact.astype(np.float32)
+            self._layers.append((np.ascontiguousarray(weight.T), bias))
+
+    def __call__(self, items: npt.NDArray[Any]) -> Floats:
+        values = items
+        for number, (weight, bias) in enumerate(self._layers):
+            if number > 0:
+                np.maximum(values, 0.0, out=values)
+            values = values @ weight
+            values += bias
+        return values
+
+
+def _unit(values: Floats) -> Floats:
+    """Brought to length 1 along the last axis."""
+    lengths = np.sqrt(np.einsum("...i,...i->...", values, values))[..., None]
+    result: Floats = values / np.maximum(lengths, np.float32(1e-12))
+    return result

@@ -1,0 +1,236 @@
+"""Codes propose, prototypes decide: the stages that train a model with prototypes.
+
+- prototype: a point for every item and a prototype for every class, both of unit length, by
+  cross-entropy of their cosines over the classes of the batch and some random ones: a step costs
+  the same for any number of classes.
+- codes: a code for every class, so that the sums of slot scores put the right class on a shortlist.
+"""
+
+# ruff: noqa: D102  (methods of a stage are documented in Stage)
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from hashcade.codes import CodeShape, solve_level
+from hashcade.learn.assignment import Ints
+from hashcade.learn.clustering import kmeans
+from hashcade.learn.model import for_all, make_encoder, weights_of
+from hashcade.learn.sampler import ShuffledItems
+from hashcade.learn.stages import HashStage, JointStage, Metrics, Stage, search_metrics
+
+_RANDOM_CLASSES = 2048  # that a batch is compared with, besides its own
+
+
+class PrototypeStage(Stage):
+    """Trains points and prototypes."""
+
+    def start(self) -> Metrics:
+        """Prototypes begin as the means of the points of their classes."""
+        model, rows = self.model, self.data.training
+        model.start_hash_base()
+        model.eval()
+        points = torch.from_numpy(for_all(model, self._points, self.data.whole(rows)))
+        labels = torch.from_numpy(self.data.labels[rows])
+        sums = torch.zeros(model.prototypes.shape).index_add_(0, labels, points)
+        with torch.no_grad():
+            model.prototypes.copy_(F.normalize(sums, dim=1))
+        return {}
+
+    def sampler(self, seed: int) -> ShuffledItems:
+        size = self.config.classes_per_batch * self.config.items_per_class
+        return ShuffledItems(len(self.data.training), batch_size=size, random_state=seed)
+
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        assert self.model.vector_head is not None
+        return nn.ModuleList([self.model.head[:-1], self.model.vector_head]), self.model.hash_base
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Of many prototypes only those that a batch looked at are touched."""
+        kind = RowAdam if self._samples else torch.optim.Adam
+        group = {"params": [self.model.prototypes], "factor": 1.0}
+        return [*super().optimizers(), kind([group], lr=self.config.learning_rate)]
+
+    @property
+    def _samples(self) -> bool:
+        return len(self.model.prototypes) > 2 * _RANDOM_CLASSES
+
+    def _points(self, items: Tensor) -> Tensor:
+        return self.model.points(self.model.hidden(items))
+
+    def outputs(self, items: Tensor) -> Tensor:
+        return self.model.points(self.model.hidden(items, dropout=self.config.dropout))
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        prototypes = self.model.prototypes
+        if self._samples:
+            classes, labels = sampled_classes(labels, len(prototypes))
+            prototypes = F.embedding(classes, prototypes, sparse=True)
+        cosines = outputs @ F.normalize(prototypes, dim=1).T
+        return F.cross_entropy(self.config.sharpness * cosines, labels)
+
+    def validation_metrics(self, items: Tensor, labels: Ints) -> Metrics:
+        """Share of items nearest to the prototype of their class, of those that occur here."""
+        points = torch.from_numpy(for_all(self.model, self._points, items))
+        classes, numbers = np.unique(labels, return_inverse=True)
+        prototypes = F.normalize(self.model.prototypes.detach()[torch.from_numpy(classes)], dim=1)
+        nearest = (points @ prototypes.cpu().T).argmax(dim=1).numpy()
+        return {"precision_at_1": 100.0 * float((nearest == numbers).mean())}
+
+
+class CodesStage(PrototypeStage):
+    """Trains the slot scores, a linear layer, for codes of the prototypes."""
+
+    _slots: Tensor | None = None  # (depth, n_classes, sparsity): of each class
+
+    def start(self) -> Metrics:
+        model = self.model.eval()
+        with torch.no_grad():
+            model.prototypes.copy_(F.normalize(model.prototypes, dim=1))
+        clock = time.perf_counter()
+        prototypes = model.prototypes.detach().cpu()
+        book, slots = additive_codes(prototypes, model.shape, self.config.penalties)
+        self.solver_seconds += time.perf_counter() - clock
+        model.codebook.copy_(torch.from_numpy(book))
+        self._slots = self._slots_of(book)
+        with torch.no_grad():  # scores start as products of the point's direction with the slots
+            last: Any = model.head[-1]
+            vector_head: Any = model.vector_head
+            flat = slots.reshape(-1, slots.shape[2])
+            last.weight.copy_(flat @ vector_head.weight)
+            last.bias.copy_(flat @ vector_head.bias)
+        return self.validate()
+
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        return self.model.head[-1], nn.Module()
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        return Stage.optimizers(self)
+
+    def train_mode(self) -> None:
+        self.model.eval()
+
+    def outputs(self, items: Tensor) -> Tensor:
+        with torch.no_grad():
+            hidden = self.model.hidden(items)
+        return self.model.slot_scores(self.model.head[-1](hidden))
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        if self._slots is None:
+            self._slots = self._slots_of(self.model.codebook.cpu().numpy())
+        slots = self._slots
+        if self._samples:
+            classes, labels = sampled_classes(labels, slots.shape[1])
+            slots = slots[:, classes]
+        return F.cross_entropy(code_sums(outputs, slots), labels)
+
+    def _slots_of(self, book: Ints) -> Tensor:
+        shape = self.model.shape
+        paths = shape.paths(book.ravel()).T.reshape(shape.depth, *book.shape)
+        return torch.from_numpy(paths.copy()).to(self.model.codebook.device)
+
+    def validation_metrics(self, items: Tensor, labels: Ints) -> Metrics:
+        """As a user searches: the validation set among itself."""
+        encoder = make_encoder(self.model.config, weights_of(self.model), self.model)
+        return search_metrics(encoder.encode(items.cpu().numpy()), labels, self.model.shape)
+
+
+class RowAdam(torch.optim.Optimizer):
+    """Adam for rows of a large matrix: a step touches those that have a gradient, and no other."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr, "betas": (0.9, 0.999), "eps": 1e-8})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    self._update(matrix, group)
+
+    def _update(self, matrix: Tensor, group: dict[str, Any]) -> None:
+        assert matrix.grad is not None
+        rows, gradient = matrix.grad._indices()[0], matrix.grad._values()  # no row comes twice
+        state = self.state[matrix]
+        if not state:
+            state["exp_avg"] = torch.zeros_like(matrix)
+            state["exp_avg_sq"] = torch.zeros_like(matrix)
+            state["steps"] = torch.zeros(len(matrix))
+        first, second = group["betas"]
+        steps = state["steps"][rows] + 1
+        mean = state["exp_avg"][rows].lerp_(gradient, 1 - first)
+        square = state["exp_avg_sq"][rows].lerp_(gradient.square(), 1 - second)
+        for name, values in (("steps", steps), ("exp_avg", mean), ("exp_avg_sq", square)):
+            state[name].index_copy_(0, rows, values)
+        size = (square / (1 - second**steps)[:, None]).sqrt_().add_(group["eps"])
+        change = mean / (1 - first**steps)[:, None] / size
+        matrix.index_add_(0, rows, change, alpha=-group["lr"])
+
+
+def sampled_classes(labels: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
+    """The classes of a batch and random ones, ascending, and the labels as places among them."""
+    random = torch.randint(n_classes, (_RANDOM_CLASSES,)).to(labels.device)
+    classes = torch.unique(torch.cat([labels, random]))
+    return classes, torch.searchsorted(classes, labels)
+
+
+def code_sums(scores: Tensor, slots: Tensor) -> Tensor:
+    """Sums of slot scores, float[n, n_codes], over codes int64[depth, n_codes, sparsity].
+
+    On average over the buckets of a code.
+    """
+    sums = scores.new_zeros(len(scores), slots.shape[1])
+    for level, of_codes in enumerate(slots):
+        for column in of_codes.T:
+            sums = sums + scores[:, level].index_select(1, column) / slots.shape[2]
+    return sums
+
+
+def additive_codes(
+    prototypes: Tensor, shape: CodeShape, penalties: dict[str, float], *, seed: int = 0
+) -> tuple[Ints, Tensor]:
+    """Codes for prototypes, int64[n, sparsity], and a vector per slot, float[depth, width, size].
+
+    Level by level: slots are clusters of what the levels above leave over, and the solver gives
+    every class the slots that lie nearest, with penalties for sharing them. So a prototype is
+    about the sum of the vectors of its slots, and the sum of products with them is about its own.
+    """
+    rest = prototypes.clone()
+    slots = torch.zeros(shape.depth, shape.width, prototypes.shape[1])
+    parent = np.zeros(len(prototypes), np.int64)
+    book = parent[:, None]
+    for level in range(shape.depth):
+        last = level == shape.depth - 1
+        sample = rest[:: max(1, len(rest) // (64 * shape.width))]
+        centroids, _ = kmeans(sample, min(shape.width, len(sample)), random_state=seed, n_init=1)
+        slots[level, : len(centroids)] = torch.from_numpy(centroids)
+        fit = 2.0 * rest @ slots[level].T - slots[level].square().sum(
+            dim=1
+        )  # nearness, up to a sum
+        spread = float(fit.std()) or 1.0
+        codes = solve_level(
+            (fit / spread).double().numpy(),
+            sparsity=shape.sparsity if last else 1,
+            sibling_groups=parent if level else None,
+            **penalties,
+        )
+        chosen = np.nonzero(codes)[1].reshape(len(codes), -1)
+        book = parent[:, None] * shape.width + chosen
+        parent = book[:, 0]
+        rest = rest - slots[level][torch.from_numpy(chosen)].mean(dim=1)
+    return book, slots
+
+
+STAGES: dict[str, type[Stage]] = {
+    "base": Stage,
+    "hash": HashStage,
+    "joint": JointStage,
+    "prototype": PrototypeStage,
+    "codes": CodesStage,
+}
