@@ -4,9 +4,9 @@
 
 Rows go to OUTPUT/rows/classes.jsonl as soon as they are measured and are not computed again while
 their settings stay the same, so an interrupted run resumes. The page OUTPUT/classes.md is then
-written from all stored rows; text outside of its two "generated" markers is left as it is. What was
-fitted is kept in the folder WORK (models/classes-*, arrays/classes-*), by its settings alone: remove
-it there, and the rows, when the code that fits has changed.
+written from all stored rows; text outside of its two "generated" markers is left as it is. Fitted
+methods are kept in the folder WORK (models/classes-*, arrays/classes-*) by their settings alone:
+remove them there, and the rows, when the code that fits has changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from experiments import rivals
 from experiments.__main__ import RESULTS, default_data, default_work
 from experiments.cache import Cache
 from experiments.classes_page import write_page
-from experiments.datasets import EMBEDDINGS, Dataset, load_embeddings
+from experiments.datasets import EMBEDDINGS, load_embeddings
 from experiments.progress import Progress, duration, machine, versions
 from experiments.rows import ResultRow, RowFile, RowKey, fingerprint
 from hashcade.codes import CodeShape
@@ -98,8 +98,9 @@ def method_settings(data_set: str, method: str, seed: int) -> dict[str, Any]:
     if method == "softmax":
         return {
             **hidden, "regularizations": list(map(list, rivals.REGULARIZATIONS)),
-            "epochs": rivals.EPOCHS, "batch": rivals.BATCH, "budget": rivals.BUDGET,
+            "epochs": rivals.EPOCHS, "min_steps": rivals.MIN_STEPS, "batch": rivals.BATCH,
             "learning_rate": rivals.LEARNING_RATE, "most_classes": rivals.MOST_CLASSES,
+            "budget": rivals.BUDGET,
         }  # fmt: skip
     if method in WITHOUT_CODES:
         return {"prototype": method_settings(data_set, "prototype", seed)}
@@ -157,7 +158,7 @@ class Laboratory:
         def compute() -> dict[str, npt.NDArray[Any]]:
             start = time.perf_counter()
             state = fit(train.items, train.labels, seed).state
-            return {"seconds": np.float64(time.perf_counter() - start), **state}
+            return {"seconds": np.asarray(time.perf_counter() - start), **state}
 
         identity = self.identity(method, seed)
         state = self._cache.arrays(f"classes-{self.name}-{method}", identity, compute)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.progress import machine
-from experiments.render import BEGIN, END, surrounding_text
+from experiments.render import BEGIN, END, circumstances, surrounding_text
 from experiments.rows import ResultRow, write_whole
 from experiments.tables import Cell, Line, Table, table_block
 
@@ -45,7 +44,7 @@ def write_page(out: Path, rows: Sequence[ResultRow]) -> Path:
     before, after = surrounding_text(page, "Many classes: codes, prototypes and their rivals")
     seeds = sorted({row.key.seed for row in rows})
     blocks = [f"Made by `python -m experiments.classes --seed {' '.join(map(str, seeds))}`. "
-              f"{_circumstances(rows)}", _READING]  # fmt: skip
+              f"{circumstances(rows, seeds)}", _READING]  # fmt: skip
     for data_set in sorted({row.key.preset for row in rows}, key=_natural):
         part = [row for row in rows if row.key.preset == data_set]
         blocks.append(f"## {part[0].details['title']}")
@@ -91,7 +90,7 @@ def cost_table(rows: Sequence[ResultRow]) -> Table:
 
 
 def _cell(rows: Sequence[ResultRow], method: str, metric: str, variant: str | None = None) -> Cell:
-    values = {}
+    values: dict[int, float] = {}
     for row in rows:
         if row.key.method == method and variant in (None, row.key.variant):
             numbers = {**row.metrics, "fit": row.seconds["fit"]}
@@ -107,9 +106,3 @@ def _variant(rerank: str, place: str) -> str:
 def _natural(name: str) -> tuple[str, int]:
     head, _, number = name.partition("-")
     return head, int(number or 0)
-
-
-def _circumstances(rows: Sequence[ResultRow]) -> str:
-    packages = {f"{name} {version}" for row in rows for name, version in row.versions.items()}
-    here = machine()
-    return f"{', '.join(sorted(packages))}. {here['cpu']}, {here['cores']} cores."

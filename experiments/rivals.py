@@ -29,7 +29,7 @@ Ints = npt.NDArray[np.int64]
 State = Mapping[str, npt.NDArray[Any]]
 
 REGULARIZATIONS = tuple((decay, dropout) for decay in (1e-4, 5e-4, 2e-3) for dropout in (0.0, 0.5))
-EPOCHS, BATCH, LEARNING_RATE = 10, 256, 3e-3
+EPOCHS, MIN_STEPS, BATCH, LEARNING_RATE = 10, 1000, 256, 3e-3
 MOST_CLASSES = 2000  # of which a regularization is chosen
 BUDGET = 600.0  # seconds of one training of the classifier
 
@@ -74,10 +74,10 @@ class Rival:
 def _largest(scores: Floats, n_best: int) -> Ints:
     """Columns of the largest entries of each row, in descending order."""
     if n_best == 1:
-        return scores.argmax(axis=1)[:, None]
+        return np.asarray(scores.argmax(axis=1)[:, None])
     best = np.argpartition(scores, -n_best, axis=1)[:, -n_best:]
     order = np.argsort(-np.take_along_axis(scores, best, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(best, order, axis=1)
+    return np.asarray(np.take_along_axis(best, order, axis=1))
 
 
 # -- nearest centre ------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class ClassMeans(Rival):
 
     def scores(self, items: Floats) -> Floats:
         """Half of the squared distances, but for a summand of the item alone, and negative."""
-        scores = items @ self._directions
+        scores: Floats = items @ self._directions
         scores -= self._offsets
         return scores
 
@@ -121,7 +121,7 @@ def fit_kmeans(X: Floats, y: Ints, seed: int) -> Centroids:
         min_points_per_centroid=1,
     )  # fmt: skip
     kmeans.train(X)
-    return Centroids({"centres": kmeans.centroids})
+    return Centroids({"centres": np.asarray(kmeans.centroids)})
 
 
 # -- the classifier ------------------------------------------------------------------------------
@@ -138,15 +138,16 @@ class Softmax(Rival):
 
     def scores(self, items: Floats) -> Floats:
         """The logits."""
-        scores = _hidden_units(items, self._hidden, self.state["bias_1"]) @ self._last
+        scores: Floats = _hidden_units(items, self._hidden, self.state["bias_1"]) @ self._last
         scores += self.state["bias_2"]
         return scores
 
 
 def _hidden_units(items: Floats, weight: Floats, bias: Floats) -> Floats:
-    hidden = items @ weight
+    hidden: Floats = items @ weight
     hidden += bias
-    return np.maximum(hidden, 0.0, out=hidden)
+    np.maximum(hidden, 0.0, out=hidden)
+    return hidden
 
 
 def fit_softmax(
@@ -184,6 +185,8 @@ def _train(
     import torch
     from torch import nn
 
+    network: Any  # a sequence of layers
+    loss: Any
     start = time.perf_counter()
     torch.manual_seed(seed)
     mean, scale = X.mean(axis=0), X.std()
@@ -195,10 +198,10 @@ def _train(
         nn.Linear(hidden_size, int(y.max() + 1)),
     )
     optimizer = torch.optim.Adam(network.parameters(), weight_decay=decay)
-    steps = EPOCHS * -(-len(X) // BATCH)
+    steps = max(MIN_STEPS, EPOCHS * -(-len(X) // BATCH))
     step, done = 0, 0
     while done < steps:
-        for rows in torch.randperm(len(X)).split(BATCH):
+        for rows in torch.split(torch.randperm(len(X)), BATCH):
             # Where time is short, the schedule runs through as far as time has.
             done = max(step, int(steps * (time.perf_counter() - start) / budget))
             if done >= steps:
@@ -220,10 +223,10 @@ def _train(
             "bias_1": (first.bias.detach().numpy() - weight @ mean).astype(np.float32),
             "weight_2": last.weight.detach().numpy(),
             "bias_2": last.bias.detach().numpy(),
-            "weight_decay": np.float64(decay),
-            "dropout": np.float64(dropout),
-            "epochs": np.float64(step * BATCH / len(X)),
-            "seconds": np.float64(time.perf_counter() - start),
+            "weight_decay": np.asarray(decay),
+            "dropout": np.asarray(dropout),
+            "epochs": np.asarray(step * BATCH / len(X)),
+            "seconds": np.asarray(time.perf_counter() - start),
         }
     )
 
@@ -247,7 +250,7 @@ class FlatPrototypes(Rival):
 
     def points(self, items: Floats) -> Floats:
         """What is compared with prototypes, but for its length."""
-        points = _hidden_units(items, *self._hidden) @ self._head
+        points: Floats = _hidden_units(items, *self._hidden) @ self._head
         points += self._head_bias
         return points
 
@@ -283,15 +286,14 @@ class HnswPrototypes(FlatPrototypes):
         points = self.points(items)
         expected = super().nearest(points, 1)
         self.ef, self.agreement = 8, 0.0
-        while self.agreement < agreement and self.ef < self.shape_.n_buckets:
+        while self.agreement < agreement and self.ef < 2 * self.shape_.n_buckets:
             self.ef *= 2
-            self._graph.set_ef(self.ef)
             self.agreement = float((self.nearest(points, 1) == expected).mean())
 
     def nearest(self, points: Floats, n_probe: int) -> Ints:
         """Classes of the nearest prototypes that the graph finds, nearest first."""
         self._graph.set_ef(max(self.ef, n_probe))
-        return self._graph.knn_query(points, n_probe, num_threads=1)[0].astype(np.int64)
+        return np.asarray(self._graph.knn_query(points, n_probe, num_threads=1)[0], np.int64)
 
 
 def _stored_weights(hasher: Hasher) -> dict[str, npt.NDArray[Any]]:

@@ -100,7 +100,7 @@ def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
     try:
         with temporary.open("wb") as file:
-            np.savez(file, **arrays)
+            np.savez(file, allow_pickle=False, **arrays)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
