@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -53,10 +54,20 @@ class Matches:
 
     ids: npt.NDArray[np.int64]  # (q, n_neighbors), best first, padded with -1
     distances: npt.NDArray[np.float32]  # (q, n_neighbors); inner products: the largest first
-    labels: npt.NDArray[np.object_]  # (q, n_neighbors), as they were given; None without one
-    names: npt.NDArray[np.object_]  # (q, n_neighbors); None without one
     candidates: npt.NDArray[np.int64]  # (q,): items that were compared with the query
     truncated: npt.NDArray[np.bool_]  # (q,): whether max_candidates ended the search
+    find_labels: Callable[[], npt.NDArray[np.object_]] = field(repr=False)
+    find_names: Callable[[], npt.NDArray[np.object_]] = field(repr=False)
+
+    @cached_property
+    def labels(self) -> npt.NDArray[np.object_]:
+        """Labels as they were given, (q, n_neighbors); None without one. Found when asked for."""
+        return self.find_labels()
+
+    @cached_property
+    def names(self) -> npt.NDArray[np.object_]:
+        """Names of the items, (q, n_neighbors); None without one."""
+        return self.find_names()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -318,13 +329,15 @@ class HashTable:
 
     def matches(self, result: SearchResult) -> Matches:
         """Results of ``table.index.search`` with the labels and names of the items."""
-        ids = result.ids
-        labels = self.catalog.labels(self.index.labels_of(ids))
-        names = np.full(ids.shape, None, dtype=object)
-        if self.catalog.names:
-            get = self.catalog.names.get
-            names.ravel()[:] = [get(item) for item in ids.ravel().tolist()]
-        return Matches(ids, result.distances, labels, names, result.candidates, result.truncated)
+        catalog = self.catalog
+        return Matches(
+            result.ids,
+            result.distances,
+            result.candidates,
+            result.truncated,
+            lambda: catalog.labels(result.label_codes()),
+            lambda: catalog.names_of(result.ids),
+        )
 
     def evaluate(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from hashcade.errors import add_hint
@@ -50,9 +49,6 @@ class Encoded:
                 known = f"the first {n_ranked // sparsity} codes were ranked"
                 error = ValueError(f"n_probe={n_probe}, but {known}")
                 raise add_hint(error, f"encode the queries with n_probe={n_probe}")
-            if n_probe == 1:  # an item that lies where its label says looks there first
-                named = np.hstack([self.bucket_ids, self.ranked])
-                return {"bucket_ids": named, "n_probe": sparsity}
             return {"bucket_ids": self.ranked, "n_probe": n_probe * sparsity}
         if n_probe > 1 and self.scores is None:
             raise ValueError(f"n_probe={n_probe} needs slot scores, this method has none")

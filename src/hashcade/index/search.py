@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from hashcade._kernels import usable_cores
 from hashcade._validate import checked_choice, checked_count
 from hashcade.index import kernel, validate, visits
 from hashcade.index.distances import EUCLIDEAN, INNER_PRODUCT
-from hashcade.index.segment import Float32s, Int64s
+from hashcade.index.segment import NO_LABEL, Float32s, Int64s
 from hashcade.index.snapshot import Snapshot
 
 METRICS = {"euclidean": EUCLIDEAN, "inner_product": INNER_PRODUCT}
@@ -45,6 +45,13 @@ class SearchResult:
     ids: Int64s  # (q, n_neighbors)
     candidates: Int64s  # (q,)
     truncated: npt.NDArray[np.bool_]  # (q,)
+    snapshot: Snapshot | None = field(default=None, repr=False)  # the state that was searched
+
+    def label_codes(self) -> Int64s:
+        """Labels of the results, (q, n_neighbors); -1 for none."""
+        if self.snapshot is None:
+            return np.full(self.ids.shape, NO_LABEL)
+        return self.snapshot.labels_of(self.ids.ravel()).reshape(self.ids.shape)
 
 
 class Request(NamedTuple):
@@ -146,7 +153,7 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
             given, out = (table, max_norm, queries, metric), (distances, ids, candidates, truncated)
             status = _search_in_threads(threads, request.bucket_ids, given, where, out)
         if status == kernel.DONE:
-            return SearchResult(distances, ids, candidates, truncated)
+            return SearchResult(distances, ids, candidates, truncated, snapshot)
         if status == kernel.BAD_INPUT:
             validate.checked_queries(queries, snapshot.dim)
             validate.checked_buckets(request.bucket_ids, n, snapshot.shape)

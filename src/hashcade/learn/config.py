@@ -23,8 +23,8 @@ SCHEDULES = ("one-cycle", "paper", "constant")
 
 _VALIDATIONS = 10  # per stage
 _BATCH, _SCALE = 256, 16.0  # items of a batch, and factor on cosines, where prototypes are learned
-_POINT_SIZE = 128
-_MANY_CLASSES = 4096  # from here on the last layer is large, and half the hidden units will do
+_SMALL_POINTS = 512  # classes up to which points of half the size are as good
+_MANY_CLASSES = 4096  # beyond, half the hidden units will do
 _CODE_EPOCHS = 3  # of the stage that trains a linear layer for the codes
 # λ of npairs by sparsity: more active slots share the softmax; 0.001 from 4 on.
 _REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}
@@ -196,12 +196,14 @@ def resolve(
 
     # ---- layers
     point_size = embedding_size = None
+    many = n_classes > _MANY_CLASSES
+    usual_size = 64 if n_classes <= _SMALL_POINTS else 128
     if prototypes and given:
-        point_size = count("embedding_size", _POINT_SIZE)
+        point_size = count("embedding_size", usual_size)
     else:
         embedding_size = count("embedding_size", None if given else 256 if triplet else 64)
-        point_size = _POINT_SIZE * prototypes
-    units = 1024 if prototypes and n_classes <= _MANY_CLASSES else 512
+        point_size = usual_size * prototypes
+    units = 1024 if prototypes and not many else 512
     units = units if backbone in (None, "mlp") else 0
     hidden_size = count("hidden_size", units, at_least=int(backbone == "mlp"))
     network = IMAGE_NETWORKS.get(backbone, MLP) if isinstance(backbone, str) else backbone

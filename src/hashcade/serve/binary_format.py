@@ -77,13 +77,14 @@ def read_matches(data: bytes, n_queries: int, n_neighbors: int) -> Matches:
     buffer = bytearray(data[:end])  # the arrays lie in it, and can be written to
     shape = (n_queries, n_neighbors)
     text = json.loads(data[end:])
+    labels, names = _objects(text["labels"], shape), _objects(text["names"], shape)
     return Matches(
         np.frombuffer(buffer, _INTS, cells).reshape(shape),
         np.frombuffer(buffer, _FLOATS, cells, 8 * cells).reshape(shape),
-        _objects(text["labels"], shape),
-        _objects(text["names"], shape),
         np.frombuffer(buffer, _INTS, n_queries, 12 * cells).copy(),  # may not be aligned
         np.frombuffer(buffer, np.bool_, n_queries, 12 * cells + 8 * n_queries),
+        lambda: labels,
+        lambda: names,
     )
 
 

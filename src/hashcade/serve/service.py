@@ -168,10 +168,14 @@ class Service:
             with contextlib.suppress(DataError):  # the picture is gone or damaged, the item is not
                 pixels = now.pictures.pixels(item_id, self.image_size(now))
                 asked = None if pixels is None else hasher.encode(pixels[None])
+        scores, by_path, ranked = None, False, None
         if asked is not None:
-            return now, Encoded(vectors, buckets, asked.scores, asked.by_path, asked.ranked)
-        ranked = None if hasher is None else hasher.rank(vectors)
-        return now, Encoded(vectors, buckets, None, by_path=False, ranked=ranked)
+            scores, by_path, ranked = asked.scores, asked.by_path, asked.ranked
+        elif hasher is not None:
+            ranked = hasher.rank(vectors)
+        if ranked is not None:  # it looks first where it lies
+            ranked = np.hstack([buckets, ranked])
+        return now, Encoded(vectors, buckets, scores, by_path, ranked)
 
     @staticmethod
     def image_size(now: Snapshot) -> tuple[int, int]:

@@ -100,6 +100,13 @@ class Catalog:
             self._label_of = label_of
         return np.asarray(self._label_of[codes])  # NO_LABEL is -1: the last entry, None
 
+    def names_of(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
+        """Names of items, an array of objects of the same shape; None where there is none."""
+        names = np.full(ids.shape, None, dtype=object)
+        if self.names:
+            names.ravel()[:] = [self.names.get(item) for item in ids.ravel().tolist()]
+        return names
+
     def label(self, code: int) -> Label | None:
         """Label of one code."""
         return self.classes[code] if 0 <= code < len(self.classes) else None
