@@ -5,7 +5,8 @@
 
 The hasher gets the training set and selects its weights on a validation set, a part of it; nothing
 is selected on the test set. Then every test item is a query against all other test items: its
-buckets give candidates, the learned vectors re-rank them. Exhaustive search ranks by the given ones. A query with fewer than k candidates
+buckets give candidates, the learned vectors re-rank them. Exhaustive search ranks by the given
+ones. A query with fewer than k candidates
 continues with its next buckets, and these candidates count.
 
 Results go to stdout with their targets and, when all are measured, to
@@ -39,7 +40,8 @@ SHARES = ((64, 128, 25.0), (512, 512, 50.0))  # classes of a batch, width, allow
 
 PAGE = """# Learning on given embeddings
 
-Written by `make bench-learn-embeddings`. `Hasher()` with defaults on 128-dimensional embeddings of Cifar-100 (EfficientNet-Lite0, frozen). It is trained on the training
+Written by `make bench-learn-embeddings`. `Hasher()` with defaults on 128-dimensional embeddings of
+Cifar-100 (EfficientNet-Lite0, frozen). It is trained on the training
 set only; then every test item is a query against all other test items, re-ranked by the learned
 vectors. The column `exhaustive` is exhaustive search by the given vectors.
 
