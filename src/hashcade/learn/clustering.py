@@ -12,6 +12,7 @@ from torch import Tensor
 from hashcade._validate import checked_count, checked_seed, checked_vectors
 
 _CHUNK = 4096
+_SOME, _PER_CLUSTER = 16_384, 32  # points among which the first means are drawn
 _MOST_DIRECTIONS = 128  # of larger points, those in which they differ most
 
 
@@ -51,7 +52,12 @@ def _main_directions(points: Tensor, seed: int) -> Tensor:
 
 
 def _spread_out(points: Tensor, n_clusters: int, generator: torch.Generator) -> Tensor:
-    """k-means++: points drawn by the squared distance to those drawn so far."""
+    """k-means++: points drawn by the squared distance to those drawn so far.
+
+    It looks at all points for each of them, so if there are many, it looks at some.
+    """
+    if len(points) > (n_some := max(_SOME, _PER_CLUSTER * n_clusters)):
+        points = points[torch.randperm(len(points), generator=generator)[:n_some]]
     drawn = [int(torch.randint(len(points), (1,), generator=generator))]
     gaps = torch.full((len(points),), torch.inf)
     for _ in range(n_clusters - 1):
