@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from hashcade.learn import Hasher
 
 
-PLACES = ("label", "network")
-
-
 @dataclass(frozen=True)
 class Match:
     """One result of a search."""
@@ -141,7 +138,6 @@ class HashTable:
         from hashcade.learn import Hasher
 
         self.metric = checked_choice("metric", metric, METRICS)
-        checked_choice("place", place, PLACES)
         self.hasher: Hasher | None = Hasher(width=width, depth=depth, sparsity=sparsity, **settings)
         self.catalog = Catalog(metric=metric, place=place)
         self._index: HashIndex | None = None
