@@ -103,7 +103,8 @@ def test_the_stored_format(tmp_path):
     Catalog(["ä", 7], {3: "a.jpg"}).write(tmp_path)
     assert (tmp_path / "catalog.json").read_text("utf-8") == (
         '{\n "format": "hashcade-table",\n "version": 1,\n "metric": "euclidean",\n'
-        ' "place": "label",\n "data": null,\n "has_names": true,\n "classes": [\n  "ä",\n  7\n ]\n}\n'
+        ' "place": "label",\n "data": null,\n'
+        ' "has_names": true,\n "classes": [\n  "ä",\n  7\n ]\n}\n'
     )
     assert (tmp_path / "names.json").read_text("utf-8") == '{"3": "a.jpg"}'
 
