@@ -22,7 +22,8 @@ ASSIGNMENTS = ("prototype", "codebook", "path")
 SCHEDULES = ("one-cycle", "paper", "constant")
 
 _VALIDATIONS = 10  # per stage
-_BATCH, _SCALE = 256, 16.0  # items of a batch, and factor on cosines, where prototypes are learned
+_BATCH, _SCALE = 256, 20.0  # items of a batch, and factor on cosines, where prototypes are learned
+_DROPOUT, _WEIGHT_DECAY = 0.15, 1e-3  # there as well; picked on validation sets
 _SMALL_POINTS = 512  # classes up to which points of half the size are as good
 _MANY_CLASSES = 4096  # beyond, half the hidden units will do
 _SHORTLIST = 128
@@ -213,7 +214,7 @@ def resolve(
     rate = number("learning_rate", 1e-3 if images else 3e-3)  # NIN diverges above 1e-3
     if rate == 0.0:
         raise ValueError(f"learning_rate={settings['learning_rate']!r} must be > 0")
-    dropout = number("dropout", 0.1 if prototypes and not images else 0.0)
+    dropout = number("dropout", _DROPOUT if prototypes and not images else 0.0)
     if dropout >= 1.0:
         raise ValueError(f"dropout={dropout!r} must be >= 0 and < 1")
     if dropout and images:
@@ -251,7 +252,8 @@ def resolve(
         if name == "base":
             return replace(config, base_learning_rate=1.0, regularization=0.003, dropout=0.0)
         if not by_class:  # plain batches of items, sharpness as of a cosine softmax
-            return replace(config, classes_per_batch=_BATCH, items_per_class=1, sharpness=_SCALE)
+            batch: Any = {"classes_per_batch": _BATCH, "items_per_class": 1}
+            return replace(config, **batch, sharpness=_SCALE, weight_decay=_WEIGHT_DECAY)
         return config
 
     names = {"prototype": ["prototype", "codes"], "codebook": ["hash", "joint"], "path": ["hash"]}
