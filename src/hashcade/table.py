@@ -417,7 +417,7 @@ class HashTable:
             label=None if code is None else self.catalog.label(code),
             name=self.catalog.names.get(int(item_id)),
             vector=item["vector"],
-            bucket_ids=item["bucket_ids"],
+            bucket_ids=item["bucket_ids"].tolist(),
         )
 
     def __contains__(self, item_id: int) -> bool:
