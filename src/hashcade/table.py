@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from hashcade.learn import Hasher
 
 
-PLACES = ("label", "network")
-
-
 @dataclass(frozen=True)
 class Match:
     """One result of a search."""
@@ -141,7 +138,6 @@ class HashTable:
         from hashcade.learn import Hasher
 
         self.metric = checked_choice("metric", metric, METRICS)
-        checked_choice("place", place, PLACES)
         self.hasher: Hasher | None = Hasher(width=width, depth=depth, sparsity=sparsity, **settings)
         self.catalog = Catalog(metric=metric, place=place)
         self._index: HashIndex | None = None
@@ -421,7 +417,7 @@ class HashTable:
             label=None if code is None else self.catalog.label(code),
             name=self.catalog.names.get(int(item_id)),
             vector=item["vector"],
-            bucket_ids=item["bucket_ids"],
+            bucket_ids=item["bucket_ids"].tolist(),
         )
 
     def __contains__(self, item_id: int) -> bool:

@@ -98,7 +98,8 @@ def _order(
     if scores is None:
         assert bucket_ids is not None
         own = [int(b) for b in bucket_ids]
-        yield from ((b, False) for b in own)
+        n_always = len(own) if n_probe is None else n_probe
+        yield from ((b, at >= n_always) for at, b in enumerate(own))
         for up in range(1, shape.depth + 1):
             span = shape.width**up
             for own_bucket in own:

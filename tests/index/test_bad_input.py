@@ -91,7 +91,6 @@ def test_a_bad_build_says_why(change, message):
         ({"n_neighbors": 0}, "n_neighbors=0 must be >= 1"),
         ({"n_neighbors": -1}, "n_neighbors=-1 must be >= 1"),
         ({"n_neighbors": 2.5}, "n_neighbors=2.5 must be an integer"),
-        ({"n_probe": 2}, "n_probe=2 needs scores"),
         ({"n_probe": 0}, "n_probe=0 must be >= 1"),
         ({"max_candidates": 0}, "max_candidates=0 must be >= 1"),
         ({"fill": "up"}, "fill='up' must be one of 'path', 'none'"),

@@ -133,6 +133,13 @@ def test_explain_with_scores_gives_sums_and_ranks():
     assert all(b["fill"] for b in walk["buckets"])
 
 
+def test_explain_tells_named_buckets_that_fill_from_those_that_are_probed():
+    story = zoo().explain([0.0], bucket_ids=[1, 7, 8], n_probe=2, n_neighbors=4)
+    assert [(b["bucket"], b["fill"]) for b in story["buckets"]] == [(1, False), (8, True)]
+    enough = zoo().explain([0.0], bucket_ids=[1, 7, 8], n_probe=2, n_neighbors=3)
+    assert [(b["bucket"], b["fill"]) for b in enough["buckets"]] == [(1, False)]
+
+
 def test_explain_agrees_with_search_and_refuses_what_it_does_not_know():
     index = zoo()
     result = index.search([[3.0]], bucket_ids=[[1, 8]], n_neighbors=4, max_candidates=4)

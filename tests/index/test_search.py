@@ -45,7 +45,8 @@ def test_buckets_agree_with_the_plain_twin(data):
     options = data.draw(OPTIONS)
     n = data.draw(st.integers(1, 7))
     queries = vectors_of(rng, n, world.dim, kind)
-    buckets = rng.integers(0, world.shape.n_buckets, (n, data.draw(st.integers(1, 4))))
+    buckets = rng.integers(0, world.shape.n_buckets, (n, data.draw(st.integers(1, 6))))
+    options["n_probe"] = data.draw(st.one_of(st.none(), st.integers(1, 7)))
     filter_ids, allowed = draw_filter(data.draw, world, rng)
     own = draw_own(data.draw, world, rng, n)
     result = index.search(
@@ -55,6 +56,26 @@ def test_buckets_agree_with_the_plain_twin(data):
     assert_same(
         result, world.expected(queries, bucket_ids=buckets, allowed=allowed, own=own, **options)
     )
+
+
+def test_the_first_named_buckets_are_visited_and_the_rest_only_to_fill():
+    shape = CodeShape(width=10, depth=2)
+    buckets = [20, 21, 30, 30, 47, 80]  # one item each, but two in bucket 30
+    index = HashIndex.build(buckets, np.arange(6.0)[:, None], shape=shape)
+
+    def visited(n_neighbors, **options):
+        named = {"bucket_ids": [[80, 30, 55, 47]], "n_neighbors": n_neighbors, **options}
+        result = index.search([[0.0]], **named)
+        return sorted(result.ids[result.ids >= 0].tolist()), int(result.candidates[0])
+
+    assert visited(9, n_probe=1, fill="none") == ([5], 1)
+    assert visited(9, n_probe=2, fill="none") == ([2, 3, 5], 3)
+    assert visited(9, n_probe=9, fill="none") == ([2, 3, 4, 5], 4)
+    assert visited(1, n_probe=1) == ([5], 1)  # one is enough
+    assert visited(2, n_probe=1) == ([2, 3], 3)  # a bucket is visited as a whole
+    assert visited(4, n_probe=1) == ([2, 3, 4, 5], 4)  # bucket 55 is empty
+    assert visited(5, n_probe=1) == ([0, 2, 3, 4, 5], 5)  # then others, as without n_probe
+    assert visited(9) == visited(9, n_probe=4)
 
 
 @given(st.data())

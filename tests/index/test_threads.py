@@ -47,6 +47,7 @@ def assert_equal(left, right):
         {"filter_ids": np.arange(0, 9000, 3)},
         {"exclude_self": np.arange(200) * 7},
         {"n_neighbors": 4000},
+        {"n_probe": 1},
     ],
     ids=lambda options: next(iter(options), "plain"),
 )

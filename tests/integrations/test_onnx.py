@@ -58,12 +58,46 @@ def test_a_code_book_gives_the_same_buckets_elsewhere(tmp_path, sparsity):
     rng = np.random.default_rng(0)
     y = np.arange(300) % 6
     X = (rng.normal(size=(6, 10))[y] + 0.5 * rng.normal(size=(300, 10))).astype(np.float32)
-    hasher = Hasher(width=4, sparsity=sparsity, steps=30, verbose=False).fit(X, y)
+    settings = {"width": 4, "sparsity": sparsity, "steps": 30, "verbose": False}
+    hasher = Hasher(**settings, assignment="codebook").fit(X, y)
     hasher.to_onnx(tmp_path / "hasher.onnx")
     found = run(tmp_path / "hasher.onnx", X)["bucket_ids"]
     assert found.shape == (300, sparsity)
     assert (found == hasher.transform(X)).all(axis=1).mean() > 0.98  # rounding may turn a few
     assert len(np.unique(found[:, 0])) > 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"sparsity": 2}, {"rerank": "given"}, {"backbone": "mlp", "base_steps": 5},
+     {"backbone": "mlp", "base_steps": 5, "rerank": "learned", "loss": "triplet"}],
+    ids=lambda settings: "-".join(settings),
+)  # fmt: skip
+def test_prototypes_decide_the_same_elsewhere(tmp_path, settings):
+    rng = np.random.default_rng(0)
+    y = np.arange(300) % 9
+    X = (rng.normal(size=(9, 10))[y] + 0.7 * rng.normal(size=(300, 10))).astype(np.float32)
+    hasher = Hasher(width=4, steps=30, hidden_size=16, verbose=False, **settings).fit(X, y)
+    hasher.to_onnx(tmp_path / "hasher.onnx")
+    found = run(tmp_path / "hasher.onnx", X)
+    encoded = hasher.encode(X)
+    assert found["scores"] == pytest.approx(encoded.scores, abs=1e-4)
+    assert found["vectors"] == pytest.approx(encoded.vectors, abs=1e-4)
+    points = hasher._encoder.outputs(X).points
+    gaps = np.sort(np.square(points[:, None] - hasher.prototypes_).sum(axis=2), axis=1)
+    clear = gaps[:, 1] - gaps[:, 0] > 1e-4  # where two are equally near, either may be taken
+    assert clear.mean() > 0.9
+    assert (found["bucket_ids"] == encoded.bucket_ids)[clear].all()
+    assert len(np.unique(found["bucket_ids"][:, 0])) > 5
+
+
+def test_an_inverted_file_is_the_same_elsewhere(tmp_path, blobs):
+    X = blobs[0].astype(np.float32)
+    hasher = Hasher().fit_clusters(X, n_codes=12)
+    hasher.to_onnx(tmp_path / "hasher.onnx")
+    found = run(tmp_path / "hasher.onnx", X)
+    assert (found["bucket_ids"] == hasher.transform(X)).mean() > 0.99
+    assert np.array_equal(found["vectors"], X)
 
 
 @pytest.mark.parametrize("backbone", ["stride", "nin"])

@@ -194,7 +194,7 @@ def test_embeddings_are_encoded_by_a_model_that_takes_them(tmp_path):
     rng = np.random.default_rng(0)
     labels = np.repeat(["ant", "bee", "cat"], 30)
     items = np.repeat(np.eye(3), 30, axis=0) + 0.1 * rng.normal(size=(90, 3))
-    table = HashTable(width=4, steps=20, verbose=False).fit(items, labels)
+    table = HashTable(width=4, steps=20, rerank="given", verbose=False).fit(items, labels)
     table.save(tmp_path / "table")
     with serving(table=tmp_path / "table") as client:
         stats = client.get("/v1/stats").json()

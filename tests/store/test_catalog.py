@@ -81,21 +81,30 @@ def test_a_failed_change_leaves_no_classes():
     assert catalog.codes(["c"], 1).tolist() == [1]
 
 
+def test_a_failed_change_leaves_no_labels():
+    catalog = Catalog(["a"])
+    with pytest.raises(ZeroDivisionError), catalog.change(2, None):
+        print(catalog.labels(catalog.codes(["b", "a"], 2)), 1 / 0)
+    assert catalog.labels(catalog.codes(["c", "a", None], 3)).tolist() == ["c", "a", None]
+
+
 @pytest.mark.parametrize("names", [{}, {3: "drei.jpg", 10**15: "ä/\n.png"}])
 @pytest.mark.parametrize("classes", [[], [3, 1], ["b", "ä"], ["1", 1]])
 def test_what_is_written_can_be_read(tmp_path, classes, names):
-    Catalog(classes, names, metric="inner_product", data=tmp_path).write(tmp_path)
+    settings = {"metric": "inner_product", "place": "network", "data": tmp_path}
+    Catalog(classes, names, **settings).write(tmp_path)
     read = Catalog.read(tmp_path)
-    assert (read.classes, read.names, read.metric, read.data) == (
-        classes, names, "inner_product", tmp_path,
-    )  # fmt: skip
+    assert (read.classes, read.names) == (classes, names)
+    assert {name: getattr(read, name) for name in settings} == settings
+    assert {name: getattr(read.copy(), name) for name in settings} == settings
 
 
 def test_the_stored_format(tmp_path):
     Catalog(["ä", 7], {3: "a.jpg"}).write(tmp_path)
     assert (tmp_path / "catalog.json").read_text("utf-8") == (
         '{\n "format": "hashcade-table",\n "version": 1,\n "metric": "euclidean",\n'
-        ' "data": null,\n "has_names": true,\n "classes": [\n  "ä",\n  7\n ]\n}\n'
+        ' "place": "label",\n "data": null,\n'
+        ' "has_names": true,\n "classes": [\n  "ä",\n  7\n ]\n}\n'
     )
     assert (tmp_path / "names.json").read_text("utf-8") == '{"3": "a.jpg"}'
 
@@ -113,6 +122,7 @@ def test_a_missing_catalog_says_what_to_do(tmp_path):
         ({"format": "other"}, IncompatibleFormatError),
         ({"classes": [1.5]}, CorruptIndexError),
         ({"classes": 3}, CorruptIndexError),
+        ({"place": "shelf"}, CorruptIndexError),
         ({"has_names": True}, StorageError),  # names.json is missing
     ],
 )

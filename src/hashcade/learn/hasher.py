@@ -270,9 +270,8 @@ class Hasher:
         labels = inputs.checked_classes(y, len(items), n_classes=1)
         names, numbers = np.unique(labels, return_inverse=True)
         if known := [name for name in names.tolist() if name in self._row_of_class]:
-            raise ValueError(
-                f"y has {known[0]!r} and {len(known) - 1} more that were learned before"
-            )
+            more = f" and {len(known) - 1} more" * (len(known) > 1)
+            raise ValueError(f"y has {known[0]!r}{more}, learned before: labels must be new")
         if (names.dtype.kind == "U") != (self.classes_.dtype.kind == "U"):
             raise ValueError("y mixes integers and strings with those of classes_")
         n_codes = config.n_codes + len(names)

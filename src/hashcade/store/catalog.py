@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade._io import read_file, replace_file
-from hashcade._validate import as_array, plain_labels
+from hashcade._validate import as_array, checked_choice, plain_labels
 from hashcade.errors import CorruptIndexError, IncompatibleFormatError, StorageError
 from hashcade.index import NO_LABEL
 
@@ -31,6 +31,8 @@ NAMES_NAME = "names.json"
 MODEL_DIR, INDEX_DIR = "model", "index"
 FORMAT = "hashcade-table"
 VERSION = 1
+
+PLACES = ("label", "network")
 
 Label = int | str
 
@@ -60,7 +62,8 @@ class Catalog:
     ) -> None:
         self.classes: list[Label] = list(classes)
         self.names: dict[int, str] = dict(names or {})
-        self.metric, self.place, self.data = metric, place, data
+        self.metric, self.data = metric, data
+        self.place = checked_choice("place", place, PLACES)
         self._label_of = np.empty(0, dtype=object)  # by code, None last; made when it is needed
         self._code_of = {label: code for code, label in enumerate(self.classes)}
 

@@ -1,0 +1,132 @@
+"""Classes that come later: codes of their own, and nothing is trained again."""
+
+import numpy as np
+import pytest
+
+from hashcade import Hasher
+from hashcade.codes import CodeShape
+from hashcade.learn.extension import new_codes
+from tests.learn.factories import QUICK, blobs
+
+NAMES = ["ape", "bat", "cow", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay"]
+X, Y = blobs(n_classes=10, labels=NAMES)
+OLD, NEW = np.isin(Y, NAMES[::2]), np.isin(Y, NAMES[1::2])
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["sparsity 1", "sparsity 2"])
+def fitted(request):
+    settings = {**QUICK, "width": 8, "steps": 100, "sparsity": request.param}
+    return Hasher(**settings).fit(X[OLD], Y[OLD])
+
+
+@pytest.fixture(scope="module")
+def extended(fitted):
+    return fitted.extend(X[NEW], Y[NEW])
+
+
+def codes(hasher):
+    return dict(zip(hasher.classes_.tolist(), map(tuple, hasher.codebook_.tolist()), strict=True))
+
+
+def test_old_classes_keep_their_codes_and_prototypes(fitted, extended):
+    assert extended.classes_.tolist() == sorted(NAMES)
+    before, after = codes(fitted), codes(extended)
+    assert {name: after[name] for name in before} == before
+    places = np.searchsorted(extended.classes_, fitted.classes_)
+    np.testing.assert_array_equal(extended.prototypes_[places], fitted.prototypes_)
+
+
+def test_new_classes_get_codes_that_no_class_has(fitted, extended):
+    all_codes = codes(extended)
+    assert len(set(all_codes.values())) == len(NAMES)
+    assert extended.codebook_.shape == (10, fitted.sparsity)
+    if fitted.sparsity == 1:
+        assert len(np.unique(extended.codebook_)) == 10
+
+
+def test_prototypes_of_new_classes_are_directions_of_the_means_of_their_points(fitted, extended):
+    points = fitted.embed(X)
+    for name in NAMES[1::2]:
+        mean = points[name == Y].mean(axis=0)
+        row = extended.prototypes_[extended.classes_.tolist().index(name)]
+        np.testing.assert_allclose(row, mean / np.linalg.norm(mean), atol=1e-6)
+
+
+def test_items_of_new_classes_go_to_their_codes_and_vectors_stay(fitted, extended):
+    own = extended.codebook_[np.searchsorted(extended.classes_, Y)]
+    right = (np.sort(extended.transform(X)) == np.sort(own)).all(axis=1)
+    assert right[OLD].mean() > 0.9
+    assert right[NEW].mean() > 0.7  # points were not trained for them
+    np.testing.assert_array_equal(extended.embed(X), fitted.embed(X))
+    np.testing.assert_array_equal(extended.scores(X), fitted.scores(X))
+
+
+def test_the_first_hasher_stays_and_a_second_step_is_possible(fitted, extended, tmp_path):
+    before = fitted.codebook_.copy()
+    one = fitted.extend(X[Y == "bat"], ["bat"] * 20)
+    two = one.extend(X[Y == "dog"][:3], ["dog"] * 3)  # a few items are enough
+    np.testing.assert_array_equal(fitted.codebook_, before)
+    assert fitted.classes_.tolist() == NAMES[::2]
+    assert two.classes_.tolist() == sorted([*NAMES[::2], "bat", "dog"])
+    assert codes(one).items() <= codes(two).items()
+    assert two.get_params() == fitted.get_params()
+    two.save(tmp_path / "model")
+    loaded = Hasher.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.transform(X), two.transform(X))
+    assert loaded.classes_.tolist() == two.classes_.tolist()
+
+
+def test_integers_come_in_their_order():
+    X, y = blobs()
+    hasher = Hasher(**QUICK).fit(X[y > 1], y[y > 1] * 10)
+    extended = hasher.extend(X[y < 2], np.where(y[y < 2] == 0, 25, -3))
+    assert extended.classes_.tolist() == [-3, 20, 25, 30, 40, 50]
+    buckets = extended.transform(X[y == 0])
+    assert (buckets == extended.codebook_[2]).mean() > 0.9
+
+
+def test_what_cannot_be_added_is_refused(fitted):
+    def message(hasher, items, labels):
+        with pytest.raises(ValueError) as caught:  # noqa: PT011  (compared by the caller)
+            hasher.extend(items, labels)
+        return str(caught.value)
+
+    learned = "learned before: labels must be new"
+    assert message(fitted, X[:2], ["cow", "yak"]) == f"y has 'cow', {learned}"
+    assert message(fitted, X[:2], ["cow", "ape"]) == f"y has 'ape' and 1 more, {learned}"
+    assert message(fitted, X[:2], [7, 8]) == "y mixes integers and strings with those of classes_"
+    assert message(fitted, X[:2], ["yak"]) == "y has 1 labels, X has 2 items"
+    assert "X has 3 features" in message(fitted, np.zeros((1, 3)), ["yak"])
+    full = blobs(n_classes=60, per_class=1)
+    assert message(fitted, full[0], [f"n{label}" for label in full[1]]) == (
+        "there would be 65 classes, must be <= n_buckets = 64"
+    )
+    by_book = Hasher(**QUICK, assignment="codebook").fit(X[OLD], Y[OLD])
+    for hasher in (by_book, fitted.adapt(X)):
+        assert message(hasher, X[NEW], Y[NEW]) == (
+            "extend needs a hasher fitted with assignment='prototype' and labels"
+        )
+
+
+def test_classes_below_one_slot_part_as_long_as_there_is_room():
+    X, y = blobs(n_classes=16, per_class=8)
+    hasher = Hasher(**QUICK).fit(X[y < 3], y[y < 3])
+    assert hasher.shape_.n_buckets == 16
+    full = hasher.extend(X[y >= 3], y[y >= 3]).codebook_[:, 0]
+    for slot in range(4):
+        below = full[full // 4 == slot]
+        assert len(set(below.tolist())) == min(4, len(below))
+
+
+@pytest.mark.parametrize("n_new", [1, 5])
+def test_new_codes_follow_the_scores_where_nothing_stands_in_the_way(n_new):
+    shape = CodeShape(width=6, depth=2)
+    book = np.array([[0], [7], [14]])
+    wanted = np.array([21, 28, 35, 22, 29])[:n_new]
+    scores = np.zeros((n_new, 2, 6))
+    for row, path in enumerate(shape.paths(wanted)):
+        scores[row, [0, 1], path] = 1.0
+    found = new_codes(
+        book, scores.reshape(n_new, -1), shape, sibling_penalty=50.0, collision_penalty=0.01
+    )
+    assert found.ravel().tolist() == wanted.tolist()
