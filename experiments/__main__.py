@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiments.jobs import EXPERIMENTS, SEARCHED, Job
 from experiments.presets import PRESETS
-from experiments.progress import duration
+from experiments.progress import cache_folder, duration
 from experiments.render import write_page
 from experiments.rows import ResultRow, RowFile
 from experiments.run import Experiment, run_jobs
@@ -135,8 +135,7 @@ def default_data() -> Path | None:
 
 def default_work() -> Path:
     """Folder for intermediate results, in the cache folder of hashcade."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "hashcade" / "experiments"
+    return cache_folder() / "experiments"
 
 
 def page_name(name: str, preset: str, *, is_sample: bool) -> str:

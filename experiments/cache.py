@@ -4,10 +4,10 @@
 
     cache/
         models/base-1f0c.../       a trained model
-        models/base-1f0c....time   processor seconds that its training took
+        models/base-1f0c....time   processor seconds that its training took, and seconds
         runs/base-1f0c.../         checkpoints of one that is being trained
         runs/base-1f0c....lock     held by the process that trains it
-        arrays/vectors-77ab....npy
+        arrays/vectors-77ab....npy, or .npz for several
 """
 
 from __future__ import annotations
@@ -24,9 +24,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from experiments.datasets.files import write_npz
 from experiments.rows import fingerprint, write_whole
+from hashcade.data import read_npz
 from hashcade.errors import StorageError
 from hashcade.learn import Hasher
+
+Arrays = dict[str, npt.NDArray[Any]]
 
 
 class Cache:
@@ -50,20 +54,32 @@ class Cache:
         with _exclusive(run_dir.with_name(f"{label}.lock")):
             if model.is_dir():  # another process trained it in the meantime
                 return Hasher.load(model)
-            before, start = self.training_seconds(name, settings), time.process_time()
+            before = self._times(name, settings)
+            start = time.process_time(), time.perf_counter()
             try:
                 hasher = fit(run_dir)
             finally:  # the time of an interrupted run counts too
-                spent = before + time.process_time() - start
-                write_whole(model.with_name(f"{label}.time"), f"{spent:.1f}\n")
+                processor = before[0] + time.process_time() - start[0]
+                elapsed = before[-1] + time.perf_counter() - start[1]
+                times = f"{processor:.1f} {elapsed:.1f}\n"
+                write_whole(model.with_name(f"{label}.time"), times)
             hasher.save(model)
             shutil.rmtree(run_dir, ignore_errors=True)
         return hasher
 
     def training_seconds(self, name: str, settings: Mapping[str, Any]) -> float:
         """Processor time that training a hasher has taken so far, over all threads."""
+        return self._times(name, settings)[0]
+
+    def elapsed_seconds(self, name: str, settings: Mapping[str, Any]) -> float:
+        """Time that training a hasher has taken so far, by the clock on the wall."""
+        return self._times(name, settings)[-1]
+
+    def _times(self, name: str, settings: Mapping[str, Any]) -> list[float]:
         file = self.path / "models" / f"{name}-{fingerprint(settings)}.time"
-        return float(file.read_text(encoding="utf-8")) if file.is_file() else 0.0
+        if not file.is_file():
+            return [0.0]
+        return [float(word) for word in file.read_text(encoding="utf-8").split()]
 
     def array(
         self, name: str, settings: Mapping[str, Any], compute: Callable[[], npt.NDArray[Any]]
@@ -86,6 +102,15 @@ class Cache:
         finally:
             temporary.unlink(missing_ok=True)
         return values
+
+    def arrays(
+        self, name: str, settings: Mapping[str, Any], compute: Callable[[], Arrays]
+    ) -> Arrays:
+        """Arrays by name: loaded if they are stored, else computed and stored."""
+        path = self.path / "arrays" / f"{name}-{fingerprint(settings)}.npz"
+        if not path.is_file():
+            write_npz(path, compute())
+        return read_npz(path)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How far a run is, on stderr; and what its numbers depend on besides settings."""
+"""How far a run is, on stderr; where it keeps files; what its numbers depend on but settings."""
 
 from __future__ import annotations
 
@@ -52,6 +52,11 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def cache_folder() -> Path:
+    """The cache folder of hashcade."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hashcade"
 
 
 def versions() -> dict[str, str]:

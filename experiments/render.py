@@ -66,7 +66,7 @@ def write_page(out: Path, name: str, rows: Sequence[ResultRow], *, title: str) -
     command = f"python -m experiments {experiment} --preset {preset}"
     command += "".join(f" --seed {seed}" for seed in seeds)
     blocks = [f"**{' '.join(sorted(notes))}**"] if notes else []
-    blocks.append(f"Made by `{command}`. {_circumstances(rows, seeds)}")
+    blocks.append(f"Made by `{command}`. {circumstances(rows, seeds)}")
     tables: list[Table] = []
     if experiment == "solver-time":
         blocks += _solver_blocks(out, name, rows)
@@ -268,7 +268,8 @@ def _time_blocks(rows: Sequence[ResultRow]) -> list[str]:
     ]
 
 
-def _circumstances(rows: Sequence[ResultRow], seeds: Sequence[int]) -> str:
+def circumstances(rows: Sequence[ResultRow], seeds: Sequence[int]) -> str:
+    """Seeds, versions and machines of rows."""
     packages: dict[str, set[str]] = {}
     for row in rows:
         for package, version in row.versions.items():

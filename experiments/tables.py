@@ -175,7 +175,7 @@ def search_table(rows: Iterable[ResultRow], *, experiment: str, loss: str, datab
                     for m in SEARCH_METRICS
                 ]
                 block.append(((str(sparsity) if not block and sparsity else "", label), cells))
-        lines += _block(block, mark_best=len(block) > 1)
+        lines += table_block(block, mark_best=len(block) > 1)
     title = f"{experiment}, {loss}, queries of test against {database}"
     return Table(title, ("k_s", "Method"), tuple(SEARCH_METRICS.values()), tuple(lines))
 
@@ -204,11 +204,11 @@ def nmi_table(
         if any(cell.values for cell in cells):
             block.append(((label,), cells))
     titles = tuple(f"{loss}, {database}" for loss, database in columns)
-    lines = tuple(_block(block, mark_best=True))
+    lines = tuple(table_block(block, mark_best=True))
     return Table(f"{experiment}: NMI of the buckets", ("Method",), titles, lines)
 
 
-def _block(block: Sequence[Line], *, mark_best: bool) -> list[TableRow]:
+def table_block(block: Sequence[Line], *, mark_best: bool) -> list[TableRow]:
     """Lines under a rule; the best of each column is marked, as far as the digits shown tell."""
     shown = [[None if c.mean is None else f"{c.mean:.2f}" for c in cells] for _, cells in block]
     best = [

@@ -1,7 +1,10 @@
 """The data of an experiment: a training set, and a test set that provides the queries.
 
 - :func:`load_dataset`: what an experiment needs, from a folder with the official files.
-- :mod:`~experiments.datasets.cifar100`, :mod:`~experiments.datasets.imagenet32`: the loaders.
+- :func:`load_embeddings`: sets of embeddings by name.
+- :mod:`~experiments.datasets.cifar100`, :mod:`~experiments.datasets.imagenet32`,
+  :mod:`~experiments.datasets.clinc150`, :mod:`~experiments.datasets.han`,
+  :mod:`~experiments.datasets.glove`: the loaders.
 - :mod:`~experiments.datasets.imagenet_split`: the class lists of supplement D.
 - :mod:`~experiments.datasets.unpickler`: reads official pickles without executing anything.
 - :mod:`~experiments.datasets.download`: gets Cifar-100 from its site.
@@ -18,8 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from experiments.datasets.cifar100 import load_cifar100
+from experiments.datasets.cifar100 import load_cifar100, load_cifar100_embeddings
+from experiments.datasets.clinc150 import load_clinc150
 from experiments.datasets.files import unpack
+from experiments.datasets.han import load_han
 from experiments.datasets.imagenet32 import load_imagenet32
 from experiments.datasets.imagenet_split import imagenet_split
 from hashcade.data import LabelledItems
@@ -29,6 +34,7 @@ _CIFAR = ("cifar-100-python", "cifar-100-python.tar.gz", "cifar-100-python.tar.x
 _IMAGENET = ("imagenet32", "Imagenet32", "tiny-imagenet-32", ".")
 _SAMPLE = "tiny-imagenet-32"
 _ALL_CLASSES = 1000
+EMBEDDINGS = ("cifar100", "clinc150", "han-2000", "han-20902")
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +89,28 @@ def load_dataset(experiment: str, preset: str, data: Path | None, cache: Path) -
     if experiment == "imagenet-split":
         return _imagenet_split(data, cache)
     raise ValueError(f"experiment={experiment!r} has no data")
+
+
+def load_embeddings(name: str, data: Path | None) -> Dataset:
+    """Load one of :data:`EMBEDDINGS`; Han characters are made, the others lie in ``data``."""
+    if name not in EMBEDDINGS:
+        raise ValueError(f"data set {name!r} must be one of {', '.join(EMBEDDINGS)}")
+    if name.startswith("han-"):
+        n_classes = int(name.removeprefix("han-"))
+        return _checked(
+            f"Han characters, {n_classes:,} classes",
+            *(load_han(n_classes, split) for split in ("train", "test")),
+        )
+    if data is None:
+        raise DataError(
+            f"{name} needs a folder with its embeddings",
+            hint="name it with --data, or in the variable HASHCADE_DATA",
+        )
+    title, load = {
+        "cifar100": ("Cifar-100 embeddings", load_cifar100_embeddings),
+        "clinc150": ("CLINC150", load_clinc150),
+    }[name]
+    return _checked(title, load(data, "train"), load(data, "test"))
 
 
 # -- the sets ----------------------------------------------------------------------------------
@@ -159,6 +187,13 @@ def _digits(*, disjoint: bool) -> Dataset:
 
 
 # -- helpers -----------------------------------------------------------------------------------
+
+
+def _checked(name: str, train: LabelledItems, test: LabelledItems) -> Dataset:
+    """A set whose two parts number the same classes."""
+    if train.class_names != test.class_names:
+        raise DataError(f"{name}: training and test set have different classes")
+    return Dataset(name, "", train, test)
 
 
 def _take_classes(items: LabelledItems, classes: npt.NDArray[np.int64]) -> LabelledItems:

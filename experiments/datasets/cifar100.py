@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from experiments.datasets.files import existing, read_checked
 from experiments.datasets.unpickler import load_plain_pickle
-from hashcade.data import LabelledItems
+from hashcade.data import LabelledItems, load_npz
 from hashcade.errors import DataError
 
 MD5 = {  # of the official files
@@ -20,6 +20,7 @@ MD5 = {  # of the official files
 }
 FOLDER = "cifar-100-python"
 SIDE = 32
+EMBEDDINGS = "cifar100_effnetlite0_pca128.npz"
 
 
 def load_cifar100(
@@ -62,6 +63,11 @@ def load_cifar100(
         class_names=[n.decode("latin1") if isinstance(n, bytes) else n for n in names],
         source=source,
     )
+
+
+def load_cifar100_embeddings(folder: str | Path, split: str = "train") -> LabelledItems:
+    """Load features of EfficientNet-Lite0, reduced to 128 numbers; see :data:`EMBEDDINGS`."""
+    return load_npz(existing(Path(folder) / EMBEDDINGS), split=split)
 
 
 def images_from_planes(pixels: object, source: str, *, side: int) -> npt.NDArray[np.uint8]:

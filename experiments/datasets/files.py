@@ -1,4 +1,4 @@
-"""Files that are checked against a checksum while they are read, and archives."""
+"""Files that are checked against a checksum while they are read, archives, whole new files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import os
 import shutil
 import tarfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
 
 from hashcade.errors import DataError
 
@@ -89,6 +92,18 @@ def read_checked(
     if failure is not None:
         raise failure
     return value
+
+
+def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write arrays to an ``.npz`` file, which appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def unpack(archive: Path, folder: Path) -> None:

@@ -1,0 +1,108 @@
+"""The page of :mod:`experiments.classes`, written from its stored rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.render import BEGIN, END, circumstances, surrounding_text
+from experiments.rows import ResultRow, write_whole
+from experiments.tables import Cell, Line, Table, table_block
+
+METHODS = {
+    "exhaustive": "exhaustive",
+    "means": "nearest class mean",
+    "kmeans": "k-means",
+    "softmax": "softmax classifier",
+    "path": "hashcade, path",
+    "codebook": "hashcade, code book",
+    "prototype": "hashcade, prototypes",
+    "prototype-flat": "its prototypes, all compared",
+    "prototype-hnsw": "its prototypes, HNSW",
+}
+_COSTS = {
+    "decided": "decided right, %",
+    "fit": "fit, s",
+    "alone_us": "hash one alone, µs",
+    "batch_us": "hash one of 1,000, µs",
+}
+_DATABASES = {"test": "test in test, without the query itself", "train": "test in train"}
+_PLACES = {"": "", "label": "label", "network": "method"}
+_READING = (
+    "`±` is the standard deviation over seeds, bold the best of a block. SUF is for one neighbour; "
+    "a query with too few candidates continues to the classes that the method ranks next. *Given* "
+    "and *learned*: candidates are ranked by the given embeddings, or by the points of the "
+    "prototype model, the same ones for all methods. *Placed by label*: an item lies in the bucket "
+    "of its class, *by method*: where the method puts it; queries always look where the method "
+    "says. Times are of one core, from an embedding to its bucket."
+)
+
+
+def write_page(out: Path, rows: Sequence[ResultRow]) -> Path:
+    """Write ``classes.md`` from all stored rows."""
+    page = out / "classes.md"
+    before, after = surrounding_text(page, "Many classes: codes, prototypes and their rivals")
+    seeds = sorted({row.key.seed for row in rows})
+    blocks = [f"Made by `python -m experiments.classes --seed {' '.join(map(str, seeds))}`. "
+              f"{circumstances(rows, seeds)}", _READING]  # fmt: skip
+    for data_set in sorted({row.key.preset for row in rows}, key=_natural):
+        part = [row for row in rows if row.key.preset == data_set]
+        blocks.append(f"## {part[0].details['title']}")
+        for database, title in _DATABASES.items():
+            some = [row for row in part if row.key.database == database]
+            if some:
+                blocks += [f"### {title}", search_table(some).to_markdown().rstrip()]
+        blocks += ["### Decisions and cost", cost_table(part).to_markdown().rstrip()]
+    write_whole(page, f"{before}{BEGIN}\n\n" + "\n\n".join(blocks) + f"\n\n{END}{after}")
+    return page
+
+
+def search_table(rows: Sequence[ResultRow]) -> Table:
+    """Methods by what places items; SUF, and precision by both kinds of vectors."""
+    most = max(int(name[3:]) for name in rows[0].metrics if name.startswith("pr_"))
+    columns = {"SUF": ("given", "suf")}
+    for rerank in ("given", "learned"):
+        for k in (1, most):
+            columns[f"Pr@{k}, {rerank}"] = (rerank, f"pr_{k}")
+    lines = []
+    for place, title in _PLACES.items():
+        block: list[Line] = []
+        for method, name in METHODS.items():
+            cells = [
+                _cell(rows, method, metric, variant=_variant(rerank, place))
+                for rerank, metric in columns.values()
+            ]
+            if any(cell.values for cell in cells):
+                block.append(((title, name), cells))
+        lines += table_block(block, mark_best=len(block) > 1)
+    return Table(rows[0].key.preset, ("Placed by", "Method"), tuple(columns), tuple(lines))
+
+
+def cost_table(rows: Sequence[ResultRow]) -> Table:
+    """Decisions and times of the methods; of each seed one row has them."""
+    block: list[Line] = []
+    for method, name in METHODS.items():
+        cells = [_cell(rows, method, metric) for metric in _COSTS]
+        if method != "exhaustive" and any(cell.values for cell in cells):
+            block.append(((name,), cells))
+    lines = tuple(table_block(block, mark_best=False))
+    return Table(rows[0].key.preset, ("Method",), tuple(_COSTS.values()), lines)
+
+
+def _cell(rows: Sequence[ResultRow], method: str, metric: str, variant: str | None = None) -> Cell:
+    values: dict[int, float] = {}
+    for row in rows:
+        if row.key.method == method and variant in (None, row.key.variant):
+            numbers = {**row.metrics, "fit": row.seconds["fit"]}
+            if metric in numbers:
+                values.setdefault(row.key.seed, numbers[metric])
+    return Cell(tuple(values[seed] for seed in sorted(values)))
+
+
+def _variant(rerank: str, place: str) -> str:
+    return f"rerank={rerank}" + (f",place={place}" if place else "")
+
+
+def _natural(name: str) -> tuple[str, int]:
+    head, _, number = name.partition("-")
+    return head, int(number or 0)
