@@ -1,11 +1,12 @@
-"""Learning on given embeddings of Cifar-100: `Hasher(width=32, depth=2)` with defaults.
+"""Learning on given embeddings of Cifar-100: `Hasher()` with defaults.
 
     python benchmarks/learn_embeddings.py              # all of it, some two minutes on two cores
     python benchmarks/learn_embeddings.py --shares     # only the solver's share of a step
 
-The hasher gets the training set and selects its weights on a validation set, a tenth of it; nothing
+The hasher gets the training set and selects its weights on a validation set, a part of it; nothing
 is selected on the test set. Then every test item is a query against all other test items: its
-buckets give candidates, the given vectors re-rank them. A query with fewer than k candidates
+buckets give candidates, the learned vectors re-rank them. Exhaustive search ranks by the given
+ones. A query with fewer than k candidates
 continues with its next buckets, and these candidates count.
 
 Results go to stdout with their targets and, when all are measured, to
@@ -39,10 +40,10 @@ SHARES = ((64, 128, 25.0), (512, 512, 50.0))  # classes of a batch, width, allow
 
 PAGE = """# Learning on given embeddings
 
-Written by `make bench-learn-embeddings`. `Hasher(width=32, depth=2)` with defaults on
-128-dimensional embeddings of Cifar-100 (EfficientNet-Lite0, frozen). It is trained on the training
-set only; then every test item is a query against all other test items, re-ranked by the given
-vectors. The column `exhaustive` is exhaustive search.
+Written by `make bench-learn-embeddings`. `Hasher()` with defaults on 128-dimensional embeddings of
+Cifar-100 (EfficientNet-Lite0, frozen). It is trained on the training
+set only; then every test item is a query against all other test items, re-ranked by the learned
+vectors. The column `exhaustive` is exhaustive search by the given vectors.
 
 ```text
 {results}
@@ -74,18 +75,17 @@ def learn(seed: int) -> bool:
         data = {name: file[name] for name in file.files}
     test, labels = data["test"].astype(np.float32), data["test_labels"]
 
-    hasher = Hasher(width=32, depth=2, random_state=seed, verbose=True)
+    hasher = Hasher(random_state=seed, verbose=True)
     start = time.perf_counter()
     hasher.fit(data["train"], data["train_labels"])
     seconds = time.perf_counter() - start
-    say(f"{hasher}, {len(data['train']):,} items, 2 threads")
+    say(f"{hasher}, {len(data['train']):,} items")
     metrics = "  ".join(f"{name} {value:.1f}" for name, value in hasher.validation_.items())
     say(f"validation set: {metrics}")
 
     result = evaluate_hasher(hasher, test, labels, n_neighbors=NEIGHBORS)
     plain = evaluate_hasher(hasher, test, labels, n_neighbors=1, protocol="plain")
-    vectors = hasher.embed(test)
-    nearest = exact_search(vectors, vectors, n_neighbors=max(NEIGHBORS), same_set=True).ids
+    nearest = exact_search(test, test, n_neighbors=max(NEIGHBORS), same_set=True).ids
     say(f"{'test against test':34} {'learned':>8} {'exhaustive':>10}")
     for k in NEIGHBORS:
         exhaustive = precision_at(nearest, labels, labels, n_neighbors=k)

@@ -5,6 +5,7 @@ nothing in ``src`` knows of it. Read in this order:
 
 - ``presets``, ``jobs``: all settings, and which tables are fitted with them.
 - ``datasets``, ``base_network``, ``baselines``: what they are fitted on, and the methods.
+- ``classes``, ``rivals``, ``classes_page``: many classes, an experiment of its own.
 - ``run``, ``cache``, ``rows``: compute what is missing, and store it.
 - ``paper``, ``tables``, ``figures``, ``verdicts``, ``render``: from stored rows to a page.
 """

@@ -20,6 +20,7 @@ METHODS = {
     "prototype-flat": "its prototypes, all compared",
     "prototype-hnsw": "its prototypes, HNSW",
 }
+RIVALS = ("means", "softmax")
 _COSTS = {
     "decided": "decided right, %",
     "fit": "fit, s",
@@ -52,6 +53,7 @@ def write_page(out: Path, rows: Sequence[ResultRow]) -> Path:
             some = [row for row in part if row.key.database == database]
             if some:
                 blocks += [f"### {title}", search_table(some).to_markdown().rstrip()]
+        blocks += verdict(part)
         blocks += ["### Decisions and cost", cost_table(part).to_markdown().rstrip()]
     write_whole(page, f"{before}{BEGIN}\n\n" + "\n\n".join(blocks) + f"\n\n{END}{after}")
     return page
@@ -76,6 +78,30 @@ def search_table(rows: Sequence[ResultRow]) -> Table:
                 block.append(((title, name), cells))
         lines += table_block(block, mark_best=len(block) > 1)
     return Table(rows[0].key.preset, ("Placed by", "Method"), tuple(columns), tuple(lines))
+
+
+def verdict(rows: Sequence[ResultRow]) -> list[str]:
+    """Where prototypes are below the classifier or the class means, in means over seeds."""
+    n_cells, below = 0, []
+    for database, variant in sorted({(row.key.database, row.key.variant) for row in rows}):
+        some = [row for row in rows if row.key.database == database]
+        for metric in sorted({m for row in some for m in row.metrics if m.startswith("pr_")}):
+            ours = _cell(some, "prototype", metric, variant).mean
+            others = {name: _cell(some, name, metric, variant).mean for name in RIVALS}
+            known = {name: value for name, value in others.items() if value is not None}
+            if ours is None or not known:
+                continue
+            n_cells += 1
+            best = max(known, key=lambda name: known[name])
+            if f"{ours:.2f}" != f"{known[best]:.2f}" and ours < known[best]:
+                cell = f"{database}, {variant.replace(',', ', ')}, Pr@{metric[3:]}"
+                below.append(f"{cell}: {ours:.2f}, {METHODS[best]} {known[best]:.2f}")
+    if n_cells == 0:
+        return []
+    n_right = n_cells - len(below)
+    text = f"Prototypes are not below class means and classifier in {n_right} of {n_cells} cells"
+    return ["\n".join([f"{text}." if not below else f"{text}; below in:\n",
+                       *(f"- {line}" for line in below)])]  # fmt: skip
 
 
 def cost_table(rows: Sequence[ResultRow]) -> Table:

@@ -26,7 +26,7 @@ def test_training_that_is_stopped_leaves_nothing(tmp_path, verb, number, code):
     )  # fmt: skip
     try:
         line = process.stderr.readline()
-        while line and not line.startswith("hash: "):  # training has begun
+        while line and not line.startswith("prototype: "):  # training has begun
             line = process.stderr.readline()
         time.sleep(0.5)
         process.send_signal(number)

@@ -67,10 +67,16 @@ def test_a_stored_set_is_loaded_and_not_made_again(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="n_classes=3 must be one of 2000, 20902"):
         make_han(3, cache=tmp_path)
-    np.savez(tmp_path / "han-2000.npz", test=np.eye(2), test_labels=[20000, 19968])
+    np.savez(
+        tmp_path / "han-2000.npz", test=np.eye(3), test_labels=[20000, 19968, 19968],
+        test_missing=[False, True, False],
+    )  # fmt: skip
     items = load_han(2000, "test", cache=tmp_path)
     assert items.class_names == (19968, 20000)
+    assert items.labels.tolist() == [1, 0, 0]
+    items = load_han(2000, "test", drop_missing=True, cache=tmp_path)
     assert items.labels.tolist() == [1, 0]
+    np.testing.assert_array_equal(items.items, np.eye(3)[[0, 2]])
 
 
 @pytest.mark.slow

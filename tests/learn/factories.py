@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from hashcade.learn.assignment import CodebookAssignment
+
 QUICK = {"width": 4, "steps": 30, "hidden_size": 16, "verbose": False}
 
 
@@ -21,3 +23,8 @@ def images(n_classes=3, per_class=10, side=8, seed=0):
     X = rng.integers(0, 60, size=(len(y), side, side, 3), dtype=np.uint8)
     X[np.arange(len(y)), :, :, y % 3] += 150
     return X, y
+
+
+def by_codebook(scores, codebook, shape):
+    """Buckets by the sums of slot scores alone; a code book looks at no points."""
+    return CodebookAssignment(codebook, shape)(scores, points=None, n_probe=1)

@@ -11,17 +11,18 @@ from torch import nn
 from hashcade import Hasher, NotFittedError
 from hashcade.evaluate import bucket_nmi
 from hashcade.learn import kmeans
-from hashcade.learn.codebook import assign_to_book
 from tests.learn import factories
+from tests.learn.factories import by_codebook
 
 
 def blobs(seed, n_classes=8, per_class=20, noise=0.4):
     return factories.blobs(n_classes, per_class, size=10, seed=seed, noise=noise, scale=2.0)
 
 
-@pytest.fixture(scope="module")
-def fitted():
-    return Hasher(width=4, steps=60, hidden_size=32, verbose=False).fit(*blobs(0))
+@pytest.fixture(scope="module", params=["prototype", "codebook"])
+def fitted(request):
+    settings = {"width": 4, "steps": 60, "hidden_size": 32, "verbose": False}
+    return Hasher(**settings, assignment=request.param).fit(*blobs(0))
 
 
 NEW, NEW_LABELS = blobs(1)  # other classes, of which the hasher knows nothing
@@ -79,12 +80,15 @@ def test_unseen_classes_get_buckets_of_their_own(fitted, adapted):
 
 def test_an_adapted_hasher_keeps_the_contract(fitted, adapted, tmp_path):
     assert adapted.codebook_.shape == (8, 1)  # as many as classes in training
-    np.testing.assert_array_equal(
-        adapted.transform(NEW),
-        assign_to_book(adapted.scores(NEW), adapted.codebook_, adapted.shape_),
-    )
-    np.testing.assert_array_equal(adapted.embed(NEW), fitted.embed(NEW))
-    assert adapted.get_params() == {**fitted.get_params(), "assignment": "codebook"}
+    if fitted.assignment == "codebook":
+        expected = by_codebook(adapted.scores(NEW), adapted.codebook_, adapted.shape_)
+        np.testing.assert_array_equal(adapted.embed(NEW), fitted.embed(NEW))
+    else:  # points were learned for other classes: the given vectors count
+        gaps = np.square(NEW[:, None] - adapted.prototypes_).sum(axis=2)
+        expected = adapted.codebook_[gaps.argmin(axis=1)]
+        np.testing.assert_array_equal(adapted.embed(NEW), NEW)
+    np.testing.assert_array_equal(adapted.transform(NEW), expected)
+    assert adapted.get_params() == fitted.get_params()
     assert adapted.validation_ == {}
     adapted.save(tmp_path / "model")
     loaded = Hasher.load(tmp_path / "model")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hashcade import CodeShape, Hasher, HashIndex, solve_cascade
-from hashcade.learn.codebook import CodebookLoss, assign_to_book, solve_codebook
-from tests.learn.factories import blobs
+from hashcade.learn.codebook import CodebookLoss, solve_codebook
+from tests.learn.factories import blobs, by_codebook
 from tests.learn.oracles import bucket_sums
 
 QUICK = {"width": 4, "steps": 60, "joint_steps": 60, "hidden_size": 16, "verbose": False}
@@ -40,7 +40,7 @@ def sum_of_code(sums, code):
 @given(tables())
 def test_items_go_to_the_code_with_the_best_sum_and_of_equals_to_the_lower_ids(table):
     shape, book, scores = table
-    found = assign_to_book(scores, book, shape)
+    found = by_codebook(scores, book, shape)
     assert (found.shape, found.dtype) == ((len(scores), shape.sparsity), np.int64)
     for item, buckets in zip(scores, found.tolist(), strict=True):
         sums = bucket_sums(item, shape, book)
@@ -64,7 +64,7 @@ def test_an_index_probes_the_book_in_the_same_order(table):
     found = index.search(
         np.zeros((len(scores), 1)), scores=scores, n_probe=1, n_neighbors=1, fill="none"
     )
-    np.testing.assert_array_equal(buckets[found.ids], assign_to_book(scores, book, shape))
+    np.testing.assert_array_equal(buckets[found.ids], by_codebook(scores, book, shape))
 
 
 def test_one_wrong_level_is_made_up_for_by_the_other():
@@ -72,7 +72,7 @@ def test_one_wrong_level_is_made_up_for_by_the_other():
     book = np.array([[0], [4]])  # the paths (0, 0) and (1, 1)
     scores = np.array([[[1.0, 1.1, 0.0], [5.0, 0.0, 0.0]]], np.float32)
     assert shape.scores_to_bucket_ids(scores).tolist() == [[3]]  # (1, 0): nobody lives there
-    assert assign_to_book(scores, book, shape).tolist() == [[0]]
+    assert by_codebook(scores, book, shape).tolist() == [[0]]
 
 
 @given(tables(), st.integers(0, 2**32))
@@ -137,7 +137,7 @@ def test_every_class_has_its_buckets_and_items_go_nowhere_else(fitted):
     assert found.shape == (len(X), sparsity)
     assert set(found.ravel().tolist()) <= set(hasher.codebook_.ravel().tolist())
     np.testing.assert_array_equal(
-        found, assign_to_book(hasher.scores(X), hasher.codebook_, hasher.shape_)
+        found, by_codebook(hasher.scores(X), hasher.codebook_, hasher.shape_)
     )
 
 
@@ -191,7 +191,9 @@ def test_bad_settings_of_the_joint_stage_are_refused():
     X, y = blobs()
     with pytest.raises(ValueError, match="joint_steps=-1 must be >= 1"):
         Hasher(**{**QUICK, "joint_steps": -1}, assignment="codebook").fit(X, y)
-    with pytest.raises(ValueError, match="assignment='book' must be one of 'path', 'codebook'"):
+    with pytest.raises(
+        ValueError, match="assignment='book' must be one of 'prototype', 'codebook'"
+    ):
         Hasher(**QUICK, assignment="book").fit(X, y)
 
 

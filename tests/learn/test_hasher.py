@@ -2,6 +2,7 @@
 
 import copy
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -18,10 +19,11 @@ from hashcade import (
     StorageError,
 )
 from hashcade.learn.config import default_items_per_class, default_width, resolve
-from hashcade.learn.inputs import TrainingData, stratified_split
+from hashcade.learn.training_data import TrainingData, stratified_split
 from tests.learn import factories
 from tests.learn.factories import QUICK
 
+ASSIGNMENTS = ["prototype", "codebook", "path"]
 LABELS = [-20, -10, 0, 10, 20, 30]  # negative, and with gaps
 
 
@@ -43,8 +45,10 @@ def test_results_have_the_shapes_and_dtypes_of_the_contract(fitted):
     scores, ids, vectors = hasher.scores(X), hasher.transform(X), hasher.embed(X)
     assert (scores.shape, scores.dtype) == ((len(X), 2, 4), np.float32)
     assert (ids.shape, ids.dtype) == ((len(X), 1), np.int64)
-    assert vectors.dtype == np.float32
-    np.testing.assert_array_equal(vectors, X)  # the given vectors
+    assert (vectors.shape, vectors.dtype) == ((len(X), 64), np.float32)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, rtol=1e-6)  # learned points
+    given = Hasher(**QUICK, rerank="given").fit(X, blobs()[1])
+    np.testing.assert_array_equal(given.embed(X), X)
     assert hasher.shape_ == CodeShape(width=4, depth=2)
     assert hasher.classes_.tolist() == [-20, -10, 0, 10, 20, 30]
 
@@ -62,10 +66,12 @@ def test_classes_that_lie_apart_get_buckets_of_their_own(fitted):
     }
 
 
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
 @pytest.mark.parametrize("loss", ["npairs", "triplet"])
-def test_both_losses_learn_and_several_buckets_are_given(loss):
+def test_both_losses_learn_and_several_buckets_are_given(loss, assignment):
     X, y = blobs()
-    hasher = Hasher(**{**QUICK, "steps": 150}, loss=loss, sparsity=2).fit(X, y)
+    settings = {**QUICK, "steps": 150, "assignment": assignment}
+    hasher = Hasher(**settings, loss=loss, sparsity=2).fit(X, y)
     assert hasher.transform(X).shape == (len(X), 2)
     assert hasher.validation_["precision_at_1"] == 100.0
     assert hasher.validation_["speedup_factor"] > 2.0  # of 6 at best, 1 without learning
@@ -108,30 +114,49 @@ def test_scikit_learn_can_clone_it():
     assert clone(Hasher(width=16)).get_params() == Hasher(width=16).get_params()
 
 
-def test_equal_seeds_give_equal_models_and_other_seeds_others():
+def test_copies_and_pickles_work_like_the_first(fitted):
+    hasher, X, _ = fitted
+    for other in (copy.deepcopy(hasher), pickle.loads(pickle.dumps(hasher))):
+        np.testing.assert_array_equal(other.transform(X), hasher.transform(X))
+        assert other.get_params() == hasher.get_params()
+    own = nn.Sequential(nn.Linear(8, 5), nn.ReLU())  # asked through torch, not numpy
+    hasher = Hasher(**{**QUICK, "base_steps": 2}, backbone=own).fit(X, fitted[2])
+    for other in (copy.deepcopy(hasher), pickle.loads(pickle.dumps(hasher))):
+        np.testing.assert_array_equal(other.scores(X), hasher.scores(X))
+
+
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_equal_seeds_give_equal_models_and_other_seeds_others(assignment):
     X, y = blobs()
     one, same, other = (
-        Hasher(**QUICK, random_state=seed).fit(X, y).scores(X) for seed in (3, 3, 4)
+        Hasher(**QUICK, assignment=assignment, random_state=seed).fit(X, y).scores(X)
+        for seed in (3, 3, 4)
     )
     np.testing.assert_array_equal(one, same)
     assert (one != other).any()
 
 
-def test_the_global_generators_of_the_user_are_left_alone():
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_the_global_generators_of_the_user_are_left_alone(assignment, tmp_path):
     X, y = blobs()
     torch.manual_seed(5)
     np.random.seed(5)  # noqa: NPY002
     expected = torch.rand(3), np.random.rand(3)  # noqa: NPY002
     torch.manual_seed(5)
     np.random.seed(5)  # noqa: NPY002
-    Hasher(**QUICK).fit(X, y)
+    hasher = Hasher(**QUICK, assignment=assignment).fit(X, y)
+    hasher.save(tmp_path / "model")
+    Hasher.load(tmp_path / "model")._model()
+    Hasher().fit_clusters(X)
     torch.testing.assert_close(torch.rand(3), expected[0])
     np.testing.assert_array_equal(np.random.rand(3), expected[1])  # noqa: NPY002
 
 
-def test_a_learned_projection_replaces_the_vectors_if_asked_for():
+@pytest.mark.parametrize("assignment", ["prototype", "codebook"])
+def test_a_learned_projection_has_the_size_that_is_asked_for(assignment):
     X, y = blobs()
-    hasher = Hasher(**QUICK, embedding_size=3, base_steps=20).fit(X, y)
+    settings = {**QUICK, "embedding_size": 3, "base_steps": 20}
+    hasher = Hasher(**settings, assignment=assignment).fit(X, y)
     assert hasher.embed(X).shape == (len(X), 3)
 
 
@@ -142,7 +167,7 @@ def test_vectors_may_have_a_network_too(backbone, tmp_path):
     settings = {**QUICK, "base_steps": 20, "hidden_size": None if backbone == "own" else 12}
     hasher = Hasher(**settings, embedding_size=3, backbone=given).fit(X, y)
     assert hasher.embed(X).shape == (len(X), 3)
-    assert hasher._model.head[0].in_features == 12  # the head stands on the hidden layer
+    assert hasher._model().head[0].in_features == 12  # the head stands on the hidden layer
     hasher.save(tmp_path / "model")
     loaded = Hasher.load(tmp_path / "model", backbone=given if backbone == "own" else None)
     np.testing.assert_array_equal(loaded.scores(X), hasher.scores(X))
@@ -158,7 +183,7 @@ def test_of_several_views_training_takes_any_and_all_else_the_first():
     plain = Hasher(**settings).fit(X, y)
     np.testing.assert_array_equal(single.scores(X), plain.scores(X))
     assert (hasher.scores(X) != plain.scores(X)).any()  # it saw the other views
-    torch.testing.assert_close(hasher._model.prepare.mean, plain._model.prepare.mean)
+    torch.testing.assert_close(hasher._model().prepare.mean, plain._model().prepare.mean)
     data = TrainingData(torch.from_numpy(views), y, np.arange(120), np.arange(0))
     chosen = np.arange(100)
     torch.testing.assert_close(data.whole(chosen), torch.from_numpy(views[:100, 0]))
@@ -178,7 +203,7 @@ def test_dropout_hides_values_from_the_hash_network_while_it_is_trained_and_from
     np.testing.assert_array_equal(dropped.embed(X), plain.embed(X))
     assert (dropped.scores(X) != plain.scores(X)).any()
     np.testing.assert_array_equal(dropped.scores(X), again.scores(X))
-    model, items = dropped._model, torch.from_numpy(X)
+    model, items = dropped._model(), torch.from_numpy(X)
     model.hash_base, model.head = nn.Identity(), nn.Sequential(nn.Identity())  # to see what it sees
     whole = model.hidden(items)
     parts = torch.stack([model.hidden(items, dropout=0.4) for _ in range(400)])
@@ -186,8 +211,11 @@ def test_dropout_hides_values_from_the_hash_network_while_it_is_trained_and_from
     torch.testing.assert_close((parts == 0).float().mean(), torch.tensor(0.4), atol=0.01, rtol=0)
 
 
-@pytest.mark.parametrize("backbone", ["stride", "nin", "own"])
-def test_images_are_trained_in_two_stages(backbone):
+@pytest.mark.parametrize(
+    ("backbone", "assignment"),
+    [("stride", "prototype"), ("nin", "path"), ("own", "prototype"), ("own", "codebook")],
+)
+def test_images_are_trained_in_stages(backbone, assignment):
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1, 2], 10)
     X = rng.integers(0, 60, size=(30, 8, 8, 3), dtype=np.uint8)
@@ -197,15 +225,18 @@ def test_images_are_trained_in_two_stages(backbone):
             nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
         )
         before = backbone[0].weight.detach().clone()
-    hasher = Hasher(width=4, steps=12, base_steps=12, embedding_size=4, backbone=backbone)
-    hasher.fit(X, y)
+    settings = {"width": 4, "steps": 12, "base_steps": 12, "embedding_size": 4}
+    hasher = Hasher(**settings, backbone=backbone, assignment=assignment).fit(X, y)
     assert hasher.embed(X).shape == (30, 4)
     assert hasher.transform(X).shape == (30, 1)
     if isinstance(backbone, nn.Module):
         torch.testing.assert_close(backbone[0].weight.detach(), before)  # a copy was trained
 
 
-@pytest.mark.parametrize("settings", [{}, {"embedding_size": 3, "base_steps": 20}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"assignment": "path"}, {"assignment": "path", "embedding_size": 3, "base_steps": 20}],
+)
 def test_training_that_diverges_is_an_error_with_a_way_out(settings):
     X, y = blobs()
     hasher = Hasher(**QUICK, **settings, learning_rate=1e30)
@@ -247,7 +278,7 @@ IMAGES = np.zeros((120, 8, 8, 3), np.uint8)
         ({"backbone": "nin"}, X0, Y0, r"X has shape \(120, 8\), images must be \(n, h"),
         ({"backbone": "nin"}, IMAGES / 255, Y0, "X has dtype float64, images must be uint8"),
         ({"loss": "softmax"}, X0, Y0, "loss='softmax' must be one of 'npairs', 'triplet'"),
-        ({"assignment": "best"}, X0, Y0, "assignment='best' must be one of 'path', 'codebook'"),
+        ({"assignment": "best"}, X0, Y0, "assignment='best' must be one of 'prototype', 'cod"),
         ({"items_per_class": 3}, X0, Y0, "items_per_class=3 must be >= 2 and even"),
         ({"sparsity": 5}, X0, Y0, "sparsity=5 must be <= width=4"),
         ({"steps": 0}, X0, Y0, "steps=0 must be >= 1"),
@@ -341,7 +372,7 @@ def test_a_model_of_another_version_or_kind_is_refused(fitted, tmp_path):
     fitted[0].save(path)
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "format_version": 99}))
-    with pytest.raises(IncompatibleFormatError, match=r"format version 99, .* reads version 3"):
+    with pytest.raises(IncompatibleFormatError, match=r"format version 99, .* reads version 4"):
         Hasher.load(path)
     (path / "config.json").write_text(json.dumps({**config, "kind": "toaster"}))
     with pytest.raises(StorageError, match="holds 'toaster', must be a hashcade model"):
@@ -384,6 +415,8 @@ def test_the_validation_set_has_the_same_share_of_every_class():
     training, validation = stratified_split(labels, fraction=0.1, random_state=0)
     assert sorted([*training, *validation]) == list(range(127))
     assert np.bincount(labels[validation], minlength=4).tolist() == [10, 2, 2, 0]
+    few = stratified_split(labels, fraction=0.1, random_state=0, most=5)[1]
+    assert len(few) == 5  # whole shares of classes at random, as long as there is room
     other = stratified_split(labels, fraction=0.1, random_state=1)[1]
     assert set(other) != set(validation)
     assert len(stratified_split(labels, fraction=0.0, random_state=0)[1]) == 0
@@ -395,11 +428,14 @@ def test_without_a_validation_set_the_last_weights_are_kept():
 
 
 @pytest.mark.parametrize(
-    ("n_classes", "depth", "width"),
-    [(2, 2, 4), (10, 2, 4), (17, 2, 8), (100, 2, 32), (1000, 2, 256), (100, 1, 128)],
-)
-def test_default_width(n_classes, depth, width):
+    ("n_classes", "depth", "width", "with_prototypes"),
+    [(2, 2, 4, 4), (10, 2, 4, 4), (17, 2, 8, 8), (100, 2, 32, 16), (1000, 2, 256, 64),
+     (100_000, 2, 32_768, 512), (100_000, 3, 32_768, 64), (100, 1, 128, 256)],
+)  # fmt: skip
+def test_default_width(n_classes, depth, width, with_prototypes):
     assert default_width(n_classes, depth) == width
+    assert default_width(n_classes, depth, prototypes=True) == with_prototypes
+    assert with_prototypes**depth >= 1.5 * n_classes
 
 
 @pytest.mark.parametrize(

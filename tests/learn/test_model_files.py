@@ -52,21 +52,27 @@ def test_the_fingerprint_tells_models_apart(tmp_path):
         model_fingerprint(tmp_path / "nowhere")
 
 
-def test_a_stored_model_is_described_without_torch():
+def test_a_stored_model_is_described_and_used_without_torch():
     code = f"""
 import sys
-sys.modules["torch"] = sys.modules["safetensors"] = None  # as if they were not installed
-from hashcade.learn import model_fingerprint, read_config
+sys.modules["torch"] = None  # as if it was not installed
+from hashcade.learn import Hasher, model_fingerprint, read_config
 print(model_fingerprint({str(GOLDEN)!r}), read_config({str(GOLDEN)!r})["resolved"]["item_shape"])
-try:
-    from hashcade.learn import Hasher
-except ImportError as error:
-    print(error)
+hasher = Hasher.load({str(GOLDEN)!r})
+print(hasher.transform([[0.0] * 8]).tolist())
+for learn in (hasher.fit, hasher.adapt, hasher.fit_clusters):
+    try:
+        learn([[0.0] * 8] * 2, [0, 1]) if learn == hasher.fit else learn([[0.0] * 8] * 2)
+    except ImportError as error:
+        print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
+    first, second, *others = done.stdout.splitlines()
     assert first == f"{model_fingerprint(GOLDEN)} [8]"
-    assert second.endswith("not installed; run: pip install 'hashcade[train]'")
+    assert second == str(Hasher.load(GOLDEN).transform([[0.0] * 8]).tolist())
+    assert len(others) == 3
+    for line in others:
+        assert line.endswith("not installed; run: pip install 'hashcade[train]'")
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"7", b'{"kind": "hashcade model"}', b"\xff\x00"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hashcade import Hasher
-from hashcade.learn.codebook import assign_to_book
+from tests.learn.factories import by_codebook
 
 N_CLASSES, N_PARTS, PER_PART = 6, 3, 30
 
@@ -22,9 +22,11 @@ def blobs(seed):
 X, Y, PART = blobs(1)
 
 
-@pytest.fixture(scope="module", params=["npairs", "triplet"])
+@pytest.fixture(scope="module", params=["npairs", "triplet", "prototype"])
 def fitted(request):
     settings = {"width": 8, "steps": 150, "joint_steps": 150, "hidden_size": 64, "verbose": False}
+    if request.param == "prototype":
+        return Hasher(**settings, assignment="prototype").fit(X, Y)
     return Hasher(**settings, loss=request.param, assignment="codebook").fit(X, Y)
 
 
@@ -51,11 +53,14 @@ def test_parts_of_a_class_have_buckets_of_their_own(refined):
 
 
 def test_the_next_buckets_are_those_of_the_same_class(refined):
-    scores = refined.scores(X[:: PER_PART // 2])
-    book = np.unique(refined.codebook_)
-    paths = refined.shape_.paths(book)
-    sums = sum(scores[:, level, paths[:, level]] for level in range(refined.shape_.depth))
-    nearest = book[np.argsort(-sums, axis=1)[:, :N_PARTS]] // refined.shape_.width
+    encoded = refined.encode(X[:: PER_PART // 2])
+    ranked = encoded.ranked
+    if ranked is None:  # the code book has no other order than that of the sums
+        book = np.unique(refined.codebook_)
+        paths, depth = refined.shape_.paths(book), refined.shape_.depth
+        sums = sum(encoded.scores[:, level, paths[:, level]] for level in range(depth))
+        ranked = book[np.argsort(-sums, axis=1)]
+    nearest = ranked[:, :N_PARTS] // refined.shape_.width
     assert (nearest == nearest[:, :1]).all(axis=1).mean() > 0.95
 
 
@@ -64,9 +69,9 @@ def test_a_refined_hasher_keeps_the_contract(fitted, refined, tmp_path):
     again = fitted.refine(X, Y, n_codes=N_CLASSES * N_PARTS)
     np.testing.assert_array_equal(again.scores(X), refined.scores(X))  # equal calls, equal hashers
     np.testing.assert_array_equal(fitted.scores(X), scores)  # and the first one stays
-    np.testing.assert_array_equal(
-        refined.transform(X), assign_to_book(refined.scores(X), refined.codebook_, refined.shape_)
-    )
+    if fitted.assignment == "codebook":
+        expected = by_codebook(refined.scores(X), refined.codebook_, refined.shape_)
+        np.testing.assert_array_equal(refined.transform(X), expected)
     assert refined.get_params() == {**fitted.get_params(), "depth": 3}
     refined.save(tmp_path / "model")
     np.testing.assert_array_equal(
@@ -85,7 +90,7 @@ def test_large_classes_get_more_parts(fitted):
 
 
 def test_what_cannot_be_refined_is_refused(fitted, refined):
-    with pytest.raises(ValueError, match="refine needs assignment='codebook' and sparsity=1"):
+    with pytest.raises(ValueError, match="refine needs sparsity=1, and another assignment"):
         Hasher(width=4, steps=2, assignment="path").fit(X, Y).refine(X, Y, n_codes=8)
     with pytest.raises(ValueError, match="adapted or refined already"):
         refined.refine(X, Y, n_codes=20)

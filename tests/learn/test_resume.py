@@ -9,12 +9,15 @@ import time
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 from torch import nn
 
 from hashcade import ConfigError, Hasher
 from hashcade._progress import Progress
+from hashcade.learn import config, prototypes
 from hashcade.learn.files import Run, StageState
+from tests.learn.factories import blobs
 
 
 def images():
@@ -44,7 +47,7 @@ def new_hasher(**settings):
 
 
 def state(hasher):
-    return {name: value.clone() for name, value in hasher._model.state_dict().items()}
+    return {name: value.clone() for name, value in hasher._model().state_dict().items()}
 
 
 def assert_bit_for_bit(one, two):
@@ -56,6 +59,11 @@ def assert_bit_for_bit(one, two):
 @pytest.fixture(scope="module")
 def uninterrupted():
     return state(new_hasher().fit(*images()))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted_prototypes():
+    return state(new_hasher(assignment="prototype").fit(*images()))
 
 
 def interrupt_at(monkeypatch, stage, step):
@@ -90,6 +98,44 @@ def test_resuming_after_ctrl_c_equals_no_break(monkeypatch, tmp_path, uninterrup
     hasher = new_hasher(run_dir=tmp_path).fit(*images())
     assert_bit_for_bit(state(hasher), uninterrupted)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # given back
+
+
+@pytest.mark.parametrize(
+    ("stage", "step"),
+    [("base", 14), ("prototype", 1), ("prototype", 23), ("codes", 1), ("codes", 23)],
+)
+@pytest.mark.usefixtures("ctrl_c_interrupts")
+def test_prototypes_are_resumed_in_either_stage(
+    monkeypatch, tmp_path, uninterrupted_prototypes, stage, step
+):
+    settings = {"assignment": "prototype", "run_dir": tmp_path}
+    interrupt_at(monkeypatch, stage, step)
+    with pytest.raises(KeyboardInterrupt, match=f"stopped after step {step} of 25"):
+        new_hasher(**settings).fit(*images())
+    assert [p.name for p in tmp_path.glob("checkpoint-*")] == [f"checkpoint-{stage}-{step:08d}"]
+    monkeypatch.undo()
+    assert_bit_for_bit(state(new_hasher(**settings).fit(*images())), uninterrupted_prototypes)
+
+
+@pytest.mark.parametrize(("stage", "step"), [("prototype", 1), ("prototype", 23), ("codes", 14)])
+@pytest.mark.usefixtures("ctrl_c_interrupts")
+def test_prototypes_of_many_classes_are_resumed(monkeypatch, tmp_path, stage, step):
+    monkeypatch.setattr(prototypes, "_RANDOM_CLASSES", 7)  # of 30 classes: batches draw some
+    X, y = blobs(n_classes=30, per_class=10)
+    settings = {"width": 8, "steps": 25, "joint_steps": 25, "hidden_size": 16, "verbose": False}
+    monkeypatch.setattr(config, "_BATCH", 10)
+    whole = state(Hasher(**settings).fit(X, y))
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, stage, step)
+        with pytest.raises(KeyboardInterrupt):
+            Hasher(**settings, run_dir=tmp_path).fit(X, y)
+    checkpoint = next(tmp_path.glob("checkpoint-*"))
+    stored = safetensors.numpy.load_file(checkpoint / "model.safetensors")
+    if stage == "prototype":  # rows count their own steps: those not drawn yet have none
+        steps = next(value for name, value in stored.items() if name.endswith("/steps"))
+        assert steps.max() <= step
+        assert (steps.min() == 0) == (step == 1)
+    assert_bit_for_bit(state(Hasher(**settings, run_dir=tmp_path).fit(X, y)), whole)
 
 
 def test_a_finished_run_is_there_at_once_and_its_log_has_each_step_once(

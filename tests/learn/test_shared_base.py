@@ -6,7 +6,10 @@ import pytest
 from hashcade import Hasher
 from hashcade.errors import NotFittedError
 
-SMALL = {"width": 4, "steps": 10, "base_steps": 10, "classes_per_batch": 5, "augment": "none"}
+SMALL = {
+    "width": 4, "steps": 10, "base_steps": 10, "classes_per_batch": 5, "augment": "none",
+    "assignment": "codebook",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +26,16 @@ def images(items):
     return np.broadcast_to(grey[:, :, None, None], (120, 8, 8, 3)).copy(), y
 
 
-@pytest.mark.parametrize("backbone", [None, "mlp", "stride"])
-def test_vectors_are_those_of_the_base(items, images, backbone):
+@pytest.mark.parametrize(
+    ("backbone", "assignment"),
+    [(None, "codebook"), ("mlp", "codebook"), ("mlp", "prototype"), ("stride", "prototype")],
+)
+def test_vectors_are_those_of_the_base(items, images, backbone, assignment):
     X, y = images if backbone == "stride" else items
-    extra = {"embedding_size": 5, "backbone": backbone}
-    base = Hasher(**SMALL, **extra).fit(X, y)
+    settings = {**SMALL, "embedding_size": 5, "backbone": backbone, "assignment": assignment}
+    base = Hasher(**settings).fit(X, y)
     before = base.embed(X)
-    other = Hasher(**{**SMALL, "depth": 1, "width": 8, "random_state": 3}, **extra)
+    other = Hasher(**{**settings, "depth": 1, "width": 8, "random_state": 3})
     other.fit(X, y, base=base)
     np.testing.assert_array_equal(other.embed(X), before)
     np.testing.assert_array_equal(base.embed(X), before)

@@ -32,8 +32,8 @@ CODES[1, np.arange(4), [0, 1, 1, 0]] = True
 
 
 def stage_config(loss):
-    settings = Hasher(width=3, loss=loss, hidden_size=0, items_per_class=2).get_params()
-    return resolve(settings, n_classes=4, n_items=40, item_shape=(5,)).stages[-1]
+    hasher = Hasher(width=3, loss=loss, hidden_size=0, items_per_class=2, assignment="codebook")
+    return resolve(hasher.get_params(), n_classes=4, n_items=40, item_shape=(5,)).stages[-1]
 
 
 def by_hand(stage, scores, labels_of):
@@ -74,7 +74,7 @@ def test_labels_are_remapped_by_code_unless_switched_off(loss):
 def test_the_estimator_hands_the_setting_on():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 5)), np.arange(60) % 6
-    settings = {"width": 3, "steps": 3, "hidden_size": 0}
+    settings = {"width": 3, "steps": 3, "hidden_size": 0, "assignment": "codebook"}
     ours = Hasher(**settings).fit(X, y).scores(X)
     without = Hasher(**settings, remap=False).fit(X, y).scores(X)
     assert (ours != without).any()

@@ -22,7 +22,7 @@ def blobs(n_classes=6, per_class=20, size=8, seed=0):
 
 def trials(metrics, n_trials=9, **given):
     """Run the choice with invented metrics: (precision, speed-up) by changes, else (50, 100)."""
-    settings = Hasher(**given).get_params()
+    settings = Hasher(**{"assignment": "codebook", **given}).get_params()
     config = resolve(settings, n_classes=100, n_items=5000, item_shape=(8,))
     seen = []
 
@@ -58,6 +58,15 @@ def test_defaults_come_first_and_stay_if_nothing_is_better():
         {"sibling_penalty"},
     ]  # fmt: skip
     assert seen[4:6] == [{"collision_penalty": 0.5}, {"collision_penalty": pytest.approx(0.005)}]
+
+
+def test_with_prototypes_other_tables_and_penalties_are_tried():
+    changes, seen = trials([], assignment="prototype")
+    assert changes == {}
+    assert seen[:3] == [{}, {"width": 32, "depth": 2}, {"width": 8, "depth": 3}]
+    assert [set(changes) for changes in seen[3:]] == [
+        {"collision_penalty"}, {"collision_penalty"}, {"sibling_penalty"},
+    ]  # fmt: skip  # 8 ** 2 buckets are too few, and nothing is regularized
 
 
 def test_what_helps_adds_up():
@@ -96,9 +105,10 @@ def test_a_trial_is_a_quarter_of_the_training():
         config = resolve(settings, n_classes=6, n_items=100, item_shape=(8,))
         return [stage.steps for stage in shortened(config).stages]
 
-    assert steps(steps=4000, embedding_size=4) == [250, 1000, 1000]
+    assert steps(steps=4000, embedding_size=4, assignment="codebook") == [250, 1000, 1000]
     assert steps(steps=300, assignment="path") == [200]
-    assert steps(steps=50, joint_steps=70) == [50, 70]
+    assert steps(steps=50, joint_steps=70, assignment="codebook") == [50, 70]
+    assert steps(steps=4000, joint_steps=2000) == [1000, 500]
 
 
 # ------------------------------------------------------------------------------ the estimator
@@ -123,9 +133,10 @@ def test_the_table_says_what_was_tried_and_the_model_has_what_was_chosen(capsys,
     assert not hasattr(hasher.set_params(tune=False).fit(X, y), "tuned_")
 
 
-def test_tuning_equals_fitting_with_what_it_chose():
+@pytest.mark.parametrize("assignment", ["codebook", "prototype"])
+def test_tuning_equals_fitting_with_what_it_chose(assignment):
     X, y = blobs()
-    settings = {**QUICK, "embedding_size": 4, "base_steps": 20}
+    settings = {**QUICK, "embedding_size": 4, "base_steps": 20, "assignment": assignment}
     tuned = Hasher(**settings, tune=True).fit(X, y)
     (chosen,) = [row["changes"] for row in tuned.tuned_ if row["chosen"]]
     by_hand = Hasher(**{**settings, **chosen}).fit(X, y)
@@ -134,10 +145,13 @@ def test_tuning_equals_fitting_with_what_it_chose():
     assert tuned.validation_ == by_hand.validation_
 
 
-@pytest.mark.parametrize("stop_at", [5, 30, 60, 100])  # base, trials, the whole
-def test_an_interrupted_choice_is_resumed(monkeypatch, tmp_path, stop_at):
+@pytest.mark.parametrize(
+    ("assignment", "stop_at"),
+    [("codebook", 5), ("codebook", 30), ("codebook", 60), ("prototype", 30), ("prototype", 100)],
+)  # in the base, in trials, in the whole
+def test_an_interrupted_choice_is_resumed(monkeypatch, tmp_path, assignment, stop_at):
     X, y = blobs()
-    settings = {**QUICK, "embedding_size": 4, "base_steps": 20, "tune": 4}
+    settings = {**QUICK, "embedding_size": 4, "base_steps": 20, "tune": 4, "assignment": assignment}
     whole = Hasher(**settings).fit(X, y)
     steps = 0
 

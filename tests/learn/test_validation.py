@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from hashcade import CodeShape, Hasher
 from hashcade.index import Encoded
-from hashcade.learn.codebook import assign_to_book
 from hashcade.learn.stages import search_metrics
-from tests.learn.factories import QUICK, blobs
+from hashcade.learn.training_data import stratified_split
+from tests.learn.factories import QUICK, blobs, by_codebook
 from tests.learn.oracles import search_precision_and_speedup
 
 
@@ -31,7 +31,7 @@ def test_search_metrics_equal_their_definition(n, width, depth, by_path, seed, d
     if not by_path:
         parents = rng.integers(0, width ** (depth - 1), size=3)
         last = np.array([rng.permutation(width)[: shape.sparsity] for _ in parents])
-        buckets = assign_to_book(scores, np.sort(parents[:, None] * width + last), shape)
+        buckets = by_codebook(scores, np.sort(parents[:, None] * width + last), shape)
     metrics = search_metrics(Encoded(vectors, buckets, scores, by_path), labels, shape)
     expected = search_precision_and_speedup(
         scores, buckets, vectors, labels, shape, by_path=by_path
@@ -57,12 +57,10 @@ def test_with_a_code_book_a_lonely_query_continues_by_sums():
     assert metrics["speedup_factor"] == 2.0  # each looks at one of two others
 
 
-@pytest.mark.parametrize("assignment", ["path", "codebook"])
+@pytest.mark.parametrize("assignment", ["path", "codebook", "prototype"])
 def test_validation_is_what_a_search_of_the_validation_set_finds(assignment):
     X, y = blobs(noise=2.0)
     hasher = Hasher(**QUICK, assignment=assignment, validation_fraction=0.5).fit(X, y)
-    from hashcade.learn.inputs import stratified_split
-
     _, rows = stratified_split(y, fraction=0.5, random_state=0)
     encoded = hasher.encode(X[rows])
     metrics = search_metrics(encoded, y[rows], hasher.shape_)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -18,7 +18,8 @@ class Encoded:
     ``vectors`` are what candidates are ranked by, ``bucket_ids`` the buckets of each item, best
     first, ``scores`` the slot scores; None for a method that has none, whose queries never leave
     their buckets. ``by_path``: the buckets are those of the best slots, not of a code book.
-    ``ranked``: own buckets, then those that follow, if the model ranks them by prototypes.
+    ``ranked``: own buckets, then those that follow, if the model ranks them by prototypes;
+    ``all_ranked``: none would follow these.
     """
 
     vectors: Float32s  # (n, dim)
@@ -26,6 +27,7 @@ class Encoded:
     scores: Float32s | None  # (n, depth, width)
     by_path: bool
     ranked: Int64s | None = None  # (n, sparsity * number of codes)
+    all_ranked: bool = False
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -34,7 +36,8 @@ class Encoded:
         """Some of the items."""
         scores = None if self.scores is None else self.scores[rows]
         ranked = None if self.ranked is None else self.ranked[rows]
-        return Encoded(self.vectors[rows], self.bucket_ids[rows], scores, self.by_path, ranked)
+        vectors, bucket_ids = self.vectors[rows], self.bucket_ids[rows]
+        return replace(self, vectors=vectors, bucket_ids=bucket_ids, scores=scores, ranked=ranked)
 
     def where_to_look(self, n_probe: int = 1) -> dict[str, Any]:
         """Where a query looks, as arguments for :meth:`HashIndex.search`.
@@ -45,7 +48,7 @@ class Encoded:
         """
         if self.ranked is not None:
             sparsity, n_ranked = self.bucket_ids.shape[1], self.ranked.shape[1]
-            if n_probe * sparsity > n_ranked:
+            if n_probe * sparsity > n_ranked and not self.all_ranked:
                 known = f"the first {n_ranked // sparsity} codes were ranked"
                 error = ValueError(f"n_probe={n_probe}, but {known}")
                 raise add_hint(error, f"encode the queries with n_probe={n_probe}")

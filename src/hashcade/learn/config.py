@@ -22,9 +22,11 @@ ASSIGNMENTS = ("prototype", "codebook", "path")
 SCHEDULES = ("one-cycle", "paper", "constant")
 
 _VALIDATIONS = 10  # per stage
-_BATCH, _SCALE = 256, 16.0  # items of a batch, and factor on cosines, where prototypes are learned
+_BATCH, _SCALE = 256, 20.0  # items of a batch, and factor on cosines, where prototypes are learned
+_DROPOUT, _WEIGHT_DECAY = 0.15, 1e-3  # there as well; picked on validation sets
 _SMALL_POINTS = 512  # classes up to which points of half the size are as good
 _MANY_CLASSES = 4096  # beyond, half the hidden units will do
+_SHORTLIST = 128
 _CODE_EPOCHS = 3  # of the stage that trains a linear layer for the codes
 # λ of npairs by sparsity: more active slots share the softmax; 0.001 from 4 on.
 _REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}
@@ -75,7 +77,7 @@ class ResolvedConfig:
     assignment: str  # of items to buckets: one of ASSIGNMENTS
     rerank: str  # by which vectors: "given" (or of the base network), or "learned" (the points)
     point_size: int = 0  # of the points that prototypes are compared with; 0: the given embeddings
-    shortlist: int = 128  # codes of which the prototypes are compared
+    shortlist: int  # codes of which the prototypes are compared
     n_codes: int = 0  # rows of the code book
     codes_of: str = "classes"  # what they stand for; or "clusters" (adapted), "parts" (refined)
 
@@ -212,7 +214,7 @@ def resolve(
     rate = number("learning_rate", 1e-3 if images else 3e-3)  # NIN diverges above 1e-3
     if rate == 0.0:
         raise ValueError(f"learning_rate={settings['learning_rate']!r} must be > 0")
-    dropout = number("dropout", 0.1 if prototypes and not images else 0.0)
+    dropout = number("dropout", _DROPOUT if prototypes and not images else 0.0)
     if dropout >= 1.0:
         raise ValueError(f"dropout={dropout!r} must be >= 0 and < 1")
     if dropout and images:
@@ -250,7 +252,8 @@ def resolve(
         if name == "base":
             return replace(config, base_learning_rate=1.0, regularization=0.003, dropout=0.0)
         if not by_class:  # plain batches of items, sharpness as of a cosine softmax
-            return replace(config, classes_per_batch=_BATCH, items_per_class=1, sharpness=_SCALE)
+            batch: Any = {"classes_per_batch": _BATCH, "items_per_class": 1}
+            return replace(config, **batch, sharpness=_SCALE, weight_decay=_WEIGHT_DECAY)
         return config
 
     names = {"prototype": ["prototype", "codes"], "codebook": ["hash", "joint"], "path": ["hash"]}
@@ -258,7 +261,7 @@ def resolve(
     return ResolvedConfig(
         shape=shape, item_shape=tuple(item_shape), backbone=backbone, unit_length=triplet,
         embedding_size=embedding_size, hidden_size=hidden_size, stages=tuple(map(stage, stages)),
-        assignment=assignment, rerank=rerank, point_size=point_size,
+        assignment=assignment, rerank=rerank, point_size=point_size, shortlist=_SHORTLIST,
         n_codes=0 if assignment == "path" else n_classes,
     )  # fmt: skip
 

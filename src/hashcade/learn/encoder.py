@@ -41,13 +41,17 @@ class Encoder:
 
     def __init__(self, config: ResolvedConfig, weights: Weights, network: Network) -> None:
         self.config, self._network = config, network
-        self._codebook = weights["codebook"] if config.uses_codebook else np.empty((0, 1), np.int64)
-        self._assign = make_assignment(
-            config.shape,
-            weights["codebook"] if config.uses_codebook else None,
-            weights["prototypes"] if config.uses_prototypes else None,
-            config.shortlist,
-        )
+        shape, codebook, prototypes = config.shape, None, None
+        if config.uses_codebook:
+            sizes = (config.n_codes, shape.sparsity)
+            codebook = _checked(weights, "codebook", sizes, np.int64)
+            if codebook.min() < 0 or codebook.max() >= shape.n_buckets:
+                raise ValueError(f"codebook has ids that are not in 0..{shape.n_buckets - 1}")
+        if config.uses_prototypes:
+            sizes = (config.n_codes, config.point_size or config.item_shape[0])
+            prototypes = _checked(weights, "prototypes", sizes)
+        self._codebook = np.empty((0, 1), np.int64) if codebook is None else codebook
+        self._assign = make_assignment(shape, codebook, prototypes, config.shortlist)
 
     def outputs(self, items: npt.NDArray[Any], progress: OnProgress = None) -> Outputs:
         """What the network makes of items, without the buckets."""
@@ -112,11 +116,12 @@ class Encoder:
         """Vectors, buckets and scores, in one pass of the network."""
         outputs = self.outputs(items, progress)
         ranked = self.bucket_ids(outputs, n_probe + _FILLING)
-        own = ranked[:, : self.config.shape.sparsity]
-        by_path = not self.config.uses_codebook
-        return Encoded(
-            outputs.vectors, own, outputs.scores, by_path, ranked if self._assign.ranks else None
-        )
+        config = self.config
+        own, by_path = ranked[:, : config.shape.sparsity], not config.uses_codebook
+        if not self._assign.ranks:
+            return Encoded(outputs.vectors, own, outputs.scores, by_path)
+        all_ranked = ranked.shape[1] == config.n_codes * config.shape.sparsity
+        return Encoded(outputs.vectors, own, outputs.scores, by_path, ranked, all_ranked)
 
 
 class DenseNetwork:
@@ -124,15 +129,17 @@ class DenseNetwork:
 
     def __init__(self, config: ResolvedConfig, weights: Weights) -> None:
         self._config = config
-        in_backbone = config.backbone == "mlp"
-        hidden = ["hash_base.layers.0"] if in_backbone else ["head.0"] * (config.hidden_size > 0)
-        last = "head.2" if hidden == ["head.0"] else "head.0"
-        points = ["vector_head"] * (config.point_size > 0)
-        self._hash = _Layers(weights, [*([name] for name in hidden), [last, *points]])
+        units, size = config.hidden_size, config.item_shape[0]
+        in_backbone, n_slots = config.backbone == "mlp", config.shape.depth * config.shape.width
+        hidden = ["hash_base.layers.0"] if in_backbone else ["head.0"] * (units > 0)
+        last = {"head.2" if hidden == ["head.0"] else "head.0": n_slots}
+        if config.point_size:
+            last["vector_head"] = config.point_size
+        self._hash = _Layers(weights, size, [*({name: units} for name in hidden), last])
         self._base: _Layers | None = None
         if config.embedding_size is not None and config.rerank == "given":
-            base = [["base.layers.0"]] * in_backbone
-            self._base = _Layers(weights, [*base, ["embedding"]])
+            base = [{"base.layers.0": units}] * in_backbone
+            self._base = _Layers(weights, size, [*base, {"embedding": config.embedding_size}])
 
     def __call__(self, items: npt.NDArray[Any]) -> Outputs:
         """What the network makes of items, float32[n, size]."""
@@ -145,28 +152,32 @@ class DenseNetwork:
         elif config.unit_length and not config.uses_prototypes:
             scores = _unit(scores)
         vectors = points
-        if config.rerank == "given":
-            vectors = items
-            if self._base is not None:
-                vectors = self._base(items)
-                vectors = _unit(vectors) if config.unit_length else vectors
+        if self._base is not None:
+            vectors = self._base(items)
+            vectors = _unit(vectors) if config.unit_length else vectors
+        elif config.rerank == "given":
+            vectors = items.copy()  # what is returned is not the caller's
         return Outputs(vectors, scores, points)
 
 
 class _Layers:
     """Linear layers with ReLU in between; the first takes items as they are given."""
 
-    def __init__(self, weights: Weights, names: list[list[str]]) -> None:
-        """``names``: of each layer; several names are layers side by side."""
+    def __init__(self, weights: Weights, size: int, layers: list[dict[str, int]]) -> None:
+        """From items of a size on, by name and size of each layer; several are side by side."""
         self._layers = []
-        for number, parts in enumerate(names):
-            weight = np.concatenate([weights[f"{name}.weight"] for name in parts])
-            bias = np.concatenate([weights[f"{name}.bias"] for name in parts])
+        for number, parts in enumerate(layers):
+            sizes = parts.items()
+            weight = np.concatenate([_checked(weights, f"{k}.weight", (n, size)) for k, n in sizes])
+            bias = np.concatenate([_checked(weights, f"{k}.bias", (n,)) for k, n in sizes])
             if number == 0:  # centring and scaling items become a part of it
-                exact = weight.astype(np.float64) / weights["prepare.scale"]
-                bias = (bias - exact @ weights["prepare.mean"]).astype(np.float32)
+                exact = weight.astype(np.float64) / _checked(weights, "prepare.scale", ())
+                bias = (bias - exact @ _checked(weights, "prepare.mean", (size,))).astype(
+                    np.float32
+                )
                 weight = exact.astype(np.float32)
             self._layers.append((np.ascontiguousarray(weight.T), bias))
+            size = len(bias)
 
     def __call__(self, items: npt.NDArray[Any]) -> Floats:
         values = items
@@ -176,6 +187,17 @@ class _Layers:
             values = values @ weight
             values += bias
         return values
+
+
+def _checked(
+    weights: Weights, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
+) -> npt.NDArray[Any]:
+    """The weights of a name, of the shape that the config says; files are not trusted."""
+    array = weights[name]
+    if array.shape != shape or array.dtype != dtype:
+        found, must = f"{array.dtype}{[*array.shape]}", f"{np.dtype(dtype)}{[*shape]}"
+        raise ValueError(f"{name} is {found}, must be {must}")
+    return array
 
 
 def _unit(values: Floats) -> Floats:

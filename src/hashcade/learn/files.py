@@ -81,7 +81,7 @@ def write_tensors(
         if actual != kind:
             hint = "choose another path, or remove it"
             raise StorageError(f"{path} exists and is not a {kind}", hint=hint)
-    arrays = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    arrays = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     blob = safetensors.numpy.save(arrays)
     head: dict[str, Any] = {"kind": kind, "format_version": VERSION}
     head |= {"model_bytes": len(blob), "model_sha256": hashlib.sha256(blob).hexdigest()}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Metrics = dict[str, float]
 Weights = dict[str, npt.NDArray[Any]]
 
-_MOST_VALIDATED = 4096  # items, with prototypes: more would not choose other weights
+_MOST_VALIDATED = 1024  # items, with prototypes: more would not choose other weights
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -80,7 +80,7 @@ class Hasher:
     augment, dropout
         Random changes: of images ``"crop-mirror"``, ``"crop"`` (such as for letters) or
         ``"none"``; and the share of an embedding's values hidden from the hash network at a step
-        (None: 0.1 with prototypes, else 0).
+        (None: 0.15 with prototypes, else 0).
     validation_fraction, tune
         Share of each class in the validation set, which picks the weights, by precision at 1; and
         whether to try values for ``width`` and ``depth``, penalties and regularization on it
@@ -206,16 +206,21 @@ class Hasher:
         """Learn from embeddings without labels: clusters take the place of classes.
 
         Nothing is trained: prototypes are the centroids of ``n_codes`` clusters (None: four times
-        the root of the number of items), as in an inverted file, and items lie near theirs.
+        the root of the number of items, if there are as many buckets), as in an inverted file, and
+        items lie near theirs.
         """
         torch: Any = require_extra("torch", "train")
         from hashcade.learn.recoding import cluster_model
 
         items, seed = inputs.checked_embeddings(X), checked_seed(self.random_state)
-        usual = max(1, min(len(items), round(4 * len(items) ** 0.5)))
+        limits = {"items in X": len(items)}
+        if self.width is not None:
+            limits["n_buckets"] = CodeShape(width=self.width, depth=self.depth).n_buckets
+        usual = min(round(4 * len(items) ** 0.5), *limits.values())
         n_codes = checked_count("n_codes", usual if n_codes is None else n_codes)
-        if n_codes > len(items):
-            raise ValueError(f"n_codes={n_codes} must be <= items in X = {len(items)}")
+        for name, limit in limits.items():
+            if n_codes > limit:
+                raise ValueError(f"n_codes={n_codes} must be <= {name} = {limit}")
         settings = {**self.get_params(), "backbone": None, "embedding_size": None}
         settings |= {"assignment": "prototype", "rerank": "given", "hidden_size": 0}
         config = resolve(settings, n_codes, len(items), items.shape[1:])
@@ -470,18 +475,8 @@ class Hasher:
         self, config: ResolvedConfig, weights: Weights, classes: npt.NDArray[Any],
         metrics: Metrics, tuned: list[dict[str, Any]] | None = None,
     ) -> Self:  # fmt: skip
-        if config.is_dense:
-            encoder = Encoder(config, weights, DenseNetwork(config, weights))
-            model = None
-        else:
-            require_extra("torch", "train")
-            from hashcade.learn.model import make_encoder, make_model
-
-            model = make_model(config, weights)
-            encoder = make_encoder(config, weights, model)
-        self.config_, self._weights, self._encoder, self._torch_model = (
-            config, weights, encoder, model
-        )  # fmt: skip
+        self._encoder, self._torch_model = _encoder_and_model(config, weights)
+        self.config_, self._weights = config, weights
         self.shape_, self.classes_, self.validation_ = config.shape, classes, metrics
         for name in ("codebook_", "prototypes_", "tuned_"):  # of an earlier fit
             vars(self).pop(name, None)
@@ -493,6 +488,15 @@ class Hasher:
         if tuned is not None:
             self.tuned_ = tuned
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, which make the encoder again from the weights."""
+        return {k: v for k, v in vars(self).items() if k not in ("_encoder", "_torch_model")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if "_weights" in state:
+            self._encoder, self._torch_model = _encoder_and_model(self.config_, self._weights)
 
     def _model(self) -> HashModel:
         """The model in torch."""
@@ -514,6 +518,19 @@ class Hasher:
         if len(shape) == 3:
             return inputs.checked_images(X, shape)
         return inputs.checked_embeddings(X, shape[0])
+
+
+def _encoder_and_model(
+    config: ResolvedConfig, weights: Weights
+) -> tuple[Encoder, HashModel | None]:
+    """The encoder, and the torch model if it needs one."""
+    if config.is_dense:
+        return Encoder(config, weights, DenseNetwork(config, weights)), None
+    require_extra("torch", "train")
+    from hashcade.learn.model import make_encoder, make_model
+
+    model = make_model(config, weights)
+    return make_encoder(config, weights, model), model
 
 
 def base_features(hasher: Hasher, X: npt.ArrayLike) -> npt.NDArray[np.float32]:

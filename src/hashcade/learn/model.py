@@ -209,9 +209,16 @@ def for_all(model: HashModel, function: Callable[[Tensor], Tensor], items: Tenso
     return np.concatenate([to_numpy(part) for part in in_chunks(model, function, items)])
 
 
+def new_model(config: ResolvedConfig, seed: int = 0) -> HashModel:
+    """A model with random weights by a seed; torch's global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return HashModel(config)
+
+
 def make_model(config: ResolvedConfig, weights: Weights) -> HashModel:
     """A model with given weights."""
-    model = HashModel(config)
+    model = new_model(config)
     model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
     return model.eval()
 

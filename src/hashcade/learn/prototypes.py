@@ -157,7 +157,8 @@ class RowAdam(torch.optim.Optimizer):
 
     def _update(self, matrix: Tensor, group: dict[str, Any]) -> None:
         assert matrix.grad is not None
-        rows, gradient = matrix.grad._indices()[0], matrix.grad._values()  # no row comes twice
+        sparse = matrix.grad.coalesce()
+        rows, gradient = sparse.indices()[0], sparse.values()
         state = self.state[matrix]
         if not state:
             state["exp_avg"] = torch.zeros_like(matrix)

@@ -26,7 +26,7 @@ from hashcade.learn.assignment import Ints
 from hashcade.learn.clustering import kmeans
 from hashcade.learn.codebook import CodebookLoss, solve_codebook
 from hashcade.learn.config import ResolvedConfig
-from hashcade.learn.model import HashModel, for_all, new_linear
+from hashcade.learn.model import HashModel, for_all, new_linear, new_model
 from hashcade.learn.prototypes import additive_codes
 
 _ITEMS_PER_CODE, _FEWEST_ITEMS = 64, 16_384  # to adapt to: more items than this change little
@@ -55,7 +55,7 @@ def adapt_model(
 
     # ---- a last layer for them
     config = replace(config, assignment="codebook", rerank="given", point_size=0)
-    adapted, clusters = HashModel(config), torch.from_numpy(labels)
+    adapted, clusters = new_model(config, seed), torch.from_numpy(labels)
     adapted.load_state_dict(model.state_dict(), strict=False)
     adapted.set_codebook(codebook)
     cost = CodebookLoss(codebook, config.shape, sharpness=stage.sharpness, device=hidden.device)
@@ -79,7 +79,7 @@ def cluster_model(
     sample = items[torch.randperm(len(items), generator=generator)[:n_used]]
     centroids = torch.from_numpy(kmeans(sample, n_codes, random_state=seed, n_init=1)[0])
     config = replace(settings, n_codes=len(centroids), codes_of="clusters")
-    model = HashModel(config)
+    model = new_model(config, seed)
     _give_codes(model, centroids, seed)
     return model, config
 
@@ -168,7 +168,7 @@ def refine_prototypes(
         config, shape=CodeShape(width=width, depth=config.shape.depth + 1), n_codes=len(slots),
         codes_of="parts", shortlist=config.shortlist * (1 + int(slots.max())),
     )  # fmt: skip
-    refined = HashModel(config)
+    refined = new_model(config, seed)
     fixed = {
         k: v for k, v in model.state_dict().items() if v.shape == refined.state_dict()[k].shape
     }

@@ -27,7 +27,7 @@ from hashcade._validate import checked_choice
 from hashcade.errors import ConfigError
 from hashcade.learn.config import SCHEDULES, ResolvedConfig
 from hashcade.learn.files import Array, Run, StageState, pack, unpack
-from hashcade.learn.model import HashModel
+from hashcade.learn.model import HashModel, new_model
 from hashcade.learn.prototypes import STAGES
 from hashcade.learn.stages import Metrics, Stage
 from hashcade.learn.training_data import TrainingData
@@ -54,10 +54,7 @@ class Trainer:
 
     def train(self, config: ResolvedConfig, subdir: str = "") -> tuple[HashModel, Metrics]:
         """A model with the best weights of every stage, and the metrics of the last one."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._seed)
-            model = HashModel(config)
-        model.to(self._device)
+        model = new_model(config, self._seed).to(self._device)
         model.prepare.learn(self.data.whole(self.data.training))
         stages = config.stages
         if self.base is not None:

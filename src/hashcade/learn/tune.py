@@ -99,14 +99,16 @@ def _groups(settings: Settings, config: ResolvedConfig, n_classes: int) -> Itera
     shape, stage = config.shape, config.stages[-1]
     if settings["width"] is None:
         tables = [(2 * shape.width, shape.depth), (shape.width // 2, shape.depth)]
-        tables.append((default_width(n_classes, shape.depth + 1), shape.depth + 1))
+        deeper, prototypes = shape.depth + 1, config.uses_prototypes
+        tables.append((default_width(n_classes, deeper, prototypes=prototypes), deeper))
         yield [
             {"width": width, "depth": depth}
             for width, depth in tables
             if width**depth >= n_classes and width >= shape.sparsity
         ]
+    regularized = stage.loss == "npairs" and not config.uses_prototypes
     for name, factors in _FACTORS.items():
-        if settings[name] is None and not (name == "regularization" and stage.loss == "triplet"):
+        if settings[name] is None and (name != "regularization" or regularized):
             yield [{name: factor * getattr(stage, name)} for factor in factors]
 
 

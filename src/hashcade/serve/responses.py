@@ -93,6 +93,10 @@ class Call:
         """What the model makes of embeddings."""
         return await self.slow_thread(partial(self.service.encode_items, vectors, n_probe))
 
+    async def encode_item(self, item_id: int, n_probe: int) -> tuple[Snapshot, Encoded]:
+        """An item of the table as a query."""
+        return await self.slow_thread(partial(self.service.encode_item, item_id, n_probe))
+
     async def encode_image(self, n_probe: int = 1) -> tuple[Snapshot, Encoded]:
         """What the model makes of the image in the body."""
         self.service.image_size(self.service.now())  # refused before the body is read

@@ -132,7 +132,7 @@ async def search_image(call: ThisCall, options: SearchOptions) -> Response:
 async def search_item(call: ThisCall, item_id: ItemId, options: SearchOptions) -> Response:
     """Find the nearest items of an item of the table; itself is left out."""
     _check_limits(call, options)
-    now, encoded = await call.slow_thread(partial(call.service.encode_item, item_id))
+    now, encoded = await call.encode_item(item_id, options.n_probe)
     return _listed(now, await _search(call, now, encoded, options, exclude_self=[item_id]))
 
 
@@ -179,7 +179,7 @@ async def explain(call: ThisCall, body: schemas.ExplainRequest) -> Response:
 async def explain_image(call: ThisCall, options: SearchOptions) -> Response:
     """Explain the search for an image: the body is the image file."""
     _check_limits(call, options)
-    return await _explain(call, *await call.encode_image(), options)
+    return await _explain(call, *await call.encode_image(options.n_probe), options)
 
 
 @router.get("/explain/item/{item_id}", **describe(schemas.Explanation, 404))
@@ -189,5 +189,5 @@ async def explain_item(call: ThisCall, item_id: ItemId, options: SearchOptions) 
     With scores if the model can be asked about it, else by the buckets that it lies in.
     """
     _check_limits(call, options)
-    now, encoded = await call.slow_thread(partial(call.service.encode_item, item_id))
+    now, encoded = await call.encode_item(item_id, options.n_probe)
     return await _explain(call, now, encoded, options, exclude_self=[item_id])

@@ -155,7 +155,7 @@ class Service:
             raise HTTPException(422, "the model takes images: give bucket_ids or scores")
         return now, now.table.encode(items, n_probe=n_probe)
 
-    def encode_item(self, item_id: int) -> tuple[Snapshot, Encoded]:
+    def encode_item(self, item_id: int, n_probe: int) -> tuple[Snapshot, Encoded]:
         """An item of the table as a query, with scores if the model can be asked about it."""
         now = self.now()
         item = now.item(item_id)
@@ -163,19 +163,23 @@ class Service:
         hasher = now.table.hasher
         asked: Encoded | None = None
         if hasher is not None and hasher.config_.vectors_are_items:
-            asked = hasher.encode(vectors)
+            asked = hasher.encode(vectors, n_probe=n_probe)
         elif hasher is not None and hasher.config_.takes_images and now.pictures is not None:
             with contextlib.suppress(DataError):  # the picture is gone or damaged, the item is not
                 pixels = now.pictures.pixels(item_id, self.image_size(now))
-                asked = None if pixels is None else hasher.encode(pixels[None])
-        scores, by_path, ranked = None, False, None
+                if pixels is not None:
+                    asked = hasher.encode(pixels[None], n_probe=n_probe)
+        scores, by_path, ranked, all_ranked = None, False, None, False
         if asked is not None:
             scores, by_path, ranked = asked.scores, asked.by_path, asked.ranked
         elif hasher is not None:
-            ranked = hasher.rank(vectors)
-        if ranked is not None:  # it looks first where it lies
-            ranked = np.hstack([buckets, ranked])
-        return now, Encoded(vectors, buckets, scores, by_path, ranked)
+            ranked = hasher.rank(vectors, n_probe)
+        if hasher is not None and ranked is not None:  # it looks first where it lies
+            all_ranked = ranked.size == hasher.codebook_.size
+            codes, own = ranked.reshape(-1, hasher.shape_.sparsity), set(item.bucket_ids)
+            others = [code for code in codes if set(code.tolist()) != own]
+            ranked = np.hstack([buckets, *(code[None] for code in others)])
+        return now, Encoded(vectors, buckets, scores, by_path, ranked, all_ranked)
 
     @staticmethod
     def image_size(now: Snapshot) -> tuple[int, int]:

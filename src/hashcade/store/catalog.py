@@ -131,6 +131,7 @@ class Catalog:
             for label in self.classes[n_classes:]:
                 del self._code_of[label]
             del self.classes[n_classes:]
+            self._label_of = np.empty(0, dtype=object)
             raise
 
     def forget_names(self, ids: Sequence[int]) -> bool:
