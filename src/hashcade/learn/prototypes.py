@@ -26,7 +26,7 @@ from hashcade.learn.sampler import ShuffledItems
 from hashcade.learn.stages import HashStage, JointStage, Metrics, Stage, search_metrics
 
 _RANDOM_CLASSES = 2048  # that a batch is compared with, besides its own
-_BLOCK = 8192  # classes whose codes are solved together
+_BLOCK = 32_768  # classes whose codes are solved together
 
 
 class PrototypeStage(Stage):
