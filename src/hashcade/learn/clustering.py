@@ -11,7 +11,8 @@ from torch import Tensor
 
 from hashcade._validate import checked_count, checked_seed, checked_vectors
 
-_CHUNK = 4096
+_CHUNK = 512  # points at a time: distances stay in the cache
+_SOME, _PER_CLUSTER = 16_384, 32  # points among which the first means are drawn
 _MOST_DIRECTIONS = 128  # of larger points, those in which they differ most
 
 
@@ -51,12 +52,18 @@ def _main_directions(points: Tensor, seed: int) -> Tensor:
 
 
 def _spread_out(points: Tensor, n_clusters: int, generator: torch.Generator) -> Tensor:
-    """k-means++: points drawn by the squared distance to those drawn so far."""
+    """k-means++: points drawn by the squared distance to those drawn so far.
+
+    It looks at all points for each of them, so if there are many, it looks at some.
+    """
+    if len(points) > (n_some := max(_SOME, _PER_CLUSTER * n_clusters)):
+        points = points[torch.randperm(len(points), generator=generator)[:n_some]]
     drawn = [int(torch.randint(len(points), (1,), generator=generator))]
     gaps = torch.full((len(points),), torch.inf)
     for _ in range(n_clusters - 1):
-        newest = (points - points[drawn[-1]]).square().sum(dim=1)  # exact: 0 for the point itself
-        gaps = torch.minimum(gaps, newest)
+        newest = points[drawn[-1:]]  # not as a product of matrices: 0 for the point itself
+        apart = torch.cdist(newest, points, compute_mode="donot_use_mm_for_euclid_dist")[0]
+        gaps = torch.minimum(gaps, apart.square_())
         reach = gaps.double().cumsum(dim=0)
         # A number below the total falls into one point's share; if all shares are 0, anywhere.
         at = torch.rand(1, generator=generator, dtype=torch.float64) * reach[-1]
@@ -87,7 +94,7 @@ def _nearest(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
     labels, gaps = [], []
     for at in range(0, len(points), _CHUNK):
         part = points[at : at + _CHUNK]
-        least = (squares - 2.0 * part @ centroids.T).min(dim=1)
+        least = torch.addmm(squares, part, centroids.T, alpha=-2.0).min(dim=1)
         labels.append(least.indices)
         gaps.append((least.values + part.square().sum(dim=1)).clamp(min=0.0))
     return torch.cat(labels), torch.cat(gaps)

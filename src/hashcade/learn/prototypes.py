@@ -26,6 +26,7 @@ from hashcade.learn.sampler import ShuffledItems
 from hashcade.learn.stages import HashStage, JointStage, Metrics, Stage, search_metrics
 
 _RANDOM_CLASSES = 2048  # that a batch is compared with, besides its own
+_BLOCK = 32_768  # classes whose codes are solved together
 
 
 class PrototypeStage(Stage):
@@ -208,24 +209,45 @@ def additive_codes(
     book = parent[:, None]
     for level in range(shape.depth):
         last = level == shape.depth - 1
+        sparsity = shape.sparsity if last else 1
         sample = rest[:: max(1, len(rest) // (64 * shape.width))]
-        centroids, _ = kmeans(sample, min(shape.width, len(sample)), random_state=seed, n_init=1)
+        n_slots = min(shape.width, len(sample))
+        centroids, _ = kmeans(sample, n_slots, random_state=seed, n_init=1, max_iter=10)
         slots[level, : len(centroids)] = torch.from_numpy(centroids)
-        fit = 2.0 * rest @ slots[level].T - slots[level].square().sum(
-            dim=1
-        )  # nearness, up to a sum
-        spread = float(fit.std()) or 1.0
-        codes = solve_level(
-            (fit / spread).double().numpy(),
-            sparsity=shape.sparsity if last else 1,
-            sibling_groups=parent if level else None,
-            **penalties,
-        )
-        chosen = np.nonzero(codes)[1].reshape(len(codes), -1)
+        chosen = np.empty((len(rest), sparsity), np.int64)
+        for rows in _blocks(parent if level else None, len(rest)):
+            part = 2.0 * rest[torch.from_numpy(rows)] @ slots[level].T
+            part -= slots[level].square().sum(dim=1)  # nearness, up to a sum
+            spread = float(part.std()) or 1.0
+            # Above the last level all slots must get about as many, or some siblings have no room:
+            # there a class of a block counts for as many as there are blocks.
+            factor = 1.0 if last else len(rest) / len(rows)
+            codes = solve_level(
+                (part / spread).double().numpy(),
+                sparsity=sparsity,
+                sibling_groups=parent[rows] if level else None,
+                sibling_penalty=penalties["sibling_penalty"],
+                collision_penalty=factor * penalties["collision_penalty"],
+            )
+            chosen[rows] = np.nonzero(codes)[1].reshape(len(rows), -1)
         book = parent[:, None] * shape.width + chosen
         parent = book[:, 0]
         rest = rest - slots[level][torch.from_numpy(chosen)].mean(dim=1)
     return book, slots
+
+
+def _blocks(parent: Ints | None, n_classes: int) -> list[Ints]:
+    """Rows of classes to be solved together, about :data:`_BLOCK` of them, siblings in one block.
+
+    So memory grows like the classes, and time like the numbers that the solver is given.
+    """
+    if parent is None:  # no siblings yet: a block is a sample of all
+        n_blocks = -(-n_classes // _BLOCK)
+        return [np.arange(first, n_classes, n_blocks) for first in range(n_blocks)]
+    _, group, sizes = np.unique(parent, return_inverse=True, return_counts=True)
+    block = ((np.cumsum(sizes) - sizes) // _BLOCK)[group]
+    order = np.argsort(block, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(block[order])) + 1)
 
 
 STAGES: dict[str, type[Stage]] = {
