@@ -26,7 +26,7 @@ from hashcade.learn.sampler import ShuffledItems
 from hashcade.learn.stages import HashStage, JointStage, Metrics, Stage, search_metrics
 
 _RANDOM_CLASSES = 2048  # that a batch is compared with, besides its own
-_BLOCK = 32_768  # classes whose codes are solved together
+_BLOCK = 1 << 23  # scores, of classes times slots, that are solved together: 32,768 of 256
 
 
 class PrototypeStage(Stage):
@@ -215,7 +215,8 @@ def additive_codes(
         centroids, _ = kmeans(sample, n_slots, random_state=seed, n_init=1, max_iter=10)
         slots[level, : len(centroids)] = torch.from_numpy(centroids)
         chosen = np.empty((len(rest), sparsity), np.int64)
-        for rows in _blocks(parent if level else None, len(rest)):
+        block_size = max(1, _BLOCK // shape.width)
+        for rows in _blocks(parent if level else None, len(rest), block_size):
             part = 2.0 * rest[torch.from_numpy(rows)] @ slots[level].T
             part -= slots[level].square().sum(dim=1)  # nearness, up to a sum
             spread = float(part.std()) or 1.0
@@ -236,16 +237,16 @@ def additive_codes(
     return book, slots
 
 
-def _blocks(parent: Ints | None, n_classes: int) -> list[Ints]:
-    """Rows of classes to be solved together, about :data:`_BLOCK` of them, siblings in one block.
+def _blocks(parent: Ints | None, n_classes: int, size: int) -> list[Ints]:
+    """Rows of classes to be solved together, about ``size`` of them, siblings in one block.
 
     So memory grows like the classes, and time like the numbers that the solver is given.
     """
     if parent is None:  # no siblings yet: a block is a sample of all
-        n_blocks = -(-n_classes // _BLOCK)
+        n_blocks = -(-n_classes // size)
         return [np.arange(first, n_classes, n_blocks) for first in range(n_blocks)]
     _, group, sizes = np.unique(parent, return_inverse=True, return_counts=True)
-    block = ((np.cumsum(sizes) - sizes) // _BLOCK)[group]
+    block = ((np.cumsum(sizes) - sizes) // size)[group]
     order = np.argsort(block, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(block[order])) + 1)
 
