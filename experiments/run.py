@@ -100,10 +100,11 @@ class FittedTable:
             self._encoded[part] = replace(encoded, vectors=vectors)
         return self._encoded[part]
 
-    def encode(self, rows: npt.NDArray[np.int64]) -> Encoded:
+    def encode(self, rows: npt.NDArray[np.int64], *, n_probe: int = 1) -> Encoded:
         """Items by their numbers, those of the test set and then those of the training set.
 
-        This makes a fitted table an encoder that :func:`evaluate_hasher` accepts.
+        This makes a fitted table an encoder that :func:`evaluate_hasher` accepts; slot scores say
+        where further probes go.
         """
         n_test = len(self._base.test_labels)
         is_train = len(rows) > 0 and rows[0] >= n_test  # rows are of one set

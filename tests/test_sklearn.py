@@ -18,8 +18,8 @@ def blobs():
     return rng.normal(size=(4, 6))[y] * 3 + 0.2 * rng.normal(size=(120, 6)), y
 
 
-def adapter(**settings):
-    hasher = Hasher(width=4, steps=40, hidden_size=16, verbose=False)
+def adapter(rerank=None, **settings):
+    hasher = Hasher(width=4, steps=40, hidden_size=16, rerank=rerank, verbose=False)
     return HashNeighborsTransformer(hasher=hasher, **settings)
 
 
@@ -27,7 +27,7 @@ def adapter(**settings):
 def test_looking_into_all_buckets_gives_the_graph_of_scikit_learn(blobs, mode):
     X, y = blobs
     exact = KNeighborsTransformer(n_neighbors=4, mode=mode).fit(X.astype(np.float32))
-    ours = adapter(n_neighbors=4, mode=mode, n_probe=16).fit(X, y)
+    ours = adapter(rerank="given", n_neighbors=4, mode=mode, n_probe=16).fit(X, y)
     one, two = exact.transform(X.astype(np.float32)), ours.transform(X)
     assert one.shape == two.shape
     assert (one.indptr == two.indptr).all()

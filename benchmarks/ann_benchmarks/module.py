@@ -45,7 +45,7 @@ class Hashcade(BaseANN):
 
     def _search(self, X, n, threads):
         X = self._prepared(X)
-        where = self._hasher.encode(X).where_to_look(self._n_probe)
+        where = self._hasher.encode(X, n_probe=self._n_probe).where_to_look(self._n_probe)
         return self._index.search(X, n_neighbors=n, threads=threads, **where).ids
 
     def _prepared(self, X):

@@ -16,7 +16,7 @@ N_NEIGHBORS = 7
     scope="module",
     params=[
         (assignment, sparsity, several)
-        for assignment in ("codebook", "path")
+        for assignment in ("prototype", "codebook", "path")
         for sparsity in (1, 2)
         for several in (False, True)
     ],

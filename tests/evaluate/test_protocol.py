@@ -148,7 +148,7 @@ class Sign:
 
     shape_ = CodeShape(width=2, depth=1)
 
-    def encode(self, X):
+    def encode(self, X, n_probe=1):
         vectors = np.asarray(X, dtype=np.float32)
         return Encoded(vectors, (vectors[:, :1] > 0).astype(np.int64), None, by_path=True)
 
@@ -156,7 +156,7 @@ class Sign:
 class ScoredSign(Sign):
     by_path = True
 
-    def encode(self, X):
+    def encode(self, X, n_probe=1):
         encoded = super().encode(X)
         first = encoded.vectors[:, :1]
         scores = np.concatenate([-first, first], axis=1)[:, None]

@@ -46,3 +46,21 @@ def test_ids_and_distances_are_the_same(fitted, n_probe, monkeypatch):
     assert np.array_equal(result.distances, expected.distances)
     correct = (expected.labels == labels[:, None]).mean()
     assert evaluation.precision[5] == pytest.approx(100 * correct)
+
+
+def test_more_probes_than_a_model_ranks_at_first():
+    X, _ = make_items(noise=1.5)
+    numbers = np.arange(len(X)) % 30  # 30 classes: more than are ranked for one probe
+    hasher = Hasher(width=8, steps=2, hidden_size=16, verbose=False).fit(X, numbers)
+    table = HashTable.from_parts(hasher, catalog=Catalog(place="network"))
+    table.add(X, labels=numbers)
+    for n_probe in (20, 30, 99):
+        evaluation = evaluate_hasher(
+            hasher, X, numbers, X, numbers, n_neighbors=5, n_probe=n_probe, protocol="plain"
+        )
+        matches = table.search(X, 5, n_probe=n_probe, fill=False)
+        assert evaluation.speedup[5] == pytest.approx(len(X) / matches.candidates.mean())
+        assert table.evaluate(X, numbers, n_probe=n_probe, protocol="plain").speedup[1] == (
+            pytest.approx(evaluation.speedup[5])
+        )
+    assert (matches.candidates == len(X)).all()

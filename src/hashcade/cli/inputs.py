@@ -73,8 +73,9 @@ def load_table(path: Path, *, model: bool = True) -> HashTable:
 
 
 def read_and_encode(
-    hasher: Hasher | None, model: Path, data: Path, reading: Reading, labelled: bool | None = None
-) -> tuple[Items, Encoded]:
+    hasher: Hasher | None, model: Path, data: Path, reading: Reading,
+    labelled: bool | None = None, n_probe: int = 1,
+) -> tuple[Items, Encoded]:  # fmt: skip
     """Read data as a model takes them, and run it once."""
     if hasher is None:
         hint = "make one with: hashcade build MODEL DATA -o TABLE"
@@ -89,4 +90,4 @@ def read_and_encode(
             hint="give data of that kind, or train another model",
         )
     with progress_bar("encoding", quiet=reading.quiet) as move:
-        return found, hasher.encode(found.items, progress=move)
+        return found, hasher.encode(found.items, n_probe=n_probe, progress=move)

@@ -2,13 +2,18 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
 from hashcade.cli.inputs import labels_of, load_table, read_and_encode, root_of
 from hashcade.errors import ConfigError
 
+if TYPE_CHECKING:
+    from hashcade.index import Encoded
+    from hashcade.table import HashTable
+
+_VISITS = 2**22  # buckets of all queries that are searched at a time
 _QUERY = "An image, a folder of images, or vectors as .npy, .npz or Parquet."
 _MOST = "Compare a query with at most this many items."
 _COUNTS = opt.number("Results per query; repeatable.", "--n-neighbors", "-n", default="1, 10")
@@ -38,7 +43,7 @@ def search(
     """
     opened = load_table(table)
     reading = opt.Reading(split=split, items=items, quiet=quiet)
-    queries, encoded = read_and_encode(opened.hasher, table, query, reading, labelled=False)
+    queries, encoded = read_and_encode(opened.hasher, table, query, reading, False, n_probe)
     matches = opened.search(
         encoded, n_neighbors, n_probe=n_probe, max_candidates=max_candidates, fill=fill
     )
@@ -97,7 +102,7 @@ def evaluate(
       hashcade evaluate table/ vectors.npy --exclude-self --json
     """
     opened = load_table(table)
-    queries, encoded = read_and_encode(opened.hasher, table, data, reading, labelled=True)
+    queries, encoded = read_and_encode(opened.hasher, table, data, reading, True, n_probe)
     y = labels_of(queries) or []
     if not set(y) & set(opened.catalog.classes):
         raise ConfigError(f"{data} and {table} have no class in common", hint="check --labels")
@@ -107,7 +112,7 @@ def evaluate(
     same: dict[str, Any] = {"n_neighbors": counts, "exclude_self": exclude_self}
     protocol = "paper" if fill else "plain"
     result = opened.evaluate(encoded, y, n_probe=n_probe, protocol=protocol, recall=recall, **same)
-    everything = opened.evaluate(encoded, y, n_probe=max(2, result.n_occupied), **same).precision
+    everything = _exhaustive(opened, encoded, y, result.n_occupied, same)
     out.report(
         as_json,
         {**result.to_dict(), "exhaustive_precision": {str(k): v for k, v in everything.items()}},
@@ -121,3 +126,24 @@ def evaluate(
     columns |= {"speed-up": result.speedup} | ({"recall %": result.recall} if result.recall else {})
     rows = [[k, *(f"{values[k]:.1f}" for values in columns.values())] for k in counts]
     out.print_table(["neighbors", *columns], rows)
+
+
+def _exhaustive(
+    table: "HashTable", encoded: "Encoded", y: list[Any], n_buckets: int, options: dict[str, Any]
+) -> dict[int, float]:
+    """Precision if every query looks into every bucket, by the number of neighbors."""
+    import numpy as np
+
+    counts, n = options["n_neighbors"], len(encoded)
+    buckets = table.index.largest_buckets(limit=n_buckets)
+    right = np.zeros((n, counts[-1]), np.bool_)
+    step = max(1, _VISITS // n_buckets)
+    for rows in (np.arange(at, min(at + step, n)) for at in range(0, n, step)):
+        result = table.index.search(
+            encoded.vectors[rows], bucket_ids=np.tile(buckets, (len(rows), 1)), fill="none",
+            n_neighbors=counts[-1], exclude_self=rows if options["exclude_self"] else False,
+            metric=table.metric,
+        )  # fmt: skip
+        expected = np.array([y[row] for row in rows], dtype=object)
+        right[rows] = table.matches(result).labels == expected[:, None]
+    return {k: 100.0 * float(right[:, :k].mean()) for k in counts}

@@ -95,10 +95,11 @@ def evaluate_hasher(
 ) -> Evaluation:
     """Build a table of items with a fitted hasher, and evaluate queries against it.
 
-    A hasher is a ``Hasher``, or anything with ``encode(X) -> Encoded`` and ``shape_``. Without
-    ``items`` and ``item_labels`` the queries are the database, and no query finds itself. With
-    ``query_vectors`` and ``item_vectors`` candidates are ranked by these, not by those of
-    ``encode``. The settings are those of :func:`evaluate_search`.
+    A hasher is a ``Hasher``, or anything with ``encode(X) -> Encoded`` and ``shape_``; for more
+    probes than one ``encode(X, n_probe=n_probe)`` is called. Without ``items`` and ``item_labels``
+    the queries are the database, and no query finds itself. With ``query_vectors`` and
+    ``item_vectors`` candidates are ranked by these, not by those of ``encode``. The settings are
+    those of :func:`evaluate_search`.
     """
     checked = Settings(**settings)
     same_set = items is None
@@ -108,6 +109,7 @@ def evaluate_hasher(
     if same_set:
         items, item_labels, item_vectors = queries, query_labels, query_vectors
     shape = hasher.shape_
+    ranked = {} if checked.n_probe == 1 else {"n_probe": checked.n_probe}
     seconds = 0.0
 
     def encode(name: str, X: NDArray[Any], vectors: Any) -> Iterator[Encoded]:
@@ -118,7 +120,7 @@ def evaluate_hasher(
                 raise ValueError(f"{name}_vectors has {len(vectors)} rows, must have {len(X)}")
         for rows in _chunks(len(X), shape):
             start = time.perf_counter()
-            part = hasher.encode(X[rows])
+            part = hasher.encode(X[rows], **ranked)
             seconds += time.perf_counter() - start
             yield part if vectors is None else replace(part, vectors=vectors[rows])
 
