@@ -108,7 +108,7 @@ class Encoder:
             return None
         if config.rerank == "given" and (config.point_size or config.embedding_size):
             return None
-        return self._assign.of_points(vectors, min(n_probe + _FILLING, config.n_codes))
+        return self._assign(None, vectors, n_probe + _FILLING)
 
     def encode(
         self, items: npt.NDArray[Any], n_probe: int = 1, progress: OnProgress = None
