@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,8 @@ class Assignment(Protocol):
 
     ranks: bool  # whether buckets beyond the first code are ranked
 
-    def __call__(self, scores: Floats, points: Floats, n_probe: int) -> Ints:
-        """Buckets of items."""
+    def __call__(self, scores: Any, points: Floats, n_probe: int) -> Ints:
+        """Buckets of items; scores may be None where they are not needed."""
 
 
 class PathAssignment:
@@ -43,7 +43,7 @@ class PathAssignment:
     def __init__(self, shape: CodeShape) -> None:
         self._shape = shape
 
-    def __call__(self, scores: Floats, points: Floats, n_probe: int) -> Ints:
+    def __call__(self, scores: Any, points: Floats, n_probe: int) -> Ints:
         """See :class:`Assignment`."""
         return self._shape.scores_to_bucket_ids(scores)
 
@@ -62,7 +62,7 @@ class CodebookAssignment:
         self._paths = shape.paths(self._book.ravel())  # (n_codes · sparsity, depth)
         self._shape = shape
 
-    def __call__(self, scores: Floats, points: Floats, n_probe: int) -> Ints:
+    def __call__(self, scores: Any, points: Floats, n_probe: int) -> Ints:
         """See :class:`Assignment`."""
         book, paths = self._book, self._paths
         assigned = np.empty((len(scores), self._shape.sparsity), np.int64)
@@ -111,7 +111,7 @@ class PrototypeAssignment:
             best[closer], nearest[closer] = rows[closer], gaps[closer]
         return self.codebook[best]
 
-    def __call__(self, scores: Floats | None, points: Floats, n_probe: int) -> Ints:
+    def __call__(self, scores: Any, points: Floats, n_probe: int) -> Ints:
         """See :class:`Assignment`; scores are not needed."""
         classes = self.classes(points, min(n_probe, len(self.codebook)))
         return self.codebook[classes].reshape(len(points), -1)
