@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -29,7 +30,7 @@ def graph_searches(
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"{name}-{len(vectors)}x{vectors.shape[1]}-links{N_LINKS}-ef{ef_build}"
 
-    hnsw = _faiss_graph(vectors, ef_build, folder / f"{stem}.faiss")
+    hnsw = faiss_graph(vectors, ef_build, folder / f"{stem}.faiss")
 
     def search_faiss(ef: int, threads: int) -> np.ndarray:
         faiss.omp_set_num_threads(threads)
@@ -40,7 +41,7 @@ def graph_searches(
         yield "faiss HNSW", ef, lambda threads, ef=ef: search_faiss(ef, threads)
 
     if hnswlib is not None:
-        graph = _hnswlib_graph(vectors, ef_build, folder / f"{stem}.hnswlib")
+        graph = hnswlib_graph(vectors, ef_build, folder / f"{stem}.hnswlib")
 
         def search_hnswlib(ef: int, threads: int) -> np.ndarray:
             graph.set_ef(ef)
@@ -59,7 +60,7 @@ def graph_searches(
         yield "usearch", ef, lambda threads, ef=ef: search_usearch(ef, threads)
 
 
-def _faiss_graph(vectors, ef_build, path):
+def faiss_graph(vectors: np.ndarray, ef_build: int, path: Path) -> Any:
     if path.exists():
         return faiss.read_index(str(path))
     faiss.omp_set_num_threads(2)
@@ -70,7 +71,7 @@ def _faiss_graph(vectors, ef_build, path):
     return hnsw
 
 
-def _hnswlib_graph(vectors, ef_build, path):
+def hnswlib_graph(vectors: np.ndarray, ef_build: int, path: Path) -> Any:
     n, dim = vectors.shape
     graph = hnswlib.Index("l2", dim)
     if path.exists():

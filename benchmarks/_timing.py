@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 Result = TypeVar("Result")
+Key = TypeVar("Key")
 
 # ------------------------------------------------------------------------------------ clocks
 
@@ -39,6 +40,25 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     """First quartile, median, third quartile."""
     first, median, third = np.quantile(values, [0.25, 0.5, 0.75])
     return float(first), float(median), float(third)
+
+
+def interleaved(calls: Mapping[Key, Callable[[], object]], rounds: int) -> dict[Key, list[float]]:
+    """Seconds of calls, ``rounds`` times each: all of them once, then all of them again.
+
+    So what else the machine does falls on all alike. A first round is not counted.
+    """
+    seconds: dict[Key, list[float]] = {key: [] for key in calls}
+    for number in range(rounds + 1):
+        for key, call in calls.items():
+            _, elapsed = timed(call)
+            if number > 0:
+                seconds[key].append(elapsed)
+    return seconds
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
+    """Quartiles of ours over theirs, round by round."""
+    return quartiles(np.divide(ours, theirs).tolist())
 
 
 def run_python(code: str) -> tuple[str, float]:

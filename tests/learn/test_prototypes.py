@@ -211,6 +211,23 @@ def test_scores_start_so_that_their_sums_are_about_the_products_with_the_prototy
     assert error < 0.5 * centres.var(dim=0, correction=0).sum()  # far nearer than their mean
 
 
+def test_codes_solved_in_blocks_differ_and_fit_about_as_well(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    centres = F.normalize(torch.randn(600, 8, generator=generator), dim=1)
+    shape = CodeShape(width=32, depth=2)
+    penalties = {"sibling_penalty": 50.0, "collision_penalty": 0.05}
+    left = {}
+    for block in (1 << 23, 100 * 32):  # all at once, and a hundred classes
+        monkeypatch.setattr(prototypes, "_BLOCK", block)
+        book, slots = additive_codes(centres, shape, penalties)
+        assert len(np.unique(book)) == 600
+        first, second = torch.from_numpy(shape.paths(book.ravel())).T
+        sums = slots[0][first] + slots[1][second]
+        left[block] = float((centres - sums).square().sum())
+    whole, blocks = left.values()
+    assert blocks < 1.2 * whole
+
+
 @given(st.integers(0, 2**31), st.integers(1, 3), st.integers(1, 2))
 def test_sums_of_codes_equal_their_definition(seed, depth, sparsity):
     generator = torch.Generator().manual_seed(seed)
