@@ -13,7 +13,7 @@ EACH_SEED = $(SEEDS:%=--seed %)
 CODE   := src tests tools examples $(wildcard benchmarks experiments)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-end-to-end bench-service docs docs-api docs-cli \
+.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-classes bench-end-to-end bench-service docs docs-api docs-cli \
   fonts han glove reproduce-classes reproduce-smoke reproduce-transfer reproduce-cpu reproduce-imagenet reproduce-split reproduce-ablation reproduce-solver \
   clean distclean
 
@@ -114,6 +114,10 @@ reproduce-classes: $(STAMP) ## Many classes: codes against the classifier and ot
 
 reproduce-solver: $(STAMP) ## Time of the solver beside the paper's
 	$(REPRODUCE) solver-time --preset cpu
+
+bench-classes: $(STAMP) ## Growth from 100 to 1,000,000 classes; codes against flat and HNSW
+	-$(PIP) hnswlib
+	$(BIN)/python benchmarks/classes_growth.py
 
 bench-end-to-end: $(STAMP) ## Queries a second with the hash network, against other indexes
 	-$(PIP) hnswlib
