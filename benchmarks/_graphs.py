@@ -60,11 +60,11 @@ def graph_searches(
         yield "usearch", ef, lambda threads, ef=ef: search_usearch(ef, threads)
 
 
-def faiss_graph(vectors: np.ndarray, ef_build: int, path: Path) -> Any:
+def faiss_graph(vectors: np.ndarray, ef_build: int, path: Path, n_links: int = N_LINKS) -> Any:
     if path.exists():
         return faiss.read_index(str(path))
     faiss.omp_set_num_threads(2)
-    hnsw = faiss.IndexHNSWFlat(vectors.shape[1], N_LINKS)
+    hnsw = faiss.IndexHNSWFlat(vectors.shape[1], n_links)
     hnsw.hnsw.efConstruction = ef_build
     hnsw.add(vectors)
     _keep(path, lambda part: faiss.write_index(hnsw, part))

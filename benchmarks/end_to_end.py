@@ -1,284 +1,266 @@
-"""End to end, as a user would choose: ``make bench-end-to-end`` writes docs/results/end-to-end.
+"""From an embedding to the nearest items, as a user would choose: ``make bench-end-to-end``.
 
-Queries per second against label precision@10, one thread, in one interleaved run. The database are
-the base embeddings of the training items of Cifar-100, the queries those of all test items.
-Every method is given the query's embedding; the time for anything else it needs is counted. Ours+
-needs slot scores, and there are two ways to get them:
+Writes docs/results/end-to-end: precision by labels against microseconds a query, one query per call
+and in batches, one thread, all methods by turns. Every method is given the embedding of the query;
+whatever else it needs, such as a network, is part of its time. On Cifar-100 embeddings and on Han
+characters: the training items are the database, the queries are test items.
 
-- ``Ours+``: the hash network of the results page, from the same features that the base network
-  takes to the embedding (its copy below, and its head);
-- ``Ours+ on embeddings``: a small head on the embedding itself, for users who only have embeddings.
+- ``HashTable`` with all settings by default;
+- the same prototypes without codes: all of them compared, or through a graph;
+- what else a user with labels would try: a softmax classifier, or the nearest class mean, says in
+  which class to look; candidates are ranked by the given embeddings;
+- indexes that use no labels: faiss IVF, faiss HNSW and hnswlib; hnswlib also over learned vectors.
 
-    python benchmarks/end_to_end.py                    # needs the rows of `make reproduce-transfer`
-    python benchmarks/end_to_end.py --preset smoke     # to see that it runs
+Models are those of ``python -m experiments.classes``, and are fitted if they are not there yet.
+
+    python benchmarks/end_to_end.py
+    python benchmarks/end_to_end.py --quick    # to see that it runs: Cifar-100, into build/
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
-import torch
-from _timing import machine, versions
+from _end_to_end_page import write_page
+from _graphs import faiss_graph, hnswlib, hnswlib_graph
+from _timing import interleaved, machine, quartiles, ratio, versions
 from threadpoolctl import threadpool_limits
-
-from hashcade import Hasher, HashIndex
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # for experiments, which is not installed
 from experiments.__main__ import default_data, default_work  # noqa: E402
-from experiments.run import Experiment  # noqa: E402
+from experiments.cache import Cache  # noqa: E402
+from experiments.classes import Laboratory  # noqa: E402
+from experiments.rows import fingerprint  # noqa: E402
+from hashcade import CodeShape, HashIndex, HashTable  # noqa: E402
 
-RESULTS = ROOT / "docs" / "results"
+RESULTS, BUILD = ROOT / "docs" / "results", ROOT / "build" / "results"
+DATA_SETS = {"cifar100": (1, 10), "han-20902": (1, 4)}  # with the k of precision@k
 N_NEIGHBORS = 10
-PROBES = (1, 2, 3, 4, 6, 8)
-Search = Callable[[], np.ndarray]
+PROBES = (1, 2, 4, 8)
+ALONE, BATCH = 200, 5000  # queries
+OURS, USUAL = "HashTable", "n_probe=1"
+
+Search = Callable[[np.ndarray], np.ndarray]  # from queries to ids of items
+Key = tuple[str, str]  # method and setting
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """A data set, what was fitted on it, and where graphs are kept."""
+
+    lab: Laboratory
+    graphs: Path
+
+    @property
+    def items(self) -> np.ndarray:
+        return self.lab.dataset.train.items
+
+    @property
+    def labels(self) -> np.ndarray:
+        return self.lab.dataset.train.labels
+
+    def graph(self, what: str, vectors: str = "") -> Path:
+        identity = self.lab.identity("prototype", 0) if vectors else self.lab.dataset.identity
+        return self.graphs / f"{self.lab.name}{vectors}-{fingerprint(identity)}.{what}"
 
 
 def say(*words: object) -> None:
     print(*words, file=sys.stderr, flush=True)
 
 
-# -- ours ------------------------------------------------------------------------------------------
+# -- with labels -----------------------------------------------------------------------------------
 
 
-def add_ours(
-    searches: dict[tuple[str, str], Search], name: str, hasher: Hasher, train: Any, test: Any,
-    vectors: np.ndarray, queries: np.ndarray,
-) -> None:  # fmt: skip
-    """Searches over n_probe; the time of the hash network is part of each."""
-    index = HashIndex.build(hasher.transform(train), vectors, shape=hasher.shape_)
+def add_tables(searches: dict[Key, Search], data: Data) -> np.ndarray:
+    """Our table, and the same one with its prototypes searched without codes; its vectors."""
+    hasher = data.lab.fit("prototype", 0).model
+    table = HashTable.from_parts(hasher)
+    table.add(data.items, labels=data.labels)
     for n_probe in PROBES:
-        searches[name, f"n_probe={n_probe}"] = lambda p=n_probe: (
-            index.search(
-                queries, scores=hasher.scores(test), n_probe=p, n_neighbors=N_NEIGHBORS, threads=1
-            ).ids
+        searches[OURS, f"n_probe={n_probe}"] = lambda Q, p=n_probe: (
+            table.search(Q, N_NEIGHBORS, n_probe=p, threads=1).ids
         )
 
+    def search(Q: np.ndarray, rival: Any, n_probe: int) -> np.ndarray:
+        points = rival.points(Q)
+        points /= np.linalg.norm(points, axis=1, keepdims=True)
+        buckets = hasher.codebook_[rival.nearest(points, n_probe), 0]
+        return table.index.search(
+            points, bucket_ids=buckets, n_neighbors=N_NEIGHBORS, threads=1
+        ).ids
 
-def small_head(train: np.ndarray, labels: np.ndarray, *, steps: int | None) -> Hasher:
-    """A table learned from the embeddings alone."""
-    return Hasher(
-        width=32, assignment="codebook", hidden_size=128, steps=steps, joint_steps=steps
-    ).fit(train, labels)
+    for name in ("flat", "hnsw") if hnswlib else ("flat",):
+        rival = data.lab.fit(f"prototype-{name}", 0).model
+        for n_probe in (1, 4):
+            searches[f"prototypes, {name}", f"classes={n_probe}"] = lambda Q, r=rival, p=n_probe: (
+                search(Q, r, p)
+            )
+    return hasher.embed(data.items)
 
 
-# -- peers -----------------------------------------------------------------------------------------
+def add_classifiers(searches: dict[Key, Search], data: Data) -> None:
+    """Methods that name classes; candidates are ranked by the given embeddings."""
+    shape = CodeShape(width=data.lab.dataset.train.n_classes, depth=1)
+    index = HashIndex.build(data.labels[:, None], data.items, shape=shape)
+    for method, name in (("softmax", "softmax classifier"), ("means", "class means")):
+        rival = data.lab.fit(method, 0).model
+        for n_probe in PROBES:
+            searches[name, f"classes={n_probe}"] = lambda Q, r=rival, p=n_probe: (
+                index.search(Q, bucket_ids=r.rank(Q, p), n_neighbors=N_NEIGHBORS, threads=1).ids
+            )
 
 
-def add_faiss(
-    searches: dict[tuple[str, str], Search], vectors: np.ndarray, queries: np.ndarray
-) -> list[Any]:
-    """Exhaustive, IVF and HNSW of faiss; what is returned must be kept alive."""
-    dim = vectors.shape[1]
-    flat = faiss.IndexFlatL2(dim)
-    flat.add(vectors)
-    searches["faiss flat", ""] = lambda: flat.search(queries, N_NEIGHBORS)[1]
-    kept: list[Any] = [flat]
-    for n_lists in (64, 128, 256, 512):
-        if 4 * n_lists > len(vectors):
-            continue
+# -- without labels --------------------------------------------------------------------------------
+
+
+def add_lists(searches: dict[Key, Search], data: Data) -> list[Any]:
+    """IVF of faiss, with as many lists as is usual, and with fewer; quantizers must be kept."""
+    n, dim = data.items.shape
+    usual = 2 ** round(np.log2(4 * n**0.5))
+    quantizers = []
+    for n_lists in (usual // 8, usual):
         quantizer = faiss.IndexFlatL2(dim)
         ivf = faiss.IndexIVFFlat(quantizer, dim, n_lists)
-        ivf.train(vectors)
-        ivf.add(vectors)
-        kept += [quantizer, ivf]
+        ivf.train(data.items)
+        ivf.add(data.items)
+        quantizers.append(quantizer)
 
-        def search_ivf(n_probe: int, ivf: Any = ivf) -> np.ndarray:
+        def search(Q: np.ndarray, n_probe: int, ivf: Any = ivf) -> np.ndarray:
             ivf.nprobe = n_probe
-            return ivf.search(queries, N_NEIGHBORS)[1]
+            return ivf.search(Q, N_NEIGHBORS)[1]
 
-        for n_probe in (1, 2, 4, 8, 16):
+        for n_probe in (1, 2, 4, 8, 16, 32):
             key = (f"faiss IVF{n_lists}", f"nprobe={n_probe}")
-            searches[key] = lambda p=n_probe, search=search_ivf: search(p)
-    hnsw = faiss.IndexHNSWFlat(dim, 16)
-    hnsw.hnsw.efConstruction = 200
-    hnsw.add(vectors)
-    kept.append(hnsw)
-
-    def search_hnsw(ef: int) -> np.ndarray:
-        hnsw.hnsw.efSearch = ef
-        return hnsw.search(queries, N_NEIGHBORS)[1]
-
-    for ef in (10, 20, 40, 80):
-        searches["faiss HNSW", f"ef={ef}"] = lambda ef=ef: search_hnsw(ef)
-    return kept
+            searches[key] = lambda Q, s=search, p=n_probe: s(Q, p)
+    return quantizers
 
 
-def add_graphs(
-    searches: dict[tuple[str, str], Search], vectors: np.ndarray, queries: np.ndarray
-) -> None:
-    """hnswlib, if it is installed, and usearch."""
-    n, dim = vectors.shape
-    try:
-        import hnswlib
-    except ImportError:
-        say("hnswlib is not installed and is left out")
-    else:
-        graph = hnswlib.Index("l2", dim)
-        graph.init_index(n, M=16, ef_construction=200, random_seed=0)
-        graph.add_items(vectors)
+def add_graphs(searches: dict[Key, Search], data: Data, learned: np.ndarray) -> None:
+    """HNSW as its libraries build it by default: faiss 32 links and 40, hnswlib 16 and 200."""
+    theirs = faiss_graph(data.items, 40, data.graph("faiss"), n_links=32)
 
-        def search_hnswlib(ef: int) -> np.ndarray:
-            graph.set_ef(ef)
-            return graph.knn_query(queries, N_NEIGHBORS, num_threads=1)[0]
-
-        for ef in (10, 20, 40, 80):
-            searches["hnswlib", f"ef={ef}"] = lambda ef=ef: search_hnswlib(ef)
-    from usearch.index import Index
-
-    other = Index(ndim=dim, metric="l2sq", dtype="f32", connectivity=16, expansion_add=200)
-    other.add(np.arange(n), vectors)
-
-    def search_usearch(ef: int) -> np.ndarray:
-        other.expansion_search = ef
-        return other.search(queries, N_NEIGHBORS, threads=1).keys
+    def search_faiss(Q: np.ndarray, ef: int) -> np.ndarray:
+        theirs.hnsw.efSearch = ef
+        return theirs.search(Q, N_NEIGHBORS)[1]
 
     for ef in (16, 32, 64, 128):
-        searches["usearch", f"ef={ef}"] = lambda ef=ef: search_usearch(ef)
+        searches["faiss HNSW", f"ef={ef}"] = lambda Q, ef=ef: search_faiss(Q, ef)
+    if hnswlib is None:
+        say("hnswlib is not installed and is left out")
+        return
+    embed = data.lab.fit("prototype", 0).model.embed
+    for name, vectors, prepare in (
+        ("hnswlib", data.items, lambda Q: Q),
+        ("hnswlib, learned vectors", learned, embed),
+    ):
+        kind = "-learned" if vectors is learned else ""
+        graph = hnswlib_graph(vectors, 200, data.graph("hnswlib", kind))
+
+        def search(Q: np.ndarray, ef: int, graph: Any = graph, of: Any = prepare) -> np.ndarray:
+            graph.set_ef(ef)
+            return graph.knn_query(of(Q), N_NEIGHBORS, num_threads=1)[0]
+
+        for ef in (10, 20, 40, 80):
+            searches[name, f"ef={ef}"] = lambda Q, s=search, ef=ef: s(Q, ef)
 
 
 # -- the run ---------------------------------------------------------------------------------------
 
 
-def measure(
-    searches: dict[tuple[str, str], Search], labels: np.ndarray, wanted: np.ndarray, rounds: int
-) -> list[dict[str, Any]]:
-    """Precision once, then times in interleaved rounds."""
-    times: dict[tuple[str, str], list[float]] = {key: [] for key in searches}
-    precision = {}
+def measure(data: Data, ranks: tuple[int, int], rounds: int) -> dict[str, Any]:
+    """Precision once, then times by turns."""
+    searches: dict[Key, Search] = {}
+    faiss.omp_set_num_threads(2)
+    learned = add_tables(searches, data)
+    add_classifiers(searches, data)
+    kept = add_lists(searches, data)
+    add_graphs(searches, data, learned)
+    test = data.lab.dataset.test
+    rows = np.random.default_rng(0).permutation(len(test.items))[:BATCH]
+    queries, wanted = np.ascontiguousarray(test.items[rows]), test.labels[rows]
     faiss.omp_set_num_threads(1)
-    torch.set_num_threads(1)
+    say("measuring")
     with threadpool_limits(1):
+        precision = {}
         for key, search in searches.items():
-            ids = np.asarray(search(), np.int64)
-            precision[key] = float(((labels[ids] == wanted[:, None]) & (ids >= 0)).mean())
-        for number in range(rounds):
-            for key, search in searches.items():
-                start = time.perf_counter()
-                search()
-                times[key].append(time.perf_counter() - start)
-            say(f"round {number + 1} of {rounds}")
-    return [
-        {
-            "method": method,
-            "setting": setting,
-            "precision": precision[method, setting],
-            "us": 1e6 * statistics.median(seconds) / len(wanted),
-        }
-        for (method, setting), seconds in times.items()
-    ]
+            ids = np.asarray(search(queries), np.int64)
+            right = (data.labels[ids] == wanted[:, None]) & (ids >= 0)
+            precision[key] = [100.0 * float(right[:, :k].mean()) for k in ranks]
 
+        def one_by_one(search: Search) -> None:
+            for row in range(ALONE):
+                search(queries[row : row + 1])
 
-def is_ours(point: dict[str, Any]) -> bool:
-    return str(point["method"]).startswith("Ours")
-
-
-def beaten_by(point: dict[str, Any], points: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Another index that is at least as precise and at least as fast, the fastest of them."""
-    better = [
-        p
-        for p in points
-        if not is_ours(p) and p["precision"] >= point["precision"] and p["us"] <= point["us"]
-    ]
-    return min(better, key=lambda p: p["us"], default=None)
-
-
-# -- the page --------------------------------------------------------------------------------------
-
-
-def write(results: dict[str, Any], out: Path) -> None:
-    points = results["points"]
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "end-to-end.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    draw(points, out / "end-to-end.png")
-    free = [p for p in points if is_ours(p) and beaten_by(p, points) is None]
-    names = "; ".join(f"{p['method']} {p['setting']}" for p in free) or "none"
-    lines = [
-        "# End to end: queries per second, including the hash network, against precision",
-        "",
-        f"Written by `{results['command']}`. {results['about']}",
-        "",
-        "![Queries per second against label precision@10](end-to-end.png)",
-        "",
-        "Settings of hashcade that no other index dominates (at least as precise and as fast): "
-        f"{names}.",
-        "",
-        "| method | setting | precision@10 | µs per query | queries/s | dominated by |",
-        "|---|---|---:|---:|---:|---|",
-    ]
-    for p in sorted(points, key=lambda p: (not is_ours(p), p["method"], p["us"])):
-        rival = beaten_by(p, points) if is_ours(p) else None
-        by = "" if rival is None else f"{rival['method']} {rival['setting']}"
-        mark = "**" if is_ours(p) else ""
-        lines.append(
-            f"| {mark}{p['method']}{mark} | {p['setting']} | {p['precision']:.4f} | {p['us']:.1f} "
-            f"| {1e6 / p['us']:,.0f} | {by or ('none' if is_ours(p) else '')} |"
-        )
-    (out / "end-to-end.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def draw(points: list[dict[str, Any]], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.0, 5.0), layout="constrained")
-    axes = figure.subplots()
-    for method in dict.fromkeys(p["method"] for p in points):
-        line = sorted((p["precision"], 1e6 / p["us"]) for p in points if p["method"] == method)
-        ours = method.startswith("Ours")
-        axes.plot(*zip(*line, strict=True), marker="*" if ours else "o", label=method,
-                  markersize=10 if ours else 4, linewidth=2 if ours else 1)  # fmt: skip
-    axes.set(xlabel="label precision@10", ylabel="queries per second, one thread", yscale="log")
-    axes.grid(visible=True, which="both", alpha=0.25)
-    axes.legend(fontsize=7)
-    figure.savefig(path, dpi=120)
+        alone = interleaved({k: lambda s=s: one_by_one(s) for k, s in searches.items()}, rounds)
+        batch = interleaved({k: lambda s=s: s(queries) for k, s in searches.items()}, rounds)
+    del kept
+    ours = (OURS, USUAL)
+    return {
+        "data": data.lab.name,
+        "title": data.lab.dataset.name,
+        "items": len(data.items),
+        "queries": len(queries),
+        "ranks": ranks,
+        "points": [
+            {
+                "method": key[0],
+                "setting": key[1],
+                "precision": precision[key],
+                "alone_us": quartiles([1e6 * s / ALONE for s in alone[key]]),
+                "batch_us": quartiles([1e6 * s / len(queries) for s in batch[key]]),
+                "alone_ratio": ratio(alone[ours], alone[key]),  # ours over theirs
+                "batch_ratio": ratio(batch[ours], batch[key]),
+            }
+            for key in searches
+        ],
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--preset", default="transfer", help="of the base (default: transfer)")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, help="of the small head, to see that it runs")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--work", type=Path, help="as for python -m experiments")
+    parser.add_argument("--data-set", action="append", choices=DATA_SETS)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--quick", action="store_true", help="Cifar-100, few rounds")
+    parser.add_argument("--out", type=Path, help="(default: docs/results, with --quick build/)")
+    parser.add_argument("--work", type=Path, help="as for python -m experiments.classes")
     options = parser.parse_args()
+    names = options.data_set or (["cifar100"] if options.quick else list(DATA_SETS))
+    rounds = 3 if options.quick else options.rounds
+    out = options.out or (BUILD if options.quick else RESULTS)
     work = options.work or default_work()
-    experiment = Experiment.load("cifar100", options.preset, data=default_data(), work=work)
-    base = experiment.base("npairs", 0)
-    (job,) = (j for j in experiment.jobs([0], ["ours+", "npairs", "k1"]) if not j.change)
-    table = experiment.fitted(job)
-    vectors, queries = base.train_vectors, base.test_vectors
-    searches: dict[tuple[str, str], Search] = {}
-    arguments = (vectors, queries)
-    add_ours(searches, "Ours+", table.hasher, base.train_items, base.test_items, *arguments)
-    head = small_head(vectors, base.train_labels, steps=options.steps)
-    add_ours(searches, "Ours+ on embeddings", head, vectors, queries, *arguments)
-    say("building the peers")
-    kept = add_faiss(searches, *arguments)
-    add_graphs(searches, *arguments)
-    points = measure(searches, base.train_labels, base.test_labels, options.rounds)
-    del kept
-    here = machine()
-    packages = versions("hashcade", "faiss-cpu", "usearch", "torch")
-    about = (
-        f"{experiment.dataset.name}, {len(vectors):,} × {vectors.shape[1]} base embeddings (preset "
-        f"{options.preset}, npairs), {len(queries):,} queries in one batch, one thread, median of "
-        f"{options.rounds} rounds. {here['cpu']}; "
-        + ", ".join(f"{name} {value}" for name, value in packages.items())
-        + f". {experiment.dataset.note}"
-    )
-    command = "python benchmarks/end_to_end.py" + (
-        "" if options.preset == "transfer" else f" --preset {options.preset}"
-    )
-    write({"command": command, "about": about.strip(), "points": points}, options.out)
+    graphs = default_work().parent / "bench-end-to-end" if options.work is None else work / "graphs"
+    graphs.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / "end-to-end.json"
+    results: dict[str, Any] = {"sets": []}
+    if file.exists():
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        results["sets"] = stored.get("sets", [])
+    for name in names:
+        say(f"-- {name}")
+        lab = Laboratory(name, default_data(), Cache(work))
+        measured = measure(Data(lab, graphs), DATA_SETS[name], rounds)
+        others = [other for other in results["sets"] if other["data"] != name]
+        results["sets"] = sorted(
+            [*others, measured], key=lambda s: list(DATA_SETS).index(s["data"])
+        )
+        results["about"] = {
+            "machine": machine(),
+            "versions": versions("hashcade", "numpy", "faiss-cpu", *["hnswlib"] * bool(hnswlib)),
+            "rounds": rounds,
+            "quick": options.quick,
+        }
+        file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(write_page(results, out))
     return 0
 
 

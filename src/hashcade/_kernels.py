@@ -11,7 +11,9 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -49,15 +51,31 @@ _OPTIONS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 def kernel(**options: Any) -> Callable[[Any], Any]:
     """``numba.njit`` with a cache on disk, without the GIL, and with numpy's rules for division."""
-    compiler: Callable[[Any], Any] = numba.njit(**{**_OPTIONS, "cache": True, **options})
+
+    def compiler(function: Any) -> Any:
+        _remove_stale(Path(function.__code__.co_filename).parent)
+        return numba.njit(**{**_OPTIONS, "cache": True, **options})(function)
+
     return compiler
+
+
+@cache
+def _remove_stale(package: Path) -> None:
+    """Remove cached kernels that are older than a file of their package.
+
+    numba sees a change in the kernel's own file alone, and would go on with helpers of old.
+    """
+    with suppress(OSError):  # what cannot be looked at or removed cannot have changed either
+        newest = max(file.stat().st_mtime for file in package.glob("*.py"))
+        for cached in (package / "__pycache__").glob("*.nb[ic]"):
+            if cached.stat().st_mtime < newest:
+                cached.unlink(missing_ok=True)
 
 
 def helper(**options: Any) -> Callable[[Any], Any]:
     """A function that only kernels call: no entry from Python, so less to compile.
 
-    It is cached as a part of the kernels that call it. numba does not see that a cached kernel is
-    stale if the change is in another file; the tests remove such kernels before they run.
+    It is cached as a part of the kernels that call it.
     """
     compiler: Callable[[Any], Any] = numba.njit(
         **{**_OPTIONS, "no_cpython_wrapper": True, **options}

@@ -66,6 +66,11 @@ class Matches:
         """Names of the items, (q, n_neighbors); None without one."""
         return self.find_names()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles and copies, which hold labels and names instead of the table."""
+        found = {"labels": self.labels, "names": self.names}
+        return {**{k: v for k, v in vars(self).items() if not k.startswith("find_")}, **found}
+
     def __len__(self) -> int:
         return len(self.ids)
 

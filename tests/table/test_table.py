@@ -1,6 +1,8 @@
 """HashTable: learn, hold, search, change, store, as one object."""
 
+import copy
 import json
+import pickle
 import threading
 
 import numpy as np
@@ -67,6 +69,14 @@ def test_matches_can_be_indexed_and_iterated(table, items):
     assert [match.id for match in matches[-1]] == matches.ids[-1].tolist()
     with pytest.raises(IndexError):
         matches[3]
+
+
+def test_results_can_be_pickled_and_copied(table, items):
+    matches = table.search(items[0][:3], 4)
+    for other in (pickle.loads(pickle.dumps(matches)), copy.deepcopy(matches)):
+        assert other[0] == matches[0]
+        for name in ("ids", "distances", "labels", "names", "candidates", "truncated"):
+            assert np.array_equal(getattr(other, name), getattr(matches, name)), name
 
 
 def test_rows_without_enough_results_are_short(hasher, items):

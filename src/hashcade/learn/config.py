@@ -22,10 +22,8 @@ ASSIGNMENTS = ("prototype", "codebook", "path")
 SCHEDULES = ("one-cycle", "paper", "constant")
 
 _VALIDATIONS = 10  # per stage
-_BATCH = 256  # items, where prototypes are learned
-# There as well, for few classes with many items each, and for many: dropout, weight decay of the
-# network, factor on cosines.
-_FEW, _MANY = (0.15, 1e-3, 20.0), (0.1, 5e-4, 16.0)
+_BATCH, _SCALE = 256, 16.0  # items of a batch, and factor on cosines, where prototypes are learned
+_DROPOUT = 0.1  # there as well
 _FEW_CLASSES = 512  # up to so many points of half the size are as good
 _MANY_CLASSES = 4096  # beyond, half the hidden units will do
 _SHORTLIST = 16
@@ -216,8 +214,7 @@ def resolve(
     rate = number("learning_rate", 1e-3 if images else 3e-3)  # NIN diverges above 1e-3
     if rate == 0.0:
         raise ValueError(f"learning_rate={settings['learning_rate']!r} must be > 0")
-    usual_dropout, decay, scale = _FEW if n_classes <= _FEW_CLASSES else _MANY
-    dropout = number("dropout", usual_dropout if prototypes and not images else 0.0)
+    dropout = number("dropout", _DROPOUT if prototypes and not images else 0.0)
     if dropout >= 1.0:
         raise ValueError(f"dropout={dropout!r} must be >= 0 and < 1")
     if dropout and images:
@@ -256,7 +253,7 @@ def resolve(
             return replace(config, base_learning_rate=1.0, regularization=0.003, dropout=0.0)
         if not by_class:  # plain batches of items, sharpness as of a cosine softmax
             batch: Any = {"classes_per_batch": _BATCH, "items_per_class": 1}
-            return replace(config, **batch, sharpness=scale, weight_decay=decay)
+            return replace(config, **batch, sharpness=_SCALE)
         return config
 
     names = {"prototype": ["prototype", "codes"], "codebook": ["hash", "joint"], "path": ["hash"]}

@@ -80,7 +80,7 @@ class Hasher:
     augment, dropout
         Random changes: of images ``"crop-mirror"``, ``"crop"`` (such as for letters) or
         ``"none"``; and the share of an embedding's values hidden from the hash network at a step
-        (None: 0.15 with prototypes, beyond 512 classes 0.1, else 0).
+        (None: 0.1 with prototypes, else 0).
     validation_fraction, tune
         Share of each class in the validation set, which picks the weights, by precision at 1; and
         whether to try values for ``width`` and ``depth``, penalties and regularization on it

@@ -214,24 +214,29 @@ def additive_codes(
         n_slots = min(shape.width, len(sample))
         centroids, _ = kmeans(sample, n_slots, random_state=seed, n_init=1, max_iter=10)
         slots[level, : len(centroids)] = torch.from_numpy(centroids)
-        chosen = np.empty((len(rest), sparsity), np.int64)
-        block_size = max(1, _BLOCK // shape.width)
-        for rows in _blocks(parent if level else None, len(rest), block_size):
-            part = 2.0 * rest[torch.from_numpy(rows)] @ slots[level].T
-            part -= slots[level].square().sum(dim=1)  # nearness, up to a sum
-            spread = float(part.std()) or 1.0
-            # Above the last level all slots must get about as many, or some siblings have no room:
-            # there a class of a block counts for as many as there are blocks.
-            factor = 1.0 if last else len(rest) / len(rows)
-            codes = solve_level(
-                (part / spread).double().numpy(),
-                sparsity=sparsity,
-                sibling_groups=parent[rows] if level else None,
-                sibling_penalty=penalties["sibling_penalty"],
-                collision_penalty=factor * penalties["collision_penalty"],
-            )
-            chosen[rows] = np.nonzero(codes)[1].reshape(len(rows), -1)
-        book = parent[:, None] * shape.width + chosen
+        room = shape.width ** (shape.depth - 1 - level)  # codes below a node of this level
+        penalty, crowded = penalties["collision_penalty"], True
+        while crowded:
+            chosen = np.empty((len(rest), sparsity), np.int64)
+            for rows in _blocks(parent if level else None, len(rest), _BLOCK // shape.width + 1):
+                part = 2.0 * rest[torch.from_numpy(rows)] @ slots[level].T
+                part -= slots[level].square().sum(dim=1)  # nearness, up to a sum
+                spread = float(part.std()) or 1.0
+                # Above the last level a class of a block counts for as many as there are blocks.
+                factor = 1.0 if last else len(rest) / len(rows)
+                codes = solve_level(
+                    (part / spread).double().numpy(),
+                    sparsity=sparsity,
+                    sibling_groups=parent[rows] if level else None,
+                    sibling_penalty=penalties["sibling_penalty"],
+                    collision_penalty=factor * penalty,
+                )
+                chosen[rows] = np.nonzero(codes)[1].reshape(len(rows), -1)
+            book = parent[:, None] * shape.width + chosen
+            # Siblings must find codes of their own below: if there are too many, spread them more.
+            largest = int(np.unique(book[:, 0], return_counts=True)[1].max())
+            crowded = not last and largest > room and len(rest) <= shape.n_buckets
+            penalty = max(4.0 * penalty, 1e-3)
         parent = book[:, 0]
         rest = rest - slots[level][torch.from_numpy(chosen)].mean(dim=1)
     return book, slots
