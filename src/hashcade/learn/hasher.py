@@ -53,9 +53,9 @@ class Hasher:
         For images ``"stride"`` (made for CPUs) or ``"nin"`` (the paper's). Or a
         ``torch.nn.Module`` from float[n, 3, height, width] or float[n, size] to features.
     assignment
-        ``"prototype"``: slot scores propose class codes, and the nearest class prototype among
-        them decides. ``"codebook"``: an item goes to the class code with the largest sum of slot
-        scores. ``"path"``: to its best slot at each level, as in the paper.
+        ``"prototype"``: the groups of class codes that lie near propose, and the nearest class
+        prototype among them decides. ``"codebook"``: an item goes to the class code with the
+        largest sum of slot scores. ``"path"``: to its best slot at each level, as in the paper.
     rerank
         ``"given"``: candidates are ranked by the given embeddings, or by those of the base network.
         ``"learned"``, with prototypes: by the points that the network learns for them. None:
