@@ -120,25 +120,22 @@ def decide_lines(decided: dict[str, Any]) -> list[str]:
     lines = [
         f"## Which prototype is nearest: {decided['data']}",
         "",
-        f"{decided['classes']:,} prototypes; points, and slot scores for the codes, are given."
-        " `codes m`: of the m codes with the largest sums of slot scores the nearest prototype."
-        " `all`: the largest product with all prototypes. Graphs: 16 links, 200 visited when built,"
-        " and the smallest `ef` with which at least as many decisions as through the codes are"
-        " those of `all`. The last row is the product that makes the"
-        f" {decided['outputs']:,} slot scores, which only the codes need.",
+        f"{decided['classes']:,} prototypes, and points to compare with them. `codes m`: of the m"
+        " groups of codes whose means are nearest the nearest prototype. `all`: the largest product"
+        " with all prototypes. Graphs: 16 links, 200 visited when built, and the smallest `ef` with"
+        " which at least as many decisions as through the codes are those of `all`.",
         "",
         "| | decided alike | alone, µs | in batches of 1,000, µs |",
         "|---|---:|---:|---:|",
     ]
-    for row in decided["rows"]:
-        equal = "" if row["equal"] is None else f"{100 * row['equal']:.1f} %"
-        lines.append(
-            f"| {row['way']} | {equal} | {spread(row['alone_us'])} | {spread(row['batch_us'])} |"
-        )
+    lines += [
+        f"| {row['way']} | {100 * row['equal']:.1f} % | {spread(row['alone_us'])}"
+        f" | {spread(row['batch_us'])} |"
+        for row in decided["rows"]
+    ]
     lines += [
         "",
-        "Time through the codes over that of a rival, without the slot scores; above 1 codes are"
-        " slower.",
+        "Time through the codes over that of a rival; above 1 codes are slower.",
         "",
         "| | rival | alone | in batches |",
         "|---|---|---:|---:|",

@@ -230,7 +230,7 @@ def exponents(rows: list[Any]) -> dict[str, float]:
 Decide = Callable[[int, int], np.ndarray]
 
 
-def deciders(hasher: Any, points: np.ndarray, scores: np.ndarray) -> dict[str, Decide]:
+def deciders(hasher: Any, points: np.ndarray) -> dict[str, Decide]:
     """Ways to the nearest prototype that need no graph."""
     import faiss
 
@@ -240,7 +240,7 @@ def deciders(hasher: Any, points: np.ndarray, scores: np.ndarray) -> dict[str, D
 
     def through_codes(shortlist: int) -> Decide:
         assign = PrototypeAssignment(hasher.codebook_, prototypes, hasher.shape_, shortlist)
-        return lambda first, last: assign(scores[first:last], points[first:last], 1)[:, 0]
+        return lambda first, last: assign(None, points[first:last], 1)[:, 0]
 
     transposed = np.ascontiguousarray(prototypes.T)
     step = max(1, MOST_COMPARED // len(prototypes))
@@ -290,11 +290,11 @@ def decide(name: str, hasher: Any, queries: np.ndarray, stem: Path, rounds: int)
     import faiss
     from threadpoolctl import threadpool_limits
 
-    points, scores, prototypes = hasher.embed(queries), hasher.scores(queries), hasher.prototypes_
+    points, prototypes = hasher.embed(queries), hasher.prototypes_
     of_graphs = graphs(prototypes, points, stem)
     faiss.omp_set_num_threads(1)
     with threadpool_limits(1):
-        ways = deciders(hasher, points, scores)
+        ways = deciders(hasher, points)
         nearest = ways["all, numpy"](0, len(points))
 
         def share_equal(way: str, decide: Decide) -> float:
@@ -322,12 +322,6 @@ def decide(name: str, hasher: Any, queries: np.ndarray, stem: Path, rounds: int)
             for row in range(n_alone[way]):
                 ways[way](row, row + 1)
 
-        hidden = np.abs(np.random.default_rng(0).standard_normal((len(points), HIDDEN), np.float32))
-        outputs = hasher.shape_.depth * hasher.shape_.width
-        layer = np.ones((HIDDEN, outputs), np.float32)
-        extra = "slot scores"  # the product that only codes need
-        n_alone[extra] = 200
-        ways[extra] = lambda first, last: hidden[first:last] @ layer
         alone = interleaved({way: lambda way=way: one_by_one(way) for way in ways}, rounds)
         batch = interleaved({way: lambda f=f: f(0, len(points)) for way, f in ways.items()}, rounds)
     alone_us = {way: [1e6 * s / n_alone[way] for s in alone[way]] for way in ways}
@@ -335,12 +329,11 @@ def decide(name: str, hasher: Any, queries: np.ndarray, stem: Path, rounds: int)
     return {
         "data": name,
         "classes": len(prototypes),
-        "outputs": outputs,
         "usual": f"codes {hasher.config_.shortlist}",
         "rows": [
             {
                 "way": way,
-                "equal": equal.get(way),
+                "equal": equal[way],
                 "alone_us": quartiles(alone_us[way]),
                 "batch_us": quartiles(batch_us[way]),
             }

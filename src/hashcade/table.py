@@ -275,15 +275,20 @@ class HashTable:
 
     # -- searching ---------------------------------------------------------------------------------
 
-    def encode(self, X: npt.ArrayLike | Encoded, *, n_probe: int = 1) -> Encoded:
-        """What the model makes of items; one item alone is taken as a batch of one."""
+    def encode(
+        self, X: npt.ArrayLike | Encoded, *, n_probe: int = 1, scores: bool = True
+    ) -> Encoded:
+        """What the model makes of items; one item alone is taken as a batch of one.
+
+        ``n_probe`` and ``scores`` as for :meth:`Hasher.encode`.
+        """
         if isinstance(X, Encoded):
             return X
         hasher = self._fitted_hasher()
         items = as_array("X", X)
         if items.shape == hasher.item_shape:
             items = items[None]
-        return hasher.encode(items, n_probe=n_probe)
+        return hasher.encode(items, n_probe=n_probe, scores=scores)
 
     def search(
         self,
@@ -314,7 +319,7 @@ class HashTable:
             As for :meth:`HashIndex.search`.
         """
         n_probe = checked_count("n_probe", n_probe)
-        encoded = self.encode(Q, n_probe=n_probe)
+        encoded = self.encode(Q, n_probe=n_probe, scores=False)
         result = self.index.search(
             encoded.vectors,
             **encoded.where_to_look(n_probe),

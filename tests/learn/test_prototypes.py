@@ -22,7 +22,6 @@ from hashcade.learn.prototypes import (
 )
 from hashcade.learn.training_data import TrainingData
 from tests.learn.factories import QUICK, blobs
-from tests.learn.oracles import bucket_sums
 
 # ------------------------------------------------------------------------------ who goes where
 
@@ -49,53 +48,51 @@ def nearest_classes(point, centres, classes):
     return sorted(classes, key=lambda c: (np.square(point - centres[c]).sum(), c))
 
 
-def proposed_classes(scores, shape, codebook, shortlist):
-    """The classes in the ``shortlist`` buckets of the code book with the largest sums."""
-    sums = bucket_sums(scores, shape, codebook)
-    best = set(sorted(sums, key=lambda bucket: (-sums[bucket], bucket))[:shortlist])
-    return [c for c, code in enumerate(codebook.tolist()) if best & set(code)]
-
-
 def expected_buckets(table, shortlist, n_probe):
-    shape, codebook, centres, scores, points = table
+    """By the nearest prototypes of the ``shortlist`` groups whose means are nearest."""
+    shape, codebook, centres, _, points = table
+    levels = next((k for k in range(1, shape.depth) if shape.width**k >= len(codebook) ** 0.5), 0)
+    groups = codebook[:, 0] // shape.width ** (shape.depth - levels)
+    names = np.unique(groups)
+    means = np.array([centres[groups == name].mean(axis=0, dtype=np.float64) for name in names])
+    means = means.astype(np.float32)
+    n_classes = min(n_probe, len(codebook))
+    shortlist = max(shortlist, 8 * n_classes * len(names) // len(codebook))
     rows = []
-    for item, point in zip(scores, points, strict=True):
-        classes = proposed_classes(item, shape, codebook, shortlist)
-        ranked = nearest_classes(point, centres, classes)[:n_probe]
-        ranked += ranked[-1:] * (min(n_probe, len(codebook)) - len(ranked))
+    for point in points:
+        near = names[nearest_classes(point, means, range(len(names)))[:shortlist]]
+        classes = np.flatnonzero(np.isin(groups, near)).tolist()
+        ranked = nearest_classes(point, centres, classes)[:n_classes]
+        ranked += ranked[-1:] * (n_classes - len(ranked))
         rows.append(codebook[ranked].ravel())
     return np.array(rows)
 
 
-def by_tree(shape, codebook, centres, shortlist):
-    """An assignment that proposes by the tree also if prototypes are few."""
+def in_groups(shape, codebook, centres, shortlist):
+    """An assignment by groups also if prototypes are few."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assignment, "FEW_PROTOTYPES", 0)
         return PrototypeAssignment(codebook, centres, shape, shortlist)
 
 
-@given(tables(), st.integers(1, 9), st.integers(1, 10))
-def test_of_the_codes_with_the_best_sums_the_nearest_prototype_decides(table, shortlist, n_probe):
+@given(tables(), st.integers(1, 4), st.integers(1, 10))
+def test_in_the_nearest_groups_of_codes_the_nearest_prototype_decides(table, shortlist, n_probe):
     shape, codebook, centres, scores, points = table
-    assign = by_tree(shape, codebook, centres, shortlist)
-    found = assign(scores, points, n_probe)
-    # To rank so many codes, at least as many buckets are on the shortlist.
-    shortlist = max(shortlist, min(n_probe, len(codebook)))
+    found = in_groups(shape, codebook, centres, shortlist)(scores, points, n_probe)
     np.testing.assert_array_equal(found, expected_buckets(table, shortlist, n_probe))
     assert found.dtype == np.int64
 
 
 @given(tables(), st.integers(1, 10))
-def test_with_all_codes_on_the_shortlist_it_is_the_nearest_prototype_of_all(table, n_probe):
+def test_with_all_groups_it_is_the_nearest_prototype_of_all(table, n_probe):
     shape, codebook, centres, scores, points = table
     ranked = [nearest_classes(point, centres, range(len(centres)))[:n_probe] for point in points]
     expected = codebook[np.array(ranked)].reshape(len(points), -1)
     for assign in (
-        by_tree(shape, codebook, centres, shape.n_buckets),
+        in_groups(shape, codebook, centres, shape.n_buckets),
         PrototypeAssignment(codebook, centres, shape, 1),  # few prototypes: all are compared
     ):
         np.testing.assert_array_equal(assign(scores, points, n_probe), expected)
-        np.testing.assert_array_equal(assign.of_points(points, n_probe), expected)
 
 
 @given(tables(), st.data())

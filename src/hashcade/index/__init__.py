@@ -7,6 +7,7 @@ from hashcade._lazy import lazy_names
 if TYPE_CHECKING:
     from hashcade.index.encoded import Encoded
     from hashcade.index.index import HashIndex, warmup
+    from hashcade.index.nearest import GroupedVectors
     from hashcade.index.search import METRICS, SearchResult
     from hashcade.index.segment import NO_LABEL, Items
     from hashcade.index.storage import is_index, new_generation, read_generation
@@ -17,6 +18,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         {
             "encoded": ["Encoded"],
             "index": ("HashIndex", "warmup"),
+            "nearest": ["GroupedVectors"],
             "search": ("METRICS", "SearchResult"),
             "segment": ("Items", "NO_LABEL"),
             "storage": ("is_index", "new_generation", "read_generation"),
@@ -25,6 +27,6 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     )
 
 __all__ = [
-    "METRICS", "NO_LABEL", "Encoded", "HashIndex", "Items", "SearchResult", "checked_ids",
-    "is_index", "new_generation", "read_generation", "warmup",
+    "METRICS", "NO_LABEL", "Encoded", "GroupedVectors", "HashIndex", "Items", "SearchResult",
+    "checked_ids", "is_index", "new_generation", "read_generation", "warmup",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from hashcade._validate import checked_count, checked_seed, checked_vectors, name_ids
 from hashcade.codes import CodeShape
 from hashcade.errors import CorruptIndexError, StorageError, add_hint
-from hashcade.index import inspect, storage, validate
+from hashcade.index import inspect, nearest, storage, validate
 from hashcade.index.search import SearchResult, make_request, run
 from hashcade.index.segment import Int64s, Items
 from hashcade.index.snapshot import Snapshot, empty_snapshot
@@ -370,3 +370,4 @@ def warmup() -> None:
     index = HashIndex.build([0], vectors, shape=CodeShape(width=2, depth=1))
     index.search(vectors, bucket_ids=np.array([[0]]), threads=1)
     index.explain(vectors[0], bucket_ids=[0])
+    nearest.warmup()

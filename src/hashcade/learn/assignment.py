@@ -2,8 +2,8 @@
 
 - path: its best slot at each level, as in the paper.
 - code book: the class code with the largest sum of slot scores.
-- prototypes: codes propose, prototypes decide. The codes with the largest sums are a shortlist;
-  of the classes on it, the one whose prototype lies nearest to the item's point is chosen.
+- prototypes: codes propose, prototypes decide. Codes that begin alike are a group; of the classes
+  in the groups nearest to the item's point, the one whose prototype is nearest is chosen.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade.codes import CodeShape
-from hashcade.index import HashIndex
+from hashcade.index import GroupedVectors
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
-# Up to so many prototypes all are compared: one pass over them takes less time than the tree.
+# Up to so many prototypes all are compared: one pass over them takes no more time than groups.
 FEW_PROTOTYPES = 2048
 
 _CHUNK = 1024
+_ROOM = 8  # prototypes compared for each code that is ranked, or more
 
 
 class Assignment(Protocol):
@@ -30,8 +31,8 @@ class Assignment(Protocol):
 
     ranks: bool  # whether buckets beyond the first code are ranked
 
-    def __call__(self, scores: Floats, points: Floats, n_probe: int) -> Ints:
-        """Buckets of items."""
+    def __call__(self, scores: Any, points: Floats, n_probe: int) -> Ints:
+        """Buckets of items; scores may be None where they are not needed."""
 
 
 class PathAssignment:
@@ -42,7 +43,7 @@ class PathAssignment:
     def __init__(self, shape: CodeShape) -> None:
         self._shape = shape
 
-    def __call__(self, scores: Floats, points: Floats, n_probe: int) -> Ints:
+    def __call__(self, scores: Any, points: Floats, n_probe: int) -> Ints:
         """See :class:`Assignment`."""
         return self._shape.scores_to_bucket_ids(scores)
 
@@ -61,7 +62,7 @@ class CodebookAssignment:
         self._paths = shape.paths(self._book.ravel())  # (n_codes · sparsity, depth)
         self._shape = shape
 
-    def __call__(self, scores: Floats, points: Floats, n_probe: int) -> Ints:
+    def __call__(self, scores: Any, points: Floats, n_probe: int) -> Ints:
         """See :class:`Assignment`."""
         book, paths = self._book, self._paths
         assigned = np.empty((len(scores), self._shape.sparsity), np.int64)
@@ -78,10 +79,10 @@ class CodebookAssignment:
 
 
 class PrototypeAssignment:
-    """The nearest prototypes among the codes with the largest sums of slot scores.
+    """The nearest prototypes among those of the nearest groups of codes.
 
-    The prototypes are the items of a small index, each in the buckets of its code: the search
-    through its tree proposes, the ranking by distance decides.
+    Codes that begin with the same slots are a group. Slots are clusters, so the prototypes of a
+    group lie near each other: the groups whose means are nearest propose, their prototypes decide.
     """
 
     ranks = True
@@ -90,25 +91,14 @@ class PrototypeAssignment:
         self, codebook: Ints, prototypes: Floats, shape: CodeShape, shortlist: int
     ) -> None:
         self.codebook, self._prototypes, self.shortlist = codebook, prototypes, shortlist
-        self._flat = len(codebook) <= FEW_PROTOTYPES
-        buckets = np.zeros((len(codebook), 1), np.int64) if self._flat else codebook
-        self._index = HashIndex.build(
-            buckets, prototypes, shape=CodeShape(width=1, depth=1) if self._flat else shape
-        )
+        groups = _groups(codebook[:, 0], shape)
+        self._n_groups = int(groups.max()) + 1
+        self._grouped = GroupedVectors(prototypes, groups)
 
-    def classes(self, scores: Floats, points: Floats, n_classes: int) -> Ints:
-        """Rows of the code book, nearest prototype first, int64[n, n_classes]; padded with -1."""
-        if self._flat:
-            where: dict[str, Any] = {"bucket_ids": np.zeros((len(points), 1), np.int64)}
-        else:
-            where = {"scores": scores, "n_probe": max(self.shortlist, n_classes)}
-        return self._index.search(points, **where, n_neighbors=n_classes, fill="none").ids
-
-    def of_points(self, points: Floats, n_probe: int) -> Ints:
-        """The buckets of the nearest prototypes of all, for points without slot scores."""
-        nearness = points @ self._prototypes.T - np.square(self._prototypes).sum(axis=1) / 2
-        order = np.argsort(-nearness, axis=1, kind="stable")[:, :n_probe]
-        return self.codebook[order].reshape(len(points), -1)
+    def classes(self, points: Floats, n_classes: int) -> Ints:
+        """Rows of the code book, nearest prototype first, int64[n, n_classes]."""
+        room = _ROOM * n_classes * self._n_groups // len(self.codebook)
+        return self._grouped.nearest(points, n_classes, max(self.shortlist, room))
 
     def among(self, points: Floats, first: Ints, last: Ints) -> Ints:
         """The buckets of the nearest of the prototypes first..last - 1, of each point its own."""
@@ -121,14 +111,20 @@ class PrototypeAssignment:
             best[closer], nearest[closer] = rows[closer], gaps[closer]
         return self.codebook[best]
 
-    def __call__(self, scores: Floats, points: Floats, n_probe: int) -> Ints:
-        """See :class:`Assignment`."""
-        n_classes = min(n_probe, len(self.codebook))
-        classes = self.classes(scores, points, n_classes)
-        if (classes[:, -1] < 0).any():  # the shortlist has fewer: its last one again
-            last = (classes >= 0).sum(axis=1, keepdims=True) - 1
-            classes = np.take_along_axis(classes, np.minimum(np.arange(n_classes), last), axis=1)
-        return self.codebook[classes].reshape(len(classes), -1)
+    def __call__(self, scores: Any, points: Floats, n_probe: int) -> Ints:
+        """See :class:`Assignment`; scores are not needed."""
+        classes = self.classes(points, min(n_probe, len(self.codebook)))
+        return self.codebook[classes].reshape(len(points), -1)
+
+
+def _groups(codes: Ints, shape: CodeShape) -> Ints:
+    """Numbers of the groups of codes, int64[n]: about as many groups as a group has codes."""
+    if len(codes) > FEW_PROTOTYPES:
+        for levels in range(1, shape.depth):
+            if shape.width**levels >= len(codes) ** 0.5:
+                first_slots = codes // shape.width ** (shape.depth - levels)
+                return np.unique(first_slots, return_inverse=True)[1]
+    return np.zeros(len(codes), np.int64)
 
 
 def make_assignment(

@@ -26,7 +26,7 @@ _BATCH, _SCALE = 256, 16.0  # items of a batch, and factor on cosines, where pro
 _DROPOUT = 0.1  # there as well
 _FEW_CLASSES = 512  # up to so many points of half the size are as good
 _MANY_CLASSES = 4096  # beyond, half the hidden units will do
-_SHORTLIST = 128
+_SHORTLIST = 16
 _CODE_EPOCHS = 3  # of the stage that trains a linear layer for the codes
 # λ of npairs by sparsity: more active slots share the softmax; 0.001 from 4 on.
 _REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}
@@ -77,7 +77,7 @@ class ResolvedConfig:
     assignment: str  # of items to buckets: one of ASSIGNMENTS
     rerank: str  # by which vectors: "given" (or of the base network), or "learned" (the points)
     point_size: int = 0  # of the points that prototypes are compared with; 0: the given embeddings
-    shortlist: int  # codes of which the prototypes are compared
+    shortlist: int  # groups of codes of which the prototypes are compared
     n_codes: int = 0  # rows of the code book
     codes_of: str = "classes"  # what they stand for; or "clusters" (adapted), "parts" (refined)
 

@@ -29,11 +29,11 @@ class Outputs(NamedTuple):
     """What a network makes of items."""
 
     vectors: Floats  # (n, size): for re-ranking
-    scores: Floats  # (n, depth, width): of slots
+    scores: Floats | None  # (n, depth, width): of slots, if they were asked for or are needed
     points: Floats  # (n, size): compared with prototypes; the vectors, if there are none
 
 
-Network = Callable[[npt.NDArray[Any]], Outputs]
+Network = Callable[[npt.NDArray[Any], bool], Outputs]  # items, and whether to make scores
 
 
 class Encoder:
@@ -53,16 +53,19 @@ class Encoder:
         self._codebook = np.empty((0, 1), np.int64) if codebook is None else codebook
         self._assign = make_assignment(shape, codebook, prototypes, config.shortlist)
 
-    def outputs(self, items: npt.NDArray[Any], progress: OnProgress = None) -> Outputs:
+    def outputs(
+        self, items: npt.NDArray[Any], progress: OnProgress = None, *, scores: bool = True
+    ) -> Outputs:
         """What the network makes of items, without the buckets."""
         if len(items) <= _CHUNK:
-            return self._network(items)
+            return self._network(items, scores)
         parts = []
         for at in range(0, len(items), _CHUNK):
-            parts.append(self._network(items[at : at + _CHUNK]))
+            parts.append(self._network(items[at : at + _CHUNK], scores))
             if progress is not None:
                 progress(min(at + _CHUNK, len(items)), len(items))
-        return Outputs(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        joined = (None if p[0] is None else np.concatenate(p) for p in zip(*parts, strict=True))
+        return Outputs(*joined)  # type: ignore[arg-type]
 
     def bucket_ids(self, outputs: Outputs, n_probe: int = 1) -> Ints:
         """Buckets, int64[n, sparsity], or those of ``n_probe`` codes where these are ranked."""
@@ -77,7 +80,7 @@ class Encoder:
         """
         vectors, buckets = [], []
         for at in range(0, max(len(items), 1), _CHUNK):
-            outputs = self._network(items[at : at + _CHUNK])
+            outputs = self._network(items[at : at + _CHUNK], False)
             if codes is None:
                 own = self.bucket_ids(outputs)
             else:
@@ -85,7 +88,8 @@ class Encoder:
                 own = self.of_class(outputs.points, known)
                 rest = np.flatnonzero(known < 0)
                 if len(rest):
-                    own[rest] = self.bucket_ids(Outputs(*(values[rest] for values in outputs)))
+                    scores = None if outputs.scores is None else outputs.scores[rest]
+                    own[rest] = self._assign(scores, outputs.points[rest], 1)
             vectors.append(outputs.vectors)
             buckets.append(own)
             if progress is not None:
@@ -108,13 +112,14 @@ class Encoder:
             return None
         if config.rerank == "given" and (config.point_size or config.embedding_size):
             return None
-        return self._assign.of_points(vectors, min(n_probe + _FILLING, config.n_codes))
+        return self._assign(None, vectors, n_probe + _FILLING)
 
     def encode(
-        self, items: npt.NDArray[Any], n_probe: int = 1, progress: OnProgress = None
-    ) -> Encoded:
-        """Vectors, buckets and scores, in one pass of the network."""
-        outputs = self.outputs(items, progress)
+        self, items: npt.NDArray[Any], n_probe: int = 1, progress: OnProgress = None, *,
+        scores: bool = True,
+    ) -> Encoded:  # fmt: skip
+        """Vectors, buckets and, if asked for or needed, scores, in one pass of the network."""
+        outputs = self.outputs(items, progress, scores=scores)
         ranked = self.bucket_ids(outputs, n_probe + _FILLING)
         config = self.config
         own, by_path = ranked[:, : config.shape.sparsity], not config.uses_codebook
@@ -131,62 +136,64 @@ class DenseNetwork:
         self._config = config
         units, size = config.hidden_size, config.item_shape[0]
         in_backbone, n_slots = config.backbone == "mlp", config.shape.depth * config.shape.width
-        hidden = ["hash_base.layers.0"] if in_backbone else ["head.0"] * (units > 0)
-        last = {"head.2" if hidden == ["head.0"] else "head.0": n_slots}
+        self._hidden = self._base = self._points = self._embedding = None
+        below, last = size, "head.0"
+        if units:
+            name, last = ("hash_base.layers.0", last) if in_backbone else ("head.0", "head.2")
+            self._hidden, below = _Linear(weights, name, units, size, of_items=True), units
+        first = not units
+        self._slots = _Linear(weights, last, n_slots, below, of_items=first)
         if config.point_size:
-            last["vector_head"] = config.point_size
-        self._hash = _Layers(weights, size, [*({name: units} for name in hidden), last])
-        self._base: _Layers | None = None
+            points = config.point_size
+            self._points = _Linear(weights, "vector_head", points, below, of_items=first)
         if config.embedding_size is not None and config.rerank == "given":
-            base = [{"base.layers.0": units}] * in_backbone
-            self._base = _Layers(weights, size, [*base, {"embedding": config.embedding_size}])
+            if in_backbone:
+                self._base = _Linear(weights, "base.layers.0", units, size, of_items=True)
+            below = units if in_backbone else size
+            self._embedding = _Linear(
+                weights, "embedding", config.embedding_size, below, of_items=not in_backbone
+            )
 
-    def __call__(self, items: npt.NDArray[Any]) -> Outputs:
+    def __call__(self, items: npt.NDArray[Any], with_scores: bool = True) -> Outputs:
         """What the network makes of items, float32[n, size]."""
-        config, shape = self._config, self._config.shape
-        raw, n_slots = self._hash(items), shape.depth * shape.width
-        scores = raw[:, :n_slots].reshape(len(items), shape.depth, shape.width)
-        points = items
-        if config.point_size:
-            points = _unit(raw[:, n_slots:])
-        elif config.unit_length and not config.uses_prototypes:
-            scores = _unit(scores)
+        config, shape, scores = self._config, self._config.shape, None
+        hidden = items if self._hidden is None else _relu(self._hidden(items))
+        points = items if self._points is None else _unit(self._points(hidden))
+        if with_scores or not config.uses_prototypes:
+            scores = self._slots(hidden).reshape(len(items), shape.depth, shape.width)
+            if config.unit_length and not config.uses_prototypes:
+                scores = _unit(scores)
         vectors = points
-        if self._base is not None:
-            vectors = self._base(items)
+        if self._embedding is not None:
+            vectors = self._embedding(items if self._base is None else _relu(self._base(items)))
             vectors = _unit(vectors) if config.unit_length else vectors
         elif config.rerank == "given":
             vectors = items.copy()  # what is returned is not the caller's
         return Outputs(vectors, scores, points)
 
 
-class _Layers:
-    """Linear layers with ReLU in between; the first takes items as they are given."""
+class _Linear:
+    """A linear layer; one ``of_items`` takes them as they are given."""
 
-    def __init__(self, weights: Weights, size: int, layers: list[dict[str, int]]) -> None:
-        """From items of a size on, by name and size of each layer; several are side by side."""
-        self._layers = []
-        for number, parts in enumerate(layers):
-            sizes = parts.items()
-            weight = np.concatenate([_checked(weights, f"{k}.weight", (n, size)) for k, n in sizes])
-            bias = np.concatenate([_checked(weights, f"{k}.bias", (n,)) for k, n in sizes])
-            if number == 0:  # centring and scaling items become a part of it
-                exact = weight.astype(np.float64) / _checked(weights, "prepare.scale", ())
-                bias = (bias - exact @ _checked(weights, "prepare.mean", (size,))).astype(
-                    np.float32
-                )
-                weight = exact.astype(np.float32)
-            self._layers.append((np.ascontiguousarray(weight.T), bias))
-            size = len(bias)
+    def __init__(
+        self, weights: Weights, name: str, outputs: int, inputs: int, *, of_items: bool
+    ) -> None:
+        weight = _checked(weights, f"{name}.weight", (outputs, inputs))
+        bias = _checked(weights, f"{name}.bias", (outputs,))
+        if of_items:  # centring and scaling them becomes a part of it
+            exact = weight.astype(np.float64) / _checked(weights, "prepare.scale", ())
+            bias = bias - exact @ _checked(weights, "prepare.mean", (inputs,))
+            weight = exact.astype(np.float32)
+        self._weight, self._bias = np.ascontiguousarray(weight.T), bias.astype(np.float32)
 
-    def __call__(self, items: npt.NDArray[Any]) -> Floats:
-        values = items
-        for number, (weight, bias) in enumerate(self._layers):
-            if number > 0:
-                np.maximum(values, 0.0, out=values)
-            values = values @ weight
-            values += bias
-        return values
+    def __call__(self, values: npt.NDArray[Any]) -> Floats:
+        products: Floats = values @ self._weight
+        products += self._bias
+        return products
+
+
+def _relu(values: Floats) -> Floats:
+    return np.maximum(values, 0.0, out=values)
 
 
 def _checked(

@@ -23,6 +23,7 @@ def extended_weights(
     prototypes = _sums(outputs.points, labels) / sizes
     if config.point_size:
         prototypes /= np.maximum(np.linalg.norm(prototypes, axis=1, keepdims=True), 1e-12)
+    assert outputs.scores is not None
     scores = _sums(outputs.scores.reshape(len(labels), -1), labels) / sizes
     penalties = config.stages[-1].penalties
     codes = new_codes(weights["codebook"], scores, config.shape, **penalties)

@@ -53,9 +53,9 @@ class Hasher:
         For images ``"stride"`` (made for CPUs) or ``"nin"`` (the paper's). Or a
         ``torch.nn.Module`` from float[n, 3, height, width] or float[n, size] to features.
     assignment
-        ``"prototype"``: slot scores propose class codes, and the nearest class prototype among
-        them decides. ``"codebook"``: an item goes to the class code with the largest sum of slot
-        scores. ``"path"``: to its best slot at each level, as in the paper.
+        ``"prototype"``: the groups of class codes that lie near propose, and the nearest class
+        prototype among them decides. ``"codebook"``: an item goes to the class code with the
+        largest sum of slot scores. ``"path"``: to its best slot at each level, as in the paper.
     rerank
         ``"given"``: candidates are ranked by the given embeddings, or by those of the base network.
         ``"learned"``, with prototypes: by the points that the network learns for them. None:
@@ -316,17 +316,21 @@ class Hasher:
 
     # -- use -----------------------------------------------------------------------------------
 
-    def encode(self, X: npt.ArrayLike, *, n_probe: int = 1, progress: OnProgress = None) -> Encoded:
+    def encode(
+        self, X: npt.ArrayLike, *, n_probe: int = 1, scores: bool = True,
+        progress: OnProgress = None,
+    ) -> Encoded:  # fmt: skip
         """Vectors, bucket ids and slot scores, in one pass; ``progress`` gets (done, total).
 
-        With prototypes ``n_probe`` codes, and some more to go on with, are ranked.
+        With prototypes ``n_probe`` codes, and some more to go on with, are ranked, and a search
+        needs no scores: without ``scores`` these take no time, and are None.
         """
-        return self._fitted()._encoder.encode(self._items(X), n_probe, progress)
+        return self._fitted()._encoder.encode(self._items(X), n_probe, progress, scores=scores)
 
     def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Bucket ids, int64[n, sparsity], best first."""
         encoder = self._fitted()._encoder
-        return encoder.bucket_ids(encoder.outputs(self._items(X)))
+        return encoder.bucket_ids(encoder.outputs(self._items(X), scores=False))
 
     def place(self, encoded: Encoded, labels: npt.NDArray[np.object_]) -> Encoded:
         """Items in the buckets of their labels, object[n]; others stay where the network puts them.
@@ -365,11 +369,13 @@ class Hasher:
 
     def embed(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Vectors for re-ranking, float32[n, size]."""
-        return self._fitted()._encoder.outputs(self._items(X)).vectors
+        return self._fitted()._encoder.outputs(self._items(X), scores=False).vectors
 
     def scores(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Slot scores, float32[n, depth, width]: the higher, the better the slot fits."""
-        return self._fitted()._encoder.outputs(self._items(X)).scores
+        scores = self._fitted()._encoder.outputs(self._items(X)).scores
+        assert scores is not None
+        return scores
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
         """Share of items whose nearest other item in their buckets is of their class, 0 to 1.

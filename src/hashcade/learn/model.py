@@ -231,7 +231,7 @@ def make_encoder(config: ResolvedConfig, weights: Weights, model: HashModel | No
     asked = model
 
     @torch.no_grad()
-    def network(items: npt.NDArray[Any]) -> Outputs:
+    def network(items: npt.NDArray[Any], with_scores: bool = True) -> Outputs:
         device = next(asked.parameters()).device
         return Outputs(*map(to_numpy, asked(torch.from_numpy(items).to(device))))
 

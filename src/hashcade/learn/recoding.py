@@ -156,7 +156,7 @@ def refine_prototypes(
     """A copy with a level more, and a prototype for each part of a class, near that of the class.
 
     So near that the class is decided as before, and its parts among themselves. The slots of the
-    new level say nothing: the shortlist has room for all parts of the classes that are proposed.
+    new level say nothing: all parts of the classes that are proposed are compared.
     """
     width = config.shape.width
     points = torch.from_numpy(for_all(model, lambda part: model(part)[2], items))
@@ -166,7 +166,7 @@ def refine_prototypes(
     slots = np.arange(len(class_of_part)) - np.searchsorted(class_of_part, class_of_part)
     config = replace(
         config, shape=CodeShape(width=width, depth=config.shape.depth + 1), n_codes=len(slots),
-        codes_of="parts", shortlist=config.shortlist * (1 + int(slots.max())),
+        codes_of="parts",
     )  # fmt: skip
     refined = new_model(config, seed)
     fixed = {
