@@ -1,5 +1,7 @@
 """Codes propose, prototypes decide: who goes where, and how prototypes are trained."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from hashcade import CodeShape, Hasher
 from hashcade.learn import assignment, prototypes
-from hashcade.learn.assignment import PrototypeAssignment
+from hashcade.learn.assignment import PartAssignment, PrototypeAssignment
 from hashcade.learn.config import resolve
 from hashcade.learn.model import new_model
 from hashcade.learn.prototypes import (
@@ -96,17 +98,25 @@ def test_with_all_groups_it_is_the_nearest_prototype_of_all(table, n_probe):
 
 
 @given(tables(), st.data())
-def test_among_the_parts_of_its_class_an_item_goes_to_the_nearest(table, data):
-    shape, codebook, centres, _, points = table
-    assign = PrototypeAssignment(codebook, centres, shape, 1)
-    ends = st.lists(st.integers(0, len(codebook) - 1), min_size=len(points), max_size=len(points))
-    first = np.array(data.draw(ends))
-    last = np.array([data.draw(st.integers(start + 1, len(codebook))) for start in first.tolist()])
-    expected = [
-        nearest_classes(point, centres, range(*parts))[0]
-        for point, parts in zip(points, zip(first, last, strict=True), strict=True)
-    ]
-    np.testing.assert_array_equal(assign.among(points, first, last), codebook[expected])
+def test_classes_are_decided_first_and_then_their_parts(table, data):
+    _, _, centres, _, points = table
+    sizes = data.draw(st.lists(st.integers(1, 4), min_size=len(centres), max_size=len(centres)))
+    class_of_part = np.repeat(np.arange(len(centres)), sizes)
+    rng = np.random.default_rng(sum(sizes))
+    parts = rng.integers(-2, 3, size=(len(class_of_part), 3)).astype(np.float32)
+    shape = CodeShape(width=len(centres), depth=1)
+    classes = PrototypeAssignment(np.arange(len(centres))[:, None], centres, shape, 1)
+    codebook = 10 * np.arange(len(class_of_part))[:, None]
+    assign = PartAssignment(codebook, parts, classes, class_of_part)
+    n_probe = data.draw(st.integers(1, len(parts) + 1))
+    found = assign(None, points, n_probe)
+    for point, row in zip(points, found, strict=True):
+        ranked = [
+            part
+            for number in nearest_classes(point, centres, range(len(centres)))
+            for part in nearest_classes(point, parts, np.flatnonzero(class_of_part == number))
+        ]
+        assert row.tolist() == [10 * part for part in ranked[:n_probe]]
 
 
 # ------------------------------------------------------------------------------------- training
@@ -117,7 +127,7 @@ N_CLASSES = 6
 @pytest.fixture
 def stages(monkeypatch):
     """The two stages of a new model of six classes, of which a step compares all, or draws one."""
-    settings = Hasher(width=4, sparsity=2, hidden_size=8, embedding_size=5).get_params()
+    settings = Hasher(width=4, sparsity=2, hidden_size=8, embedding_size=5, mixup=0.0).get_params()
     config = resolve(settings, n_classes=N_CLASSES, n_items=60, item_shape=(8,))
     items, labels = blobs(n_classes=N_CLASSES, per_class=10)
     rows = np.arange(len(labels))
@@ -173,6 +183,21 @@ def test_the_loss_is_cross_entropy_of_cosines_over_the_classes_of_the_batch_and_
     torch.manual_seed(3)
     expected = F.cross_entropy(stage.config.sharpness * cosines, labels)
     torch.testing.assert_close(stage.loss(points, labels), expected)
+
+
+def test_mixed_items_have_mixed_labels(stages):
+    stage, _, items, labels = stages(2048)
+    plain, stage.config = stage.config, replace(stage.config, mixup=0.4)
+    torch.manual_seed(0)
+    points = stage.outputs(items)
+    share, others = float(stage._share), stage._others
+    assert 0.0 < share < 1.0
+    assert sorted(others.tolist()) == list(range(len(items)))
+    torch.testing.assert_close(points, stage._points(share * items + (1 - share) * items[others]))
+    mixed = stage.loss(points, labels)
+    stage.config = plain
+    own, other = stage.loss(points, labels), stage.loss(points, labels[others])
+    torch.testing.assert_close(mixed, share * own + (1 - share) * other)
 
 
 @given(st.integers(1, 50), st.integers(1, 20), st.integers(0, 2**31))

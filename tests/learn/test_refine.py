@@ -45,7 +45,7 @@ def test_items_stay_in_the_bucket_of_their_class_which_is_split(fitted, refined)
 
 def test_parts_of_a_class_have_buckets_of_their_own(refined):
     # Points of a class are drawn together, so prototypes tell its parts apart less well.
-    share = 0.75 if refined.assignment == "prototype" else 0.95
+    share = 0.95
     queries, _, part = blobs(2)
     buckets = refined.transform(queries)[:, 0]
     assert len(np.unique(refined.codebook_)) == N_CLASSES * N_PARTS

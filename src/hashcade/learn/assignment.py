@@ -90,7 +90,7 @@ class PrototypeAssignment:
     def __init__(
         self, codebook: Ints, prototypes: Floats, shape: CodeShape, shortlist: int
     ) -> None:
-        self.codebook, self._prototypes, self.shortlist = codebook, prototypes, shortlist
+        self.codebook, self.shortlist = codebook, shortlist
         groups = _groups(codebook[:, 0], shape)
         self._n_groups = int(groups.max()) + 1
         self._grouped = GroupedVectors(prototypes, groups)
@@ -100,21 +100,47 @@ class PrototypeAssignment:
         room = _ROOM * n_classes * self._n_groups // len(self.codebook)
         return self._grouped.nearest(points, n_classes, max(self.shortlist, room))
 
-    def among(self, points: Floats, first: Ints, last: Ints) -> Ints:
-        """The buckets of the nearest of the prototypes first..last - 1, of each point its own."""
-        best = np.array(first)
-        nearest = np.full(len(points), np.inf)
-        for step in range(int((last - first).max(initial=0))):
-            rows = np.minimum(first + step, last - 1)
-            gaps = np.square(points - self._prototypes[rows]).sum(axis=1, dtype=np.float64)
-            closer = gaps < nearest
-            best[closer], nearest[closer] = rows[closer], gaps[closer]
-        return self.codebook[best]
-
     def __call__(self, scores: Any, points: Floats, n_probe: int) -> Ints:
         """See :class:`Assignment`; scores are not needed."""
         classes = self.classes(points, min(n_probe, len(self.codebook)))
         return self.codebook[classes].reshape(len(points), -1)
+
+
+class PartAssignment:
+    """The nearest class prototypes first, then the nearest parts of each of these classes.
+
+    ``class_of_part``, int64[n_codes], ascending, says which class a row of the code book is of.
+    """
+
+    ranks = True
+
+    def __init__(
+        self, codebook: Ints, prototypes: Floats, classes: PrototypeAssignment, class_of_part: Ints
+    ) -> None:
+        self._codebook, self._prototypes, self._classes = codebook, prototypes, classes
+        self._ends = np.cumsum(np.bincount(class_of_part))
+        self._starts = np.append(0, self._ends[:-1])
+
+    def __call__(self, scores: Any, points: Floats, n_probe: int) -> Ints:
+        """See :class:`Assignment`; scores are not needed."""
+        classes = self._classes.classes(points, min(n_probe, len(self._ends)))
+        return self.of_classes(points, classes, min(n_probe, len(self._codebook)))
+
+    def of_classes(self, points: Floats, classes: Ints, n_parts: int) -> Ints:
+        """Buckets of the nearest parts of classes, int64[n, m], the first class first."""
+        steps = np.arange(int((self._ends - self._starts).max()))
+        ranked = []
+        for column in classes.T:
+            rows = self._starts[column, None] + steps
+            outside = rows >= self._ends[column, None]
+            own = self._prototypes[np.where(outside, 0, rows)]
+            gaps = np.square(points[:, None] - own).sum(axis=2, dtype=np.float64)
+            gaps[outside], rows[outside] = np.inf, -1
+            order = np.argsort(gaps, axis=1, kind="stable")
+            ranked.append(np.take_along_axis(rows, order, axis=1))
+        rows = np.concatenate(ranked, axis=1)
+        first = np.argsort(rows < 0, axis=1, kind="stable")[:, :n_parts]
+        return self._codebook[np.take_along_axis(rows, first, axis=1)].reshape(len(points), -1)
 
 
 def _groups(codes: Ints, shape: CodeShape) -> Ints:
@@ -125,14 +151,3 @@ def _groups(codes: Ints, shape: CodeShape) -> Ints:
                 first_slots = codes // shape.width ** (shape.depth - levels)
                 return np.unique(first_slots, return_inverse=True)[1]
     return np.zeros(len(codes), np.int64)
-
-
-def make_assignment(
-    shape: CodeShape, codebook: Ints | None, prototypes: Floats | None, shortlist: int
-) -> Assignment:
-    """By prototypes if there are any, else by the code book if there is one, else by path."""
-    if codebook is None:
-        return PathAssignment(shape)
-    if prototypes is None:
-        return CodebookAssignment(codebook, shape)
-    return PrototypeAssignment(codebook, prototypes, shape, shortlist)

@@ -22,8 +22,8 @@ ASSIGNMENTS = ("prototype", "codebook", "path")
 SCHEDULES = ("one-cycle", "paper", "constant")
 
 _VALIDATIONS = 10  # per stage
-_BATCH, _SCALE = 256, 16.0  # items of a batch, and factor on cosines, where prototypes are learned
-_DROPOUT = 0.1  # there as well
+# Where prototypes are learned: items of a batch, factor on cosines, mixing of items, weight decay.
+_BATCH, _SCALE, _MIXUP, _DECAY = 256, 10.0, 0.2, 1e-3
 _FEW_CLASSES = 512  # up to so many points of half the size are as good
 _MANY_CLASSES = 4096  # beyond, half the hidden units will do
 _SHORTLIST = 16
@@ -56,6 +56,7 @@ class StageConfig:
     remap: bool
     sharpness: float  # factor on the sums of scores in the softmax of the joint stage
     dropout: float
+    mixup: float
 
     @property
     def penalties(self) -> dict[str, float]:
@@ -102,9 +103,19 @@ class ResolvedConfig:
         return self.assignment == "prototype"
 
     @property
+    def has_parts(self) -> bool:
+        """Whether classes are decided by their prototypes, and then parts of them."""
+        return self.uses_prototypes and self.codes_of == "parts"
+
+    @property
     def is_dense(self) -> bool:
         """Whether the network is a few products of matrices, and needs no torch."""
         return not self.takes_images and self.backbone in (None, "mlp")
+
+    @property
+    def with_inputs(self) -> bool:
+        """Whether the last layers see the embeddings beside the hidden layer."""
+        return self.uses_prototypes and self.backbone is None and self.hidden_size > 0
 
     @property
     def vectors_are_items(self) -> bool:
@@ -214,11 +225,13 @@ def resolve(
     rate = number("learning_rate", 1e-3 if images else 3e-3)  # NIN diverges above 1e-3
     if rate == 0.0:
         raise ValueError(f"learning_rate={settings['learning_rate']!r} must be > 0")
-    dropout = number("dropout", _DROPOUT if prototypes and not images else 0.0)
+    dropout = number("dropout", 0.0)
+    mixup = number("mixup", _MIXUP if prototypes and not images else 0.0)
     if dropout >= 1.0:
         raise ValueError(f"dropout={dropout!r} must be >= 0 and < 1")
-    if dropout and images:
-        raise ValueError(f"dropout={dropout!r} must be 0 for images: they have augment")
+    for name, value in (("dropout", dropout), ("mixup", mixup)):
+        if value and images:
+            raise ValueError(f"{name}={value!r} must be 0 for images: they have augment")
     if not isinstance(settings["remap"], bool):
         raise ValueError(f"remap={settings['remap']!r} must be True or False")
 
@@ -245,7 +258,7 @@ def resolve(
             regularization=number("regularization", _REGULARIZATION.get(shape.sparsity, 0.001)),
             sibling_penalty=number("sibling_penalty", 50.0),  # siblings part if there is room
             collision_penalty=number("collision_penalty", 0.5 if triplet else 0.05),
-            classes_per_batch=per_batch, items_per_class=per_class, dropout=dropout,
+            classes_per_batch=per_batch, items_per_class=per_class, dropout=dropout, mixup=0.0,
             augment=augment if images else "none", remap=settings["remap"],
             sharpness=16.0 if triplet else 1.0,  # unit-length scores have small sums
         )  # fmt: skip
@@ -253,7 +266,9 @@ def resolve(
             return replace(config, base_learning_rate=1.0, regularization=0.003, dropout=0.0)
         if not by_class:  # plain batches of items, sharpness as of a cosine softmax
             batch: Any = {"classes_per_batch": _BATCH, "items_per_class": 1}
-            return replace(config, **batch, sharpness=_SCALE)
+            config = replace(config, **batch, sharpness=_SCALE)
+        if name == "prototype":
+            return replace(config, mixup=mixup, weight_decay=_DECAY)
         return config
 
     names = {"prototype": ["prototype", "codes"], "codebook": ["hash", "joint"], "path": ["hash"]}

@@ -14,8 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hashcade.codes import CodeShape
 from hashcade.index import Encoded
-from hashcade.learn.assignment import Floats, Ints, PrototypeAssignment, make_assignment
+from hashcade.learn.assignment import (
+    Assignment,
+    CodebookAssignment,
+    Floats,
+    Ints,
+    PartAssignment,
+    PathAssignment,
+    PrototypeAssignment,
+)
 from hashcade.learn.config import ResolvedConfig
 
 OnProgress = Callable[[int, int], object] | None  # takes the number of items done, and in all
@@ -41,17 +50,22 @@ class Encoder:
 
     def __init__(self, config: ResolvedConfig, weights: Weights, network: Network) -> None:
         self.config, self._network = config, network
-        shape, codebook, prototypes = config.shape, None, None
+        shape, codebook = config.shape, np.empty((0, 1), np.int64)
+        self._assign: Assignment = PathAssignment(shape)
         if config.uses_codebook:
             sizes = (config.n_codes, shape.sparsity)
             codebook = _checked(weights, "codebook", sizes, np.int64)
             if codebook.min() < 0 or codebook.max() >= shape.n_buckets:
                 raise ValueError(f"codebook has ids that are not in 0..{shape.n_buckets - 1}")
+            self._assign = CodebookAssignment(codebook, shape)
         if config.uses_prototypes:
-            sizes = (config.n_codes, config.point_size or config.item_shape[0])
-            prototypes = _checked(weights, "prototypes", sizes)
-        self._codebook = np.empty((0, 1), np.int64) if codebook is None else codebook
-        self._assign = make_assignment(shape, codebook, prototypes, config.shortlist)
+            size = config.point_size or config.item_shape[0]
+            prototypes = _checked(weights, "prototypes", (config.n_codes, size))
+            if config.has_parts:
+                self._assign = _by_parts(config, weights, codebook, prototypes)
+            else:
+                self._assign = PrototypeAssignment(codebook, prototypes, shape, config.shortlist)
+        self._codebook = codebook
 
     def outputs(
         self, items: npt.NDArray[Any], progress: OnProgress = None, *, scores: bool = True
@@ -98,17 +112,14 @@ class Encoder:
 
     def of_class(self, points: Floats, classes: Ints) -> Ints:
         """Buckets of items of known classes: the code of the class, or of its nearest part."""
-        if self.config.codes_of == "parts" and isinstance(self._assign, PrototypeAssignment):
-            parents = self._codebook[:, 0] // self.config.shape.width
-            starts = np.flatnonzero(np.diff(parents, prepend=-1))
-            ends = np.append(starts[1:], len(parents))
-            return self._assign.among(points, starts[classes], ends[classes])
+        if isinstance(self._assign, PartAssignment):
+            return self._assign.of_classes(points, classes[:, None], 1)
         return self._codebook[classes]
 
     def rank(self, vectors: Floats, n_probe: int) -> Ints | None:
         """Buckets of vectors, if these are what prototypes are compared with."""
         config = self.config
-        if not isinstance(self._assign, PrototypeAssignment):
+        if not config.uses_prototypes:
             return None
         if config.rerank == "given" and (config.point_size or config.embedding_size):
             return None
@@ -129,6 +140,23 @@ class Encoder:
         return Encoded(outputs.vectors, own, outputs.scores, by_path, ranked, all_ranked)
 
 
+def _by_parts(
+    config: ResolvedConfig, weights: Weights, codebook: Ints, prototypes: Floats
+) -> PartAssignment:
+    """Classes by their prototypes, then parts of classes."""
+    shape = config.shape
+    class_of_part = _checked(weights, "class_of_part", (config.n_codes,), np.int64)
+    steps = np.diff(class_of_part, prepend=-1)
+    if not (class_of_part[0] == 0 and np.isin(steps, (0, 1)).all()):
+        raise ValueError("class_of_part must ascend from 0 in steps of 1")
+    first = steps > 0  # part of a class
+    above = CodeShape(width=shape.width, depth=shape.depth - 1)
+    of_classes = _checked(weights, "class_prototypes", prototypes.shape)[first]
+    codes = codebook[first] // shape.width
+    classes = PrototypeAssignment(codes, of_classes, above, config.shortlist)
+    return PartAssignment(codebook, prototypes, classes, class_of_part)
+
+
 class DenseNetwork:
     """The networks on embeddings, ``backbone`` None or ``"mlp"``, as products of matrices."""
 
@@ -137,27 +165,27 @@ class DenseNetwork:
         units, size = config.hidden_size, config.item_shape[0]
         in_backbone, n_slots = config.backbone == "mlp", config.shape.depth * config.shape.width
         self._hidden = self._base = self._points = self._embedding = None
-        below, last = size, "head.0"
+        last, n_items = "head.0", 0 if units else size
         if units:
             name, last = ("hash_base.layers.0", last) if in_backbone else ("head.0", "head.2")
-            self._hidden, below = _Linear(weights, name, units, size, of_items=True), units
-        first = not units
-        self._slots = _Linear(weights, last, n_slots, below, of_items=first)
+            if config.with_inputs:
+                name, last, n_items = "head.0.layer", "head.1", size
+            self._hidden = _Linear(weights, name, 0, size, units)
+        self._slots = _Linear(weights, last, units, n_items, n_slots)
         if config.point_size:
-            points = config.point_size
-            self._points = _Linear(weights, "vector_head", points, below, of_items=first)
+            self._points = _Linear(weights, "vector_head", units, n_items, config.point_size)
         if config.embedding_size is not None and config.rerank == "given":
             if in_backbone:
-                self._base = _Linear(weights, "base.layers.0", units, size, of_items=True)
-            below = units if in_backbone else size
-            self._embedding = _Linear(
-                weights, "embedding", config.embedding_size, below, of_items=not in_backbone
-            )
+                self._base = _Linear(weights, "base.layers.0", 0, size, units)
+            below = (units, 0) if in_backbone else (0, size)
+            self._embedding = _Linear(weights, "embedding", *below, config.embedding_size)
 
     def __call__(self, items: npt.NDArray[Any], with_scores: bool = True) -> Outputs:
         """What the network makes of items, float32[n, size]."""
         config, shape, scores = self._config, self._config.shape, None
         hidden = items if self._hidden is None else _relu(self._hidden(items))
+        if config.with_inputs:
+            hidden = np.concatenate([hidden, items], axis=1)
         points = items if self._points is None else _unit(self._points(hidden))
         if with_scores or not config.uses_prototypes:
             scores = self._slots(hidden).reshape(len(items), shape.depth, shape.width)
@@ -173,17 +201,18 @@ class DenseNetwork:
 
 
 class _Linear:
-    """A linear layer; one ``of_items`` takes them as they are given."""
+    """A linear layer on hidden values, on items as they are given, or on both side by side."""
 
     def __init__(
-        self, weights: Weights, name: str, outputs: int, inputs: int, *, of_items: bool
+        self, weights: Weights, name: str, n_hidden: int, n_items: int, outputs: int
     ) -> None:
-        weight = _checked(weights, f"{name}.weight", (outputs, inputs))
+        weight = _checked(weights, f"{name}.weight", (outputs, n_hidden + n_items)).copy()
         bias = _checked(weights, f"{name}.bias", (outputs,))
-        if of_items:  # centring and scaling them becomes a part of it
-            exact = weight.astype(np.float64) / _checked(weights, "prepare.scale", ())
-            bias = bias - exact @ _checked(weights, "prepare.mean", (inputs,))
-            weight = exact.astype(np.float32)
+        if n_items:  # centring and scaling them becomes a part of it
+            exact = weight[:, n_hidden:].astype(np.float64)
+            exact /= _checked(weights, "prepare.scale", ())
+            bias = bias - exact @ _checked(weights, "prepare.mean", (n_items,))
+            weight[:, n_hidden:] = exact
         self._weight, self._bias = np.ascontiguousarray(weight.T), bias.astype(np.float32)
 
     def __call__(self, values: npt.NDArray[Any]) -> Floats:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-VERSION = 4
+VERSION = 5
 MODEL, CHECKPOINT = "hashcade model", "hashcade checkpoint"  # what a directory holds
 
 

@@ -77,10 +77,11 @@ class Hasher:
         Of the code problem, and of the npairs loss in the hash stage. None: by loss and sparsity.
     classes_per_batch, items_per_class
         A batch. ``items_per_class`` must be even for npairs; None: for a batch of 128.
-    augment, dropout
+    augment, dropout, mixup
         Random changes: of images ``"crop-mirror"``, ``"crop"`` (such as for letters) or
-        ``"none"``; and the share of an embedding's values hidden from the hash network at a step
-        (None: 0.1 with prototypes, else 0).
+        ``"none"``; the share of an embedding's values hidden from the hash network at a step; and,
+        where prototypes are learned, how much embeddings of a batch are mixed (None: 0.2, for
+        images 0).
     validation_fraction, tune
         Share of each class in the validation set, which picks the weights, by precision at 1; and
         whether to try values for ``width`` and ``depth``, penalties and regularization on it
@@ -135,7 +136,8 @@ class Hasher:
     classes_per_batch: int = 64
     items_per_class: int | None = None
     augment: str = "crop-mirror"
-    dropout: float | None = None
+    dropout: float = 0.0
+    mixup: float | None = None
     validation_fraction: float = 0.1
     tune: bool | int = False
     device: str = "auto"

@@ -39,6 +39,8 @@ class HashModel(nn.Module):
 
     codebook: Tensor  # int64[n_codes, sparsity]
     prototypes: Tensor  # float[n_codes, point_size]
+    class_of_part: Tensor  # int64[n_codes]
+    class_prototypes: Tensor  # float[n_codes, point_size]
 
     def __init__(self, config: ResolvedConfig) -> None:
         super().__init__()
@@ -54,17 +56,25 @@ class HashModel(nn.Module):
             self.embedding = new_linear(size, config.embedding_size)
         self.hash_base = copy.deepcopy(self.base)
         layers: list[nn.Module] = []
-        if config.hidden_size > 0 and config.backbone != "mlp":  # there it is in the network
+        if config.with_inputs:
+            layers, size = [HiddenAndInputs(size, config.hidden_size)], size + config.hidden_size
+        elif config.hidden_size > 0 and config.backbone != "mlp":  # there it is in the network
             layers, size = [nn.Linear(size, config.hidden_size), nn.ReLU()], config.hidden_size
         self.head = nn.Sequential(*layers, new_linear(size, self.shape.depth * self.shape.width))
         self.vector_head: nn.Linear | None = None
         if config.point_size > 0:
             self.vector_head = nn.Linear(size, config.point_size)
+            if config.with_inputs:
+                nn.init.zeros_(self.vector_head.weight[:, config.hidden_size :])
         book = torch.zeros(config.n_codes, self.shape.sparsity, dtype=torch.int64)
         self.register_buffer("codebook", book, persistent=config.uses_codebook)
         if config.uses_prototypes:
             size = config.point_size or config.item_shape[0]
             self.prototypes = nn.Parameter(torch.zeros(config.n_codes, size))
+            if config.has_parts:  # of each its class, ascending, and the prototype of that class
+                parts = torch.zeros(config.n_codes, dtype=torch.int64)
+                self.register_buffer("class_of_part", parts)
+                self.register_buffer("class_prototypes", torch.zeros(config.n_codes, size))
 
     def forward(self, items: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Vectors, float[n, size], scores, float[n, depth, width], and points, float[n, size]."""
@@ -126,6 +136,18 @@ class HashModel(nn.Module):
         """The weights that make the vectors, by name; other models can take them over."""
         parts = ("prepare.", "base.", "embedding.")
         return {name: value for name, value in self.state_dict().items() if name.startswith(parts)}
+
+
+class HiddenAndInputs(nn.Module):
+    """A hidden layer with its inputs beside it: what is linear in them need not be learned."""
+
+    def __init__(self, inputs: int, units: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, units)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Hidden values and inputs, float[n, units + inputs]."""
+        return torch.cat([F.relu(self.layer(inputs)), inputs], dim=1)
 
 
 class PrepareEmbeddings(nn.Module):

@@ -19,7 +19,7 @@ from hashcade.codes import CodeShape
 from hashcade.errors import ConfigError
 from hashcade.learn.assignment import Ints
 from hashcade.learn.config import ResolvedConfig
-from hashcade.learn.model import HashModel
+from hashcade.learn.model import HashModel, HiddenAndInputs
 from hashcade.learn.networks import MLP, NIN, StrideNet
 
 _OPSET = 20  # the first with Gelu
@@ -127,11 +127,22 @@ def _buckets_of_book(graph: _Graph, book: Ints, shape: CodeShape, scores: str) -
 
 def _buckets_of_prototypes(graph: _Graph, model: HashModel, points: str) -> str:
     """The buckets of the nearest of all prototypes; the library compares those on a shortlist."""
-    prototypes = model.prototypes.detach()
-    products = graph.add("MatMul", points, prototypes.T)
-    nearness = graph.add("Sub", products, prototypes.square().sum(dim=1) / 2)
+    nearness = _nearness(graph, points, model.prototypes.detach())
+    if model.config.has_parts:  # first the class, then of its parts
+        class_of_part = model.class_of_part
+        first = class_of_part.diff(prepend=class_of_part.new_tensor([-1])) > 0
+        of_classes = _nearness(graph, points, model.class_prototypes[first])
+        chosen = graph.add("ArgMax", of_classes, axis=1, keepdims=1)  # (n, 1)
+        own = graph.add("Equal", chosen, class_of_part[None])
+        nearness = graph.add("Where", own, nearness, np.float32(-np.inf))
     best = graph.add("ArgMax", nearness, axis=1, keepdims=0)  # (n,)
     return graph.add("Gather", model.codebook, best, axis=0)  # (n, sparsity)
+
+
+def _nearness(graph: _Graph, points: str, prototypes: Tensor) -> str:
+    """Half of the squared distances, but for a summand of the point alone, and negative."""
+    products = graph.add("MatMul", points, prototypes.T)
+    return graph.add("Sub", products, prototypes.square().sum(dim=1) / 2)
 
 
 def _buckets_of_path(graph: _Graph, shape: CodeShape, scores: str) -> str:
@@ -218,7 +229,13 @@ def _plain(kind: str, **expected: tuple[object, ...]) -> _Writer:
     return write
 
 
+def _hidden_and_inputs(graph: _Graph, layer: Any, values: str) -> str:
+    hidden = graph.add("Relu", _layers(graph, layer.layer, values))
+    return graph.add("Concat", hidden, values, axis=1)
+
+
 _WRITERS: dict[type[nn.Module], _Writer] = {
+    HiddenAndInputs: _hidden_and_inputs,
     nn.Identity: lambda graph, layer, x: x,
     nn.Dropout: lambda graph, layer, x: x,
     nn.Linear: lambda graph, layer, x: graph.add("Gemm", x, *_weights(layer), transB=1),

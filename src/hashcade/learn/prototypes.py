@@ -32,6 +32,11 @@ _BLOCK = 1 << 23  # scores, of classes times slots, that are solved together: 32
 class PrototypeStage(Stage):
     """Trains points and prototypes."""
 
+    keeps_last = True  # regularized well, it does not overfit; the best of few is luck
+
+    _share: Tensor  # of the items of a batch, and the others that they are mixed with
+    _others: Tensor
+
     def start(self) -> Metrics:
         """Prototypes begin as the means of the points of their classes."""
         model, rows = self.model, self.data.training
@@ -66,6 +71,11 @@ class PrototypeStage(Stage):
         return self.model.points(self.model.hidden(items))
 
     def outputs(self, items: Tensor) -> Tensor:
+        """With ``mixup`` each item is mixed with another one of the batch (Zhang et al., 2018)."""
+        if self.config.mixup:
+            share = torch.distributions.Beta(self.config.mixup, self.config.mixup).sample()
+            self._share, self._others = share.to(items.device), torch.randperm(len(items))
+            items = torch.lerp(items[self._others], items, self._share)
         return self.model.points(self.model.hidden(items, dropout=self.config.dropout))
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -73,8 +83,11 @@ class PrototypeStage(Stage):
         if self._samples:
             classes, labels = sampled_classes(labels, len(prototypes))
             prototypes = F.embedding(classes, prototypes, sparse=True)
-        cosines = outputs @ F.normalize(prototypes, dim=1).T
-        return F.cross_entropy(self.config.sharpness * cosines, labels)
+        logits = self.config.sharpness * outputs @ F.normalize(prototypes, dim=1).T
+        loss = F.cross_entropy(logits, labels)
+        if self.config.mixup:
+            loss = torch.lerp(F.cross_entropy(logits, labels[self._others]), loss, self._share)
+        return loss
 
     def validation_metrics(self, items: Tensor, labels: Ints) -> Metrics:
         """Share of items nearest to the prototype of their class, of those that occur here."""
@@ -87,6 +100,8 @@ class PrototypeStage(Stage):
 
 class CodesStage(PrototypeStage):
     """Trains the slot scores, a linear layer, for codes of the prototypes."""
+
+    keeps_last = False
 
     _slots: Tensor | None = None  # (depth, n_classes, sparsity): of each class
 

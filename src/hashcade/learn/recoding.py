@@ -33,7 +33,6 @@ _ITEMS_PER_CODE, _FEWEST_ITEMS = 64, 16_384  # to adapt to: more items than this
 _ITEMS_PER_CENTROID = 256
 _SIBLING_PENALTY = 50.0  # parts of a class never share a slot: misfits are around 1
 _SCALE = 0.02  # of the new level's scores; picked on validation sets, 0.1 was little worse
-_PART_SCALE = 0.1  # of the steps from a class prototype to those of its parts; 0.3 was little worse
 _STEPS, _BATCH, _LEARNING_RATE = 1000, 256, 3e-3  # of a linear layer on fixed inputs
 
 
@@ -153,10 +152,9 @@ def refine_prototypes(
     model: HashModel, config: ResolvedConfig, items: Tensor, classes: Ints, n_codes: int, *,
     seed: int,
 ) -> tuple[HashModel, ResolvedConfig]:  # fmt: skip
-    """A copy with a level more, and a prototype for each part of a class, near that of the class.
+    """A copy with a level more, and a prototype for each part of a class, the mean of its points.
 
-    So near that the class is decided as before, and its parts among themselves. The slots of the
-    new level say nothing: all parts of the classes that are proposed are compared.
+    The class is decided as before, and then the part. The slots of the new level say nothing.
     """
     width = config.shape.width
     points = torch.from_numpy(for_all(model, lambda part: model(part)[2], items))
@@ -179,8 +177,9 @@ def refine_prototypes(
             padded = torch.zeros_like(longer.get_parameter(name))
             padded[: len(value)] = value
             longer.get_parameter(name).copy_(padded)
-        steps = _means(points, parts) - _means(points, classes)[class_of_part]
-        refined.prototypes.copy_(model.prototypes[class_of_part] + _PART_SCALE * steps)
+        refined.prototypes.copy_(_means(points, parts))
+        refined.class_prototypes.copy_(model.prototypes[class_of_part])
+        refined.class_of_part.copy_(torch.from_numpy(class_of_part))
         book = model.codebook.numpy()[class_of_part] * width + slots[:, None]
         refined.codebook.copy_(torch.from_numpy(book))
     return refined.eval(), config

@@ -36,6 +36,8 @@ Metrics = dict[str, float]
 class Stage:
     """The base stage, which trains the vectors for re-ranking, and what others change of it."""
 
+    keeps_last = False  # the last weights, instead of the best ones on the validation set
+
     def __init__(self, config: StageConfig, model: HashModel, data: TrainingData) -> None:
         self.config, self.model, self.data = config, model, data
         self.solver_seconds = 0.0  # time spent in the solver

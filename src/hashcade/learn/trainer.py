@@ -138,7 +138,7 @@ class Trainer:
             validating = state.step % config.validate_every == 0 or state.step == config.steps
             if validating:
                 metrics = stage.validate()
-                if _merit(metrics) >= _merit(state.best_metrics):
+                if stage.keeps_last or _merit(metrics) >= _merit(state.best_metrics):
                     best, state.best_metrics = copy.deepcopy(model.state_dict()), metrics
                 state.seconds = time.perf_counter() - started
                 record = {
