@@ -92,15 +92,16 @@ def method_settings(data_set: str, method: str, seed: int) -> dict[str, Any]:
     """All settings of a method, as plain values."""
     hidden = {"hidden_size": HIDDEN_SIZE[data_set], "random_state": seed}
     if method == "prototype":
-        return {"assignment": method, "rerank": "learned", **hidden}
+        choice = {"mixups": list(rivals.MIXUPS), "most_classes": rivals.MOST_CLASSES}
+        return {"assignment": method, "rerank": "learned", **hidden, **choice}
     if method in OURS:
         return {"assignment": method, **hidden}
     if method == "softmax":
         return {
             **hidden, "regularizations": list(map(list, rivals.REGULARIZATIONS)),
-            "epochs": rivals.EPOCHS, "min_steps": rivals.MIN_STEPS, "batch": rivals.BATCH,
-            "learning_rate": rivals.LEARNING_RATE, "most_classes": rivals.MOST_CLASSES,
-            "budget": rivals.BUDGET,
+            "mixups": list(rivals.MIXUPS), "epochs": rivals.EPOCHS, "min_steps": rivals.MIN_STEPS,
+            "batch": rivals.BATCH, "learning_rate": rivals.LEARNING_RATE,
+            "most_classes": rivals.MOST_CLASSES, "budget": rivals.BUDGET,
         }  # fmt: skip
     if method in WITHOUT_CODES:
         return {"prototype": method_settings(data_set, "prototype", seed)}
@@ -187,12 +188,26 @@ class Laboratory:
     def _hasher(self, method: str, seed: int) -> Fitted:
         train, identity = self.dataset.train, self.identity(method, seed)
         settings, name = method_settings(self.name, method, seed), f"classes-{self.name}-{method}"
+        details = {}
+        if method == "prototype":
+            mixups = settings.pop("mixups")
+            del settings["most_classes"]
+
+            def choose() -> npt.NDArray[Any]:
+                def part(items: Floats, labels: Ints, mixup: float) -> Hasher:
+                    return Hasher(**settings, mixup=mixup).fit(items, labels)
+
+                items, labels = train.items, train.labels
+                return np.asarray(rivals.best_setting(items, labels, seed, mixups, part))
+
+            settings["mixup"] = float(self._cache.array(f"{name}-mixup", identity, choose))
+            details["mixup"] = settings["mixup"]
 
         def fit(run_dir: Path) -> Hasher:
             return Hasher(**settings, run_dir=run_dir).fit(train.items, train.labels)
 
         hasher = self._cache.hasher(name, identity, fit)
-        details = {"width": float(hasher.shape_.width), "depth": float(hasher.shape_.depth)}
+        details |= {"width": float(hasher.shape_.width), "depth": float(hasher.shape_.depth)}
         return Fitted(hasher, self._cache.elapsed_seconds(name, identity), details)
 
     def _without_codes(self, method: str, seed: int) -> Fitted:

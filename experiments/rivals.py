@@ -11,11 +11,9 @@ prototypes of a hasher, and find the nearest prototype without its codes.
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +25,11 @@ from hashcade.learn import Hasher, learning_rate_factor
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 State = Mapping[str, npt.NDArray[Any]]
+T = TypeVar("T")
 
 REGULARIZATIONS = tuple((decay, dropout) for decay in (1e-4, 5e-4, 2e-3) for dropout in (0.0, 0.5))
-EPOCHS, MIN_STEPS, BATCH, LEARNING_RATE = 10, 1000, 256, 3e-3
+MIXUPS = (0.0, 0.2, 0.4)
+EPOCHS, MIN_STEPS, BATCH, LEARNING_RATE = 10, 1000, 256, 3e-3  # twice the epochs with mixup
 MOST_CLASSES = 2000  # of which a regularization is chosen
 BUDGET = 600.0  # seconds of one training of the classifier
 
@@ -153,11 +153,29 @@ def _hidden_units(items: Floats, weight: Floats, bias: Floats) -> Floats:
 def fit_softmax(
     X: Floats, y: Ints, seed: int, *, hidden_size: int, budget: float = BUDGET
 ) -> Softmax:
-    """The best of :data:`REGULARIZATIONS` on a tenth of the items, trained again on all.
+    """The best of :data:`REGULARIZATIONS`, then of :data:`MIXUPS`, trained again on all items.
 
-    With more than :data:`MOST_CLASSES` classes, the choice is made on so many random ones. Training
-    that would take longer than ``budget`` seconds ends by then, its learning rate in time. What was
-    chosen, the epochs and the seconds of the final training are in ``state``.
+    The choice is made by :func:`best_setting`. Training that would take longer than ``budget``
+    seconds ends by then, its learning rate in time. What was chosen, the epochs and the seconds of
+    the final training are in ``state``.
+    """
+
+    def train(items: Floats, labels: Ints, setting: tuple[float, ...]) -> Softmax:
+        return _train(items, labels, seed, hidden_size, *setting, budget=budget)
+
+    plain = [(*regularization, 0.0) for regularization in REGULARIZATIONS]
+    best = best_setting(X, y, seed, plain, train)
+    mixed = [(*best[:2], mixup) for mixup in MIXUPS]
+    return train(X, y, best_setting(X, y, seed, mixed, train))
+
+
+def best_setting(
+    X: Floats, y: Ints, seed: int, settings: Sequence[T], train: Callable[[Floats, Ints, T], Any]
+) -> T:
+    """The setting with which most of a tenth of the items go to the bucket of their class.
+
+    Models are trained on the rest. With more than :data:`MOST_CLASSES` classes, the choice is made
+    on so many random ones.
     """
     rng = np.random.default_rng(seed)
     n_classes = int(y.max() + 1)
@@ -170,18 +188,19 @@ def fit_softmax(
     held_out = np.zeros(len(labels), np.bool_)
     held_out[rng.permutation(len(labels))[: len(labels) // 10]] = True
 
-    def share_right(regularization: tuple[float, float]) -> float:
-        part = items[~held_out], labels[~held_out]
-        model = _train(*part, seed, hidden_size, *regularization, budget)
-        return float((model.rank(items[held_out], 1)[:, 0] == labels[held_out]).mean())
+    def share_right(setting: T) -> float:
+        model = train(items[~held_out], labels[~held_out], setting)
+        encoded, known = model.encode(items[held_out]), labels[held_out]
+        own = model.place(encoded, known.astype(object) if isinstance(model, Hasher) else known)
+        return float((encoded.bucket_ids == own.bucket_ids).mean())
 
-    best = max(REGULARIZATIONS, key=share_right)
-    return _train(X, y, seed, hidden_size, *best, budget)
+    return settings[0] if len(settings) == 1 else max(settings, key=share_right)
 
 
 def _train(
-    X: Floats, y: Ints, seed: int, hidden_size: int, decay: float, dropout: float, budget: float
-) -> Softmax:
+    X: Floats, y: Ints, seed: int, hidden_size: int, decay: float, dropout: float, mixup: float,
+    *, budget: float,
+) -> Softmax:  # fmt: skip
     import torch
     from torch import nn
 
@@ -198,7 +217,7 @@ def _train(
         nn.Linear(hidden_size, int(y.max() + 1)),
     )
     optimizer = torch.optim.Adam(network.parameters(), weight_decay=decay)
-    steps = max(MIN_STEPS, EPOCHS * -(-len(X) // BATCH))
+    steps = max(MIN_STEPS, (2 if mixup else 1) * EPOCHS * -(-len(X) // BATCH))
     step, done = 0, 0
     while done < steps:
         for rows in torch.split(torch.randperm(len(X)), BATCH):
@@ -208,7 +227,14 @@ def _train(
                 break
             factor = learning_rate_factor("one-cycle", done, steps)
             optimizer.param_groups[0]["lr"] = LEARNING_RATE * factor
-            loss = nn.functional.cross_entropy(network(items[rows]), labels[rows])
+            share, others = torch.ones(()), rows
+            if mixup:
+                share = torch.distributions.Beta(mixup, mixup).sample()
+                others = rows[torch.randperm(len(rows))]
+            logits = network(torch.lerp(items[others], items[rows], share))
+            loss = nn.functional.cross_entropy(logits, labels[rows])
+            if mixup:
+                loss = torch.lerp(nn.functional.cross_entropy(logits, labels[others]), loss, share)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -225,6 +251,7 @@ def _train(
             "bias_2": last.bias.detach().numpy(),
             "weight_decay": np.asarray(decay),
             "dropout": np.asarray(dropout),
+            "mixup": np.asarray(mixup),
             "epochs": np.asarray(step * BATCH / len(X)),
             "seconds": np.asarray(time.perf_counter() - start),
         }
@@ -239,20 +266,9 @@ class FlatPrototypes(Rival):
 
     def __init__(self, hasher: Hasher) -> None:
         super().__init__({})
-        weights = _stored_weights(hasher)
-        first = weights["head.0.weight"] / weights["prepare.scale"]  # takes items as they are
-        bias = weights["head.0.bias"] - first @ weights["prepare.mean"]
         self.shape_ = CodeShape(width=len(hasher.prototypes_), depth=1)
-        self._hidden = np.ascontiguousarray(first.T, np.float32), bias.astype(np.float32)
-        self._head = np.ascontiguousarray(weights["vector_head.weight"].T)
-        self._head_bias = weights["vector_head.bias"]
+        self.points = hasher.embed  # what is compared with prototypes
         self._prototypes = np.ascontiguousarray(hasher.prototypes_.T)
-
-    def points(self, items: Floats) -> Floats:
-        """What is compared with prototypes, but for its length."""
-        points: Floats = _hidden_units(items, *self._hidden) @ self._head
-        points += self._head_bias
-        return points
 
     def nearest(self, points: Floats, n_probe: int) -> Ints:
         """Classes of the nearest prototypes, nearest first."""
@@ -294,11 +310,3 @@ class HnswPrototypes(FlatPrototypes):
         """Classes of the nearest prototypes that the graph finds, nearest first."""
         self._graph.set_ef(max(self.ef, n_probe))
         return np.asarray(self._graph.knn_query(points, n_probe, num_threads=1)[0], np.int64)
-
-
-def _stored_weights(hasher: Hasher) -> dict[str, npt.NDArray[Any]]:
-    from safetensors.numpy import load_file
-
-    with tempfile.TemporaryDirectory() as folder:
-        hasher.save(Path(folder) / "model")
-        return load_file(Path(folder) / "model" / "model.safetensors")

@@ -100,13 +100,13 @@ def test_of_many_classes_some_are_enough_to_choose(heaps, monkeypatch, few_steps
     n_classes = []
     train = rivals._train
 
-    def counted(X, y, *others):
+    def counted(X, y, *others, **options):
         n_classes.append(int(y.max() + 1))
-        return train(X, y, *others)
+        return train(X, y, *others, **options)
 
     monkeypatch.setattr(rivals, "_train", counted)
     fit_softmax(*heaps, 0, hidden_size=8)
-    assert n_classes == [2] * len(rivals.REGULARIZATIONS) + [6]
+    assert n_classes == [2] * (len(rivals.REGULARIZATIONS) + len(rivals.MIXUPS)) + [6]
 
 
 def test_training_ends_with_its_time(heaps, few_steps):

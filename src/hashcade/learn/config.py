@@ -235,13 +235,15 @@ def resolve(
     if not isinstance(settings["remap"], bool):
         raise ValueError(f"remap={settings['remap']!r} must be True or False")
 
-    # Ten epochs for embeddings, thirty for images, at least 1000 steps; 70,000 in the paper.
+    # Ten epochs for embeddings, with mixup twenty, thirty for images, at least 1000 steps; 70,000
+    # in the paper.
     def usual_steps(batch_size: int, epochs: int) -> int:
         return 70_000 if schedule == "paper" else max(1000, -(-epochs * n_items // batch_size))
 
     def stage(name: str) -> StageConfig:
         by_class = name in ("base", "hash", "joint")
-        epochs = _CODE_EPOCHS if name == "codes" else 30 if images else 10
+        longer = name == "prototype" and mixup > 0 and not many
+        epochs = _CODE_EPOCHS if name == "codes" else 30 if images else 20 if longer else 10
         usual = usual_steps(per_batch * per_class if by_class else _BATCH, epochs)
         setting = {"hash": "steps", "prototype": "steps", "codes": "joint_steps"}.get(name)
         setting = setting or f"{name}_steps"
