@@ -93,7 +93,9 @@ def method_settings(data_set: str, method: str, seed: int) -> dict[str, Any]:
     hidden = {"hidden_size": HIDDEN_SIZE[data_set], "random_state": seed}
     if method == "prototype":
         choice = {"mixups": list(rivals.MIXUPS), "most_classes": rivals.MOST_CLASSES}
-        return {"assignment": method, "rerank": "learned", **hidden, **choice}
+        # As the classifier, it is trained on all items once mixup has been chosen.
+        whole = {"validation_fraction": 0.0}
+        return {"assignment": method, "rerank": "learned", **whole, **hidden, **choice}
     if method in OURS:
         return {"assignment": method, **hidden}
     if method == "softmax":

@@ -24,9 +24,9 @@ SCHEDULES = ("one-cycle", "paper", "constant")
 _VALIDATIONS = 10  # per stage
 # Where prototypes are learned: items of a batch, factor on cosines, mixing of items, weight decay.
 _BATCH, _SCALE, _MIXUP, _DECAY = 256, 10.0, 0.2, 1e-3
-_FEW_CLASSES = 512  # up to so many points of half the size are as good
+_FEW_CLASSES = 512
 _MANY_CLASSES = 4096  # beyond, half the hidden units will do
-_SHORTLIST = 16
+_SHORTLIST, _POINT_SIZE = 16, 128
 _CODE_EPOCHS = 3  # of the stage that trains a linear layer for the codes
 # λ of npairs by sparsity: more active slots share the softmax; 0.001 from 4 on.
 _REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}
@@ -106,6 +106,14 @@ class ResolvedConfig:
     def has_parts(self) -> bool:
         """Whether classes are decided by their prototypes, and then parts of them."""
         return self.uses_prototypes and self.codes_of == "parts"
+
+    @property
+    def spreads_prototypes(self) -> bool:
+        """Whether prototypes start apart from each other, instead of at the means of classes.
+
+        So few classes have room for it; of many, similar ones should begin near each other.
+        """
+        return self.point_size > 0 and self.n_codes <= _FEW_CLASSES
 
     @property
     def is_dense(self) -> bool:
@@ -210,12 +218,11 @@ def resolve(
     # ---- layers
     point_size = embedding_size = None
     many = n_classes > _MANY_CLASSES
-    usual_size = 64 if n_classes <= _FEW_CLASSES else 128
     if prototypes and given:
-        point_size = count("embedding_size", usual_size)
+        point_size = count("embedding_size", _POINT_SIZE)
     else:
         embedding_size = count("embedding_size", None if given else 256 if triplet else 64)
-        point_size = usual_size * prototypes
+        point_size = _POINT_SIZE * prototypes
     units = 1024 if prototypes and not many else 512
     units = units if backbone in (None, "mlp") else 0
     hidden_size = count("hidden_size", units, at_least=int(backbone == "mlp"))

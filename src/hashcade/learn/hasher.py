@@ -61,10 +61,10 @@ class Hasher:
         ``"learned"``, with prototypes: by the points that the network learns for them. None:
         learned, but with a backbone given.
     embedding_size, hidden_size
-        Size of learned vectors (None: with prototypes 64, beyond 512 classes 128; for a base
-        network 64 or, with triplet, 256; else the given embeddings are used), and of the hidden
-        layer of the hash head, with ``"mlp"`` of the network, on which the head is linear (None:
-        with prototypes 1024, beyond 4096 classes and else 512, with other backbones 0).
+        Size of learned vectors (None: with prototypes 128; for a base network 64 or, with triplet,
+        256; else the given embeddings are used), and of the hidden layer of the hash head, with
+        ``"mlp"`` of the network, on which the head is linear (None: with prototypes 1024, beyond
+        4096 classes and else 512, with other backbones 0).
     steps, base_steps, joint_steps
         Batches of the stage that trains prototypes or slot scores, of the base stage, and of the
         one for the codes of all classes, with 0 of which these are only solved. None: from the

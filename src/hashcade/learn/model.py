@@ -71,6 +71,8 @@ class HashModel(nn.Module):
         if config.uses_prototypes:
             size = config.point_size or config.item_shape[0]
             self.prototypes = nn.Parameter(torch.zeros(config.n_codes, size))
+            if config.spreads_prototypes:
+                nn.init.orthogonal_(self.prototypes)
             if config.has_parts:  # of each its class, ascending, and the prototype of that class
                 parts = torch.zeros(config.n_codes, dtype=torch.int64)
                 self.register_buffer("class_of_part", parts)

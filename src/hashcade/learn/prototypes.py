@@ -26,6 +26,7 @@ from hashcade.learn.sampler import ShuffledItems
 from hashcade.learn.stages import HashStage, JointStage, Metrics, Stage, search_metrics
 
 _RANDOM_CLASSES = 2048  # that a batch is compared with, besides its own
+_SLOW = 0.1  # factor on the learning rate of prototypes that start far apart
 _BLOCK = 1 << 23  # scores, of classes times slots, that are solved together: 32,768 of 256
 
 
@@ -38,9 +39,11 @@ class PrototypeStage(Stage):
     _others: Tensor
 
     def start(self) -> Metrics:
-        """Prototypes begin as the means of the points of their classes."""
+        """Many prototypes begin as the means of the points of their classes."""
         model, rows = self.model, self.data.training
         model.start_hash_base()
+        if model.config.spreads_prototypes:
+            return {}
         model.eval()
         points = torch.from_numpy(for_all(model, self._points, self.data.whole(rows)))
         labels = torch.from_numpy(self.data.labels[rows])
@@ -60,7 +63,8 @@ class PrototypeStage(Stage):
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Of many prototypes only those that a batch looked at are touched."""
         kind = RowAdam if self._samples else torch.optim.Adam
-        group = {"params": [self.model.prototypes], "factor": 1.0}
+        slow = self.model.config.spreads_prototypes
+        group = {"params": [self.model.prototypes], "factor": _SLOW if slow else 1.0}
         return [*super().optimizers(), kind([group], lr=self.config.learning_rate)]
 
     @property
