@@ -45,7 +45,7 @@ def test_results_have_the_shapes_and_dtypes_of_the_contract(fitted):
     scores, ids, vectors = hasher.scores(X), hasher.transform(X), hasher.embed(X)
     assert (scores.shape, scores.dtype) == ((len(X), 2, 4), np.float32)
     assert (ids.shape, ids.dtype) == ((len(X), 1), np.int64)
-    assert (vectors.shape, vectors.dtype) == ((len(X), 64), np.float32)
+    assert (vectors.shape, vectors.dtype) == ((len(X), 128), np.float32)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, rtol=1e-6)  # learned points
     given = Hasher(**QUICK, rerank="given").fit(X, blobs()[1])
     np.testing.assert_array_equal(given.embed(X), X)

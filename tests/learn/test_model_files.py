@@ -114,7 +114,7 @@ def test_a_config_with_missing_or_wrong_values_is_an_error_that_is_ours(tmp_path
 
 def make_golden():
     X, y = blobs()
-    hasher = Hasher(width=4, hidden_size=4, steps=60, verbose=False).fit(X, y)
+    hasher = Hasher(width=4, hidden_size=4, embedding_size=6, steps=60, verbose=False).fit(X, y)
     hasher.save(GOLDEN)
     expected = {
         "bucket_ids": hasher.transform(X).ravel().tolist(),

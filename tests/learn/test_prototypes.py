@@ -11,6 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from hashcade import CodeShape, Hasher
 from hashcade.learn import assignment, prototypes
+from hashcade.learn import config as config_module
 from hashcade.learn.assignment import PartAssignment, PrototypeAssignment
 from hashcade.learn.config import resolve
 from hashcade.learn.model import new_model
@@ -210,7 +211,16 @@ def test_drawn_classes_contain_those_of_the_batch(n_classes, n_items, seed):
     assert torch.equal(classes[places], labels)
 
 
-def test_prototypes_start_as_directions_of_class_means(stages):
+def test_few_prototypes_start_apart(stages):
+    prototypes = stages(2048)[0].model.prototypes[:5].detach()  # of five numbers, so many fit
+    gaps = torch.cdist(prototypes, prototypes)[~torch.eye(5, dtype=torch.bool)]
+    assert gaps.min() > 0.7
+    whole = new_model(resolve(Hasher().get_params(), 50, 500, (8,))).prototypes.detach()
+    torch.testing.assert_close(whole @ whole.T, torch.eye(50))
+
+
+def test_many_prototypes_start_as_directions_of_class_means(stages, monkeypatch):
+    monkeypatch.setattr(config_module, "_FEW_CLASSES", N_CLASSES - 1)
     stage, _, items, labels = stages(2048)
     stage.start()
     points = stage._points(items).detach()
@@ -320,7 +330,7 @@ def test_training_learns_and_is_reproducible_bit_for_bit(monkeypatch, sampled):
         np.testing.assert_array_equal(two._weights[name], value, err_msg=name)
     own = one.codebook_[np.searchsorted(one.classes_, y)]
     assert (np.sort(one.transform(X)) == np.sort(own)).all(axis=1).mean() > 0.95
-    assert one.prototypes_.shape == (20, 64)
+    assert one.prototypes_.shape == (20, 128)
     np.testing.assert_allclose(np.linalg.norm(one.prototypes_, axis=1), 1.0, rtol=1e-6)
     assert one.validation_["precision_at_1"] > 95.0
 

@@ -21,7 +21,8 @@ def extended_weights(
     """Weights with prototypes and codes of new classes 0, 1, 2, ... after those that are there."""
     sizes = np.bincount(labels)[:, None]
     prototypes = _sums(outputs.points, labels) / sizes
-    if config.point_size:
+    if config.point_size:  # what all points have in common says nothing about a class
+        prototypes -= weights["point_mean"]
         prototypes /= np.maximum(np.linalg.norm(prototypes, axis=1, keepdims=True), 1e-12)
     assert outputs.scores is not None
     scores = _sums(outputs.scores.reshape(len(labels), -1), labels) / sizes

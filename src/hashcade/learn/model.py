@@ -39,6 +39,7 @@ class HashModel(nn.Module):
 
     codebook: Tensor  # int64[n_codes, sparsity]
     prototypes: Tensor  # float[n_codes, point_size]
+    point_mean: Tensor  # float[point_size], of the training set
     class_of_part: Tensor  # int64[n_codes]
     class_prototypes: Tensor  # float[n_codes, point_size]
 
@@ -63,6 +64,7 @@ class HashModel(nn.Module):
         self.head = nn.Sequential(*layers, new_linear(size, self.shape.depth * self.shape.width))
         self.vector_head: nn.Linear | None = None
         if config.point_size > 0:
+            self.register_buffer("point_mean", torch.zeros(config.point_size))
             self.vector_head = nn.Linear(size, config.point_size)
             if config.with_inputs:
                 nn.init.zeros_(self.vector_head.weight[:, config.hidden_size :])

@@ -27,6 +27,7 @@ from hashcade.learn.stages import HashStage, JointStage, Metrics, Stage, search_
 
 _RANDOM_CLASSES = 2048  # that a batch is compared with, besides its own
 _SLOW = 0.1  # factor on the learning rate of prototypes that start far apart
+_SAMPLE = 8192  # training items of which the mean point is taken
 _BLOCK = 1 << 23  # scores, of classes times slots, that are solved together: 32,768 of 256
 
 
@@ -111,7 +112,10 @@ class CodesStage(PrototypeStage):
 
     def start(self) -> Metrics:
         model = self.model.eval()
+        some = self.data.training[:: max(1, len(self.data.training) // _SAMPLE)]
+        points = for_all(model, self._points, self.data.whole(some))
         with torch.no_grad():
+            model.point_mean.copy_(torch.from_numpy(points.mean(axis=0)))
             model.prototypes.copy_(F.normalize(model.prototypes, dim=1))
         clock = time.perf_counter()
         prototypes = model.prototypes.detach().cpu()
