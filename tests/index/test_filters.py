@@ -217,6 +217,36 @@ def test_prepared_filters_agree_with_the_plain_twin_through_changes(data):
                 world.items[i] = (sorted(set(b.tolist())), v, 0)
 
 
+@pytest.mark.parametrize("share", [0.2, 0.55, 0.9])
+def test_copies_for_filters_in_use_change_no_answer(clusters, share):
+    index, _, live, queries, ranked = clusters
+    ids = live[np.random.default_rng(4).random(len(live)) < share]
+    prepared = index.make_filter(ids)
+    passing = prepared.passing(index._snapshot)
+    scores = np.random.default_rng(0).normal(size=(len(queries), 2, 6))
+    for where in (
+        {"bucket_ids": ranked, "n_probe": 2},
+        {"bucket_ids": ranked, "n_probe": 2, "exclude_self": live[:60]},
+        {"bucket_ids": ranked, "n_probe": 2, "filter_budget": 900},
+        {"bucket_ids": ranked, "n_probe": 2, "max_candidates": 300},
+        {"bucket_ids": ranked[:, :1], "fill": "none"},
+        {"bucket_ids": ranked[:, :2], "metric": "inner_product"},
+        {"scores": scores},
+        {"scores": scores, "n_probe": 3},
+    ):
+        for _ in range(3):
+            expected = index.search(queries, filter_ids=ids, **where)
+            result = index.search(queries, filter_ids=prepared, **where)
+            for name in ("ids", "distances", "candidates", "truncated", "exact"):
+                np.testing.assert_array_equal(getattr(result, name), getattr(expected, name))
+            explained = [
+                index.explain(queries[0], bucket_ids=ranked[0], n_probe=2, filter_ids=either)
+                for either in (ids, prepared)
+            ]
+            assert explained[0] == explained[1]
+    assert (passing.in_buckets is passing.masked) == (share == 0.9)
+
+
 def test_explain_says_that_all_were_compared(clusters):
     index, _, live, queries, ranked = clusters
     few = index.explain(queries[0], bucket_ids=ranked[0], n_probe=1, filter_ids=live[:50])

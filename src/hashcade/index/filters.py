@@ -2,26 +2,31 @@
 
 If few items pass, copies of them are put into one bucket, which a search compares as a whole. If
 many do, all others are marked as removed in views of the same segments, and the tree counts in each
-bucket those that pass: buckets without are not even visited.
+bucket those that pass: buckets without are not even visited. To read an item here and one there
+takes several times as long as to read them one after the other; so once a filter has been asked for
+as many candidates as pass, these are copied too, bucket by bucket.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
 from hashcade.codes import CodeShape
-from hashcade.index.segment import Int64s, Items, View
+from hashcade.index.segment import Int64s, Items, View, merge_segments
 from hashcade.index.snapshot import Snapshot, empty_snapshot
 
 # If this many items or fewer pass, all of them are compared.
 EXACT_MATCHES = 2_000
+# Up to this share of all entries those that pass are copied for searches to come.
+_COPIED_SHARE = 0.6
 # Codes that are ranked for a query: the number that is needed if items pass at random, times this
-# if they do not, up to a number at which ranking takes as long as the search.
-_MARGIN = 4
-_MOST_RANKED = 1024
+# if they do not.
+_MARGIN = 2
+_MOST_RANKED = 2048
 # Ids are looked up one by one if there are this many times as many entries, else all entries are.
 _FEW_IDS = 32
 
@@ -61,6 +66,19 @@ class Passing:
         }
         self._counts = [_count_items(view, entries) for view, entries in self.entries.items()]
         self.n_items = sum(self._counts)
+        self._n_candidates = 0
+
+    @property
+    def in_buckets(self) -> Snapshot:
+        """The items in their buckets, for a search."""
+        n_passing = sum(map(len, self.entries.values()))
+        n_entries = sum(view.segment.n_entries for view in self.entries)
+        is_worth_it = self._n_candidates > n_passing and n_passing <= _COPIED_SHARE * n_entries
+        return self.copied if is_worth_it else self.masked
+
+    def count_candidates(self, n_candidates: int) -> None:
+        """Note what a search has looked at: several may do so at once, and a guess will do."""
+        self._n_candidates += n_candidates
 
     def n_ranked(self, n_probe: int) -> int:
         """How many codes should be ranked for a search in the best ``n_probe``."""
@@ -97,6 +115,16 @@ class Passing:
             masked.__dict__["live_per_bucket"] = np.diff(np.searchsorted(entries, segment.offsets))
             views.append(masked)
         return self.snapshot.with_views(views, self.snapshot.next_id)
+
+    @cached_property
+    def copied(self) -> Snapshot:
+        """Copies of the items in the same buckets, under the same numbers."""
+        masked = self.masked
+        segment = merge_segments(masked.views)
+        rows = np.full((1, len(masked.tree.buckets)), -1, np.int32)
+        at = np.searchsorted(masked.tree.buckets, segment.buckets)
+        rows[0, at] = np.arange(len(at), dtype=np.int32)
+        return replace(masked, views=(View(segment),), tree=replace(masked.tree, rows=rows))
 
 
 def _entries(view: View, ids: Int64s) -> Int64s:

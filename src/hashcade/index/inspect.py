@@ -200,10 +200,10 @@ def _by_size(labels: Int64s, counts: Int64s) -> dict[int, int]:
 
 def explain(snapshot: Snapshot, request: Request, shown_scores: Scores) -> dict[str, Any]:
     """See ``HashIndex.explain``: of one query, and scores (depth, width) if it comes with none."""
-    result = run(snapshot, request)
-    searched = result.searched or snapshot
+    searched = request.filtered or snapshot
     # No buckets are visited if all items that pass a filter are compared.
     visits = plan(snapshot, request)[0] if not request.all_passing else np.empty((0, 6), np.int64)
+    result = run(snapshot, request)
     scores = request.scores[0] if len(request.scores) else shown_scores
     own = request.bucket_ids[0, : request.n_probe or None].tolist()
     if request.n_probe > 0 and len(request.scores):

@@ -77,6 +77,7 @@ class Request(NamedTuple):
     metric: int
     threads: int
     passing: Passing | None  # the items that pass the filter
+    filtered: Snapshot | None  # these as they are searched
     all_passing: bool  # whether all of these are compared
     bucket_ids: Int64s  # (q, p)
     scores: npt.NDArray[np.float64]  # (q, depth, width), or empty
@@ -135,15 +136,16 @@ def make_request(
         exclude = np.arange(n)
     elif exclude_self is not False and exclude_self is not None:
         exclude = validate.integers("exclude_self", exclude_self, n, -(2**63))
-    passing, all_passing, budget = None, False, visits.NO_LIMIT
+    passing, filtered, all_passing, budget = None, None, False, visits.NO_LIMIT
     if filter_ids is not None:
         if not isinstance(filter_ids, Filter):
             filter_ids = Filter(validate.checked_filter(filter_ids))
         budget = min(budget, checked_count("filter_budget", filter_budget))
         passing = filter_ids.passing(snapshot)
         all_passing = fill != "none" and passing.n_items <= min(filters.EXACT_MATCHES, limit)
+        filtered = passing.gathered if all_passing else passing.in_buckets
     fields = (
-        queries, n_neighbors, METRICS[metric], threads, passing, all_passing,
+        queries, n_neighbors, METRICS[metric], threads, passing, filtered, all_passing,
         bucket_ids, slots, probes, FILLS[fill], limit, exclude, budget,
     )  # fmt: skip
     return tuple.__new__(Request, fields)  # three times as fast as Request(...)
@@ -182,6 +184,8 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
             out = (distances, ids, candidates, truncated)
             status = _search_in_threads(threads, where[0], given, where, out)
         if status == kernel.DONE:
+            if request.passing is not None:
+                request.passing.count_candidates(int(candidates.sum()))
             return SearchResult(
                 distances, ids, candidates, truncated, snapshot, searched, request.exclude
             )
@@ -196,16 +200,16 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
 def _what_to_search(snapshot: Snapshot, request: Request) -> tuple[Snapshot, Int64s, Any]:
     """Return the items to search, the table of all if these are filtered, and where to look."""
     where = request[_WHERE:]
-    if request.passing is None:
+    if request.filtered is None:
         return snapshot, validate.NO_IDS, where
     if not request.all_passing:
-        return request.passing.masked, snapshot.table, where
+        return request.filtered, snapshot.table, where
     n = len(request.queries)
     if len(request.scores) == 0:
         validate.checked_buckets(request.bucket_ids, n, snapshot.shape)
     the_one_bucket = np.zeros((n, 1), _INT64)
     fields = (the_one_bucket, _NO_SCORES, 0, FILLS["none"], visits.NO_LIMIT, *where[-2:])
-    return request.passing.gathered, validate.NO_IDS, fields
+    return request.filtered, validate.NO_IDS, fields
 
 
 def _search_in_threads(threads: int, bucket_ids: Int64s, given: Any, where: Any, out: Any) -> int:
