@@ -108,7 +108,7 @@ class HashTable:
         Slots per level (None: from the number of classes), levels, and buckets per item.
         The table has ``width ** depth`` buckets.
     metric
-        ``"euclidean"``, or ``"inner_product"`` with the largest first.
+        ``"euclidean"``; ``"cosine"``: 1 - cosine; ``"inner_product"`` with the largest first.
     place
         ``"label"``: an item whose label is known goes to the buckets of its label. ``"network"``:
         all items go where the network puts them, as in the paper.
@@ -218,7 +218,8 @@ class HashTable:
             hasher.fit(items if labelled.all() else items[labelled], classes[codes[labelled]])
         labels = catalog.labels(codes) if catalog.place == "label" else None
         vectors, bucket_ids = hasher.place_items(items, labels)
-        index = HashIndex.build(bucket_ids, vectors, ids, labels=codes, shape=hasher.shape_)
+        unit, shape = self.metric == "cosine", hasher.shape_
+        index = HashIndex.build(bucket_ids, vectors, ids, codes, shape=shape, unit_length=unit)
         catalog.name_items(np.arange(len(items)) if ids is None else as_array("ids", ids), names)
         self.hasher, self._index, self.catalog = hasher, index, catalog  # nothing can fail now
         return self
@@ -241,7 +242,9 @@ class HashTable:
             codes = self.catalog.codes(labels, len(encoded))
             encoded = self.placed(encoded, self.catalog.labels(codes))
             if self._index is None:
-                self._index = _empty_index(self._fitted_hasher(), encoded.vectors.shape[1])
+                self._index = _empty_index(
+                    self._fitted_hasher(), encoded.vectors.shape[1], self.metric == "cosine"
+                )
             added = self._index.add(encoded.bucket_ids, encoded.vectors, ids, codes)
             self.catalog.name_items(added, names)
         return added
@@ -319,14 +322,15 @@ class HashTable:
             As for :meth:`HashIndex.search`.
         """
         n_probe = checked_count("n_probe", n_probe)
-        encoded = self.encode(Q, n_probe=n_probe, scores=False)
+        prepared = None if filter_ids is None else self.index.make_filter(filter_ids)
+        encoded = self.encode(Q, n_probe=self.index.n_ranked(n_probe, prepared), scores=False)
         result = self.index.search(
             encoded.vectors,
             **encoded.where_to_look(n_probe),
             n_neighbors=n_neighbors,
             max_candidates=max_candidates,
             fill="path" if fill else "none",
-            filter_ids=filter_ids,
+            filter_ids=prepared,
             exclude_self=exclude_self,
             metric=self.metric,
             threads=threads,
@@ -510,10 +514,11 @@ def _refuse_foreign(directory: Path) -> None:
         ) from None
 
 
-def _empty_index(hasher: Hasher, dim: int) -> HashIndex:
+def _empty_index(hasher: Hasher, dim: int, unit_length: bool) -> HashIndex:
     return HashIndex.build(
         np.empty((0, hasher.shape_.sparsity), dtype=np.int64),
         np.empty((0, dim), dtype=np.float32),
         labels=np.empty(0, dtype=np.int64),
         shape=hasher.shape_,
+        unit_length=unit_length,
     )

@@ -294,9 +294,9 @@ def labels_and_none(sample):
     return ["fit", sample.data, "--no-labels", "--labels", "kinds.npy", "-o", "table"]
 
 
-@mistake("metric='cosine' must be one of 'euclidean', 'inner_product'")
+@mistake("metric='l1' must be one of 'euclidean', 'inner_product', 'cosine'")
 def unknown_metric(sample):
-    return ["build", sample.model, sample.data, "-o", "table", "--metric", "cosine", "--quiet"]
+    return ["build", sample.model, sample.data, "-o", "table", "--metric", "l1", "--quiet"]
 
 
 @mistake("id 9000 ", "not in the index")

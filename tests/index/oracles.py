@@ -6,6 +6,8 @@ which they came, and does what the documentation says.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,7 +20,10 @@ from hashcade import CodeShape
 def reference_keys(
     vectors: npt.NDArray[np.float32], query: npt.NDArray[np.float32], metric: str
 ) -> npt.NDArray[np.float32]:
-    """Return distances, or minus inner products: eight float64 sums, added up in order."""
+    """Return distances, or minus inner products: eight float64 sums, added up in order.
+
+    For ``"cosine"`` vectors, not queries, are of unit length, as they are in the index.
+    """
     x, q = vectors.astype(np.float64), query.astype(np.float64)
     terms = (x - q) * (x - q) if metric == "euclidean" else x * q
     dim = terms.shape[1]
@@ -30,6 +35,9 @@ def reference_keys(
     for lane in range(1, 8):
         total = total + sums[:, lane]
     with np.errstate(over="ignore"):
+        if metric == "cosine":
+            norm = np.sqrt(np.sum(q * q))  # that of the others is 1
+            return np.maximum(1.0 - total / norm, 0.0).astype(np.float32)
         keys = np.sqrt(total) if metric == "euclidean" else -total
         return keys.astype(np.float32)
 
@@ -48,39 +56,63 @@ def reference_search(
     max_candidates: int | None = None,
     fill: str = "path",
     allowed: set[int] | None = None,
+    exact_matches: int = 2000,
+    filter_budget: int = 1_000_000,
     own: int = -1,
     metric: str = "euclidean",
 ) -> tuple[list[float], list[int], int, bool, list[int]]:
     """Answer one query: distances, ids, candidates, truncated, and the buckets in order."""
     contents: dict[int, list[int]] = {}
+    sizes: Counter[int] = Counter()
     for row, buckets in enumerate(buckets_of):
         for bucket in sorted({int(b) for b in buckets}):
-            contents.setdefault(bucket, []).append(row)
+            sizes[bucket] += 1
+            if allowed is None or int(ids[row]) in allowed:
+                contents.setdefault(bucket, []).append(row)
+    passing = sorted({row for rows in contents.values() for row in rows})
 
     seen: list[int] = []
     looked_in: list[int] = []
     truncated = False
-    for bucket, is_fill in _order(contents, shape, bucket_ids, scores, n_probe):
-        if is_fill and (fill == "none" or len(seen) >= n_neighbors):
+    order = _order(contents, shape, bucket_ids, scores, n_probe, allowed is not None)
+    target, budget = n_neighbors, math.inf
+    if allowed is not None:
+        unfiltered = reference_search(
+            ids, buckets_of, vectors, shape, query, bucket_ids=bucket_ids, scores=scores,
+            n_neighbors=n_neighbors, n_probe=n_probe, max_candidates=max_candidates, fill=fill,
+            own=own, metric=metric,
+        )  # fmt: skip
+        target, budget = max(n_neighbors, unfiltered[2]), filter_budget
+        if fill != "none" and len(passing) <= min(exact_matches, max_candidates or math.inf):
+            seen = [row for row in passing if int(ids[row]) != own]
+            order = iter(())
+    n_looked_at = 0
+    for bucket, is_fill in order:
+        if is_fill and (fill == "none" or len(seen) >= target):
             break
-        if bucket in looked_in:
+        if bucket in looked_in or bucket not in contents:
             continue
-        looked_in.append(bucket)
-        for row in contents.get(bucket, []):
-            item = int(ids[row])
-            if row in seen or item == own or (allowed is not None and item not in allowed):
+        if is_fill and n_looked_at >= budget:
+            truncated = True
+            break
+        before = len(seen)
+        for row in contents[bucket]:
+            if row in seen or int(ids[row]) == own:
                 continue
             if max_candidates is not None and len(seen) == max_candidates:
                 truncated = True
                 break
             seen.append(row)
+        if len(seen) > before:
+            looked_in.append(bucket)
+            n_looked_at += sizes[bucket]
         if truncated:
             break
 
     keys = reference_keys(vectors[seen], query, metric) if seen else np.empty(0, np.float32)
     best = sorted(zip(keys.tolist(), (int(ids[row]) for row in seen), strict=True))[:n_neighbors]
     missing = n_neighbors - len(best)
-    sign = 1.0 if metric == "euclidean" else -1.0
+    sign = -1.0 if metric == "inner_product" else 1.0
     distances = [sign * key + 0.0 for key, _ in best] + [sign * float("inf")] * missing
     found = [item for _, item in best] + [-1] * missing
     return distances, found, len(seen), truncated, looked_in
@@ -92,6 +124,7 @@ def _order(
     bucket_ids: Sequence[int] | None,
     scores: npt.NDArray[Any] | None,
     n_probe: int | None,
+    filtered: bool,
 ) -> Iterator[tuple[int, bool]]:
     """Yield buckets in the order of visiting, each with whether it belongs to the filling."""
     occupied = sorted(contents)
@@ -110,10 +143,12 @@ def _order(
              for b in occupied}  # fmt: skip
     if n_probe is None:
         yield from ((int(b), False) for b in shape.scores_to_bucket_ids(values[None])[0])
-    else:
+    if n_probe is not None or filtered:
         sums = {b: _sum(values[level, slot] for level, slot in enumerate(paths[b]))
                 for b in occupied}  # fmt: skip
-        yield from ((b, False) for b in sorted(occupied, key=lambda b: (-sums[b], b))[:n_probe])
+        best = sorted(occupied, key=lambda b: (-sums[b], b))
+        yield from ((b, at >= (n_probe or 0)) for at, b in enumerate(best))
+        return
     # Lexicographic in the ranks of the slots, best first, the lower slot first of equals.
     rank = np.empty(values.shape, dtype=np.int64)
     for level in range(shape.depth):

@@ -8,23 +8,27 @@ from oracles import reference_keys
 from hashcade.index import distances, kernel
 
 DIMS = [1, 2, 7, 8, 9, 15, 16, 31, 64, 100, 128, 129, 300]
-METRICS = {"euclidean": distances.EUCLIDEAN, "inner_product": distances.INNER_PRODUCT}
+METRICS = {
+    "euclidean": distances.EUCLIDEAN,
+    "inner_product": distances.INNER_PRODUCT,
+    "cosine": distances.COSINE,
+}
 
 
 @njit
-def exact_key(vectors, row, queries, q, metric):
-    return distances.exact_key(vectors, row, queries, q, metric)
+def exact_key(vectors, row, queries, q, metric, norm):
+    return distances.exact_key(vectors, row, queries, q, metric, norm)
 
 
 @njit
-def fast_distances(vectors, start, stop, queries, q, k, metric, out, nearest):
-    distances.fast_distances(vectors, start, stop, queries, q, k, metric, out, nearest)
+def fast_distances(vectors, removed, start, stop, queries, q, k, metric, out, nearest):
+    distances.fast_distances(vectors, removed, start, stop, queries, q, k, metric, out, nearest)
 
 
 @njit
-def fast_distances_of_four(vectors, start, stop, queries, metric, out, nearest):
+def fast_distances_of_four(vectors, removed, start, stop, queries, metric, out, nearest):
     distances.fast_distances_of_four(
-        vectors, start, stop, queries, 0, 1, 2, 3, metric, out, nearest
+        vectors, removed, start, stop, queries, 0, 1, 2, 3, metric, out, nearest
     )
 
 
@@ -45,25 +49,33 @@ def data(dim, n=200, n_queries=4):
 def test_exact_keys_are_those_of_the_twin_bit_for_bit(dim, metric):
     vectors, queries = data(dim)
     for q, query in enumerate(queries):
-        ours = [exact_key(vectors, row, queries, q, METRICS[metric]) for row in range(len(vectors))]
+        norm = np.sqrt(np.sum(query.astype(np.float64) ** 2))
+        ours = [
+            exact_key(vectors, row, queries, q, METRICS[metric], norm)
+            for row in range(len(vectors))
+        ]
         np.testing.assert_array_equal(
             np.array(ours, np.float32), reference_keys(vectors, query, metric)
         )
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("any_removed", [False, True])
+@pytest.mark.parametrize("metric", ["euclidean", "inner_product"])
 @pytest.mark.parametrize("dim", DIMS)
-def test_fast_distances_are_off_by_half_of_what_is_allowed_at_most(dim, metric):
+def test_fast_distances_are_off_by_half_of_what_is_allowed_at_most(dim, metric, any_removed):
     vectors, queries = data(dim)
     n = len(vectors)
+    removed = np.zeros(n if any_removed else 0, np.uint8)
+    if any_removed:
+        removed[::3] = removed[40:80] = 1
     start, stop = 3, n - 2  # not whole chunks
     four = np.full((4, n), np.nan, np.float32)
     one = np.full((4, n), np.nan, np.float32)
     near_four = np.full((4, n // distances.CHUNK + 1), np.nan, np.float32)
     near_one = near_four.copy()
-    fast_distances_of_four(vectors, start, stop, queries, METRICS[metric], four, near_four)
+    fast_distances_of_four(vectors, removed, start, stop, queries, METRICS[metric], four, near_four)
     for k in range(4):
-        fast_distances(vectors, start, stop, queries, k, k, METRICS[metric], one, near_one)
+        fast_distances(vectors, removed, start, stop, queries, k, k, METRICS[metric], one, near_one)
     x, q = vectors[start:stop].astype(np.float64), queries.astype(np.float64)
     for k in range(4):
         if metric == "euclidean":
@@ -74,7 +86,12 @@ def test_fast_distances_are_off_by_half_of_what_is_allowed_at_most(dim, metric):
             allowed = (dim + 8) * 2.0**-23 * np.linalg.norm(x, axis=1) * np.linalg.norm(q[k])
         for fast, near in ((four, near_four), (one, near_one)):
             values = fast[k, : stop - start]
-            assert (np.abs(values - exact) <= allowed / 2).all()
+            if any_removed:
+                left_out = removed[start:stop] != 0
+                assert np.isposinf(values[left_out]).all()
+                assert (np.abs(values - exact) <= allowed / 2)[~left_out].all()
+            else:
+                assert (np.abs(values - exact) <= allowed / 2).all()
             assert np.isnan(fast[k, stop - start :]).all()  # nothing is written beyond
             chunks = np.array_split(values, range(distances.CHUNK, len(values), distances.CHUNK))
             np.testing.assert_array_equal(near[k, : len(chunks)], [c.min() for c in chunks])

@@ -1,5 +1,7 @@
 """Search against the plain twin in every option, and against exhaustive search."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from factories import KINDS, World, assert_same, vectors_of, worlds
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from oracles import reference_keys
 
 from hashcade import CodeShape, HashIndex
+from hashcade.index import filters
 
 OPTIONS = st.fixed_dictionaries(
     {
@@ -15,8 +18,14 @@ OPTIONS = st.fixed_dictionaries(
         "fill": st.sampled_from(["path", "none"]),
         "metric": st.sampled_from(["euclidean", "inner_product"]),
         "max_candidates": st.one_of(st.none(), st.integers(1, 20)),
+        "filter_budget": st.one_of(st.just(1_000_000), st.integers(1, 30)),
     }
 )
+
+
+def draw_exact_matches(draw):
+    """How many items pass at most for all to be compared; tests have fewer than 2,000."""
+    return draw(st.sampled_from([0, 3, 10, 2000]))
 
 
 def draw_filter(draw, world, rng):
@@ -31,6 +40,15 @@ def draw_filter(draw, world, rng):
         mask = mask[: draw(st.integers(0, bound))]  # ids beyond the end are out
         return mask, set(np.flatnonzero(mask).tolist())
     return (allowed if form == "set" else np.array(sorted(allowed), dtype=np.int64)), allowed
+
+
+def assert_exact(result, world, allowed, own):
+    """``exact`` is true where as many were compared as there are."""
+    passing = set(world.items) if allowed is None else set(world.items) & allowed
+    own = [-1] * len(result.ids) if own is None else own.tolist()
+    assert result.exact.tolist() == [
+        n == len(passing - {item}) for n, item in zip(result.candidates, own, strict=True)
+    ]
 
 
 def draw_own(draw, world, rng, n):
@@ -49,13 +67,18 @@ def test_buckets_agree_with_the_plain_twin(data):
     options["n_probe"] = data.draw(st.one_of(st.none(), st.integers(1, 7)))
     filter_ids, allowed = draw_filter(data.draw, world, rng)
     own = draw_own(data.draw, world, rng, n)
-    result = index.search(
-        queries, bucket_ids=buckets, filter_ids=filter_ids,
-        exclude_self=False if own is None else own, **options,
+    exact_matches = draw_exact_matches(data.draw)
+    with patch.object(filters, "EXACT_MATCHES", exact_matches):
+        result = index.search(
+            queries, bucket_ids=buckets, filter_ids=filter_ids,
+            exclude_self=False if own is None else own, **options,
+        )  # fmt: skip
+    expected = world.expected(
+        queries, bucket_ids=buckets, allowed=allowed, own=own, exact_matches=exact_matches,
+        **options,
     )  # fmt: skip
-    assert_same(
-        result, world.expected(queries, bucket_ids=buckets, allowed=allowed, own=own, **options)
-    )
+    assert_same(result, expected)
+    assert_exact(result, world, allowed, own)
 
 
 def test_the_first_named_buckets_are_visited_and_the_rest_only_to_fill():
@@ -93,14 +116,18 @@ def test_scores_agree_with_the_plain_twin(data):
     n_probe = data.draw(st.one_of(st.none(), st.integers(1, 30)))
     filter_ids, allowed = draw_filter(data.draw, world, rng)
     own = draw_own(data.draw, world, rng, n)
-    result = index.search(
-        queries, scores=scores, n_probe=n_probe, filter_ids=filter_ids,
-        exclude_self=False if own is None else own, **options,
-    )  # fmt: skip
+    exact_matches = draw_exact_matches(data.draw)
+    with patch.object(filters, "EXACT_MATCHES", exact_matches):
+        result = index.search(
+            queries, scores=scores, n_probe=n_probe, filter_ids=filter_ids,
+            exclude_self=False if own is None else own, **options,
+        )  # fmt: skip
     expected = world.expected(
-        queries, scores=scores, n_probe=n_probe, allowed=allowed, own=own, **options
-    )
+        queries, scores=scores, n_probe=n_probe, allowed=allowed, own=own,
+        exact_matches=exact_matches, **options,
+    )  # fmt: skip
     assert_same(result, expected)
+    assert_exact(result, world, allowed, own)
 
 
 # -- sizes at which the vector unit, tiles, groups of four and threads come into play -------------

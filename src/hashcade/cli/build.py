@@ -68,7 +68,10 @@ def build(
     names = dict(enumerate(map(str, codes.get("names", ()))))
     catalog = Catalog(names=names, metric=metric, data=Path(str(codes["data"])))
     labels = catalog.codes(codes.get("labels"), len(codes["vectors"]))
-    index = HashIndex.build(codes["bucket_ids"], codes["vectors"], labels=labels, shape=shape)
+    index = HashIndex.build(
+        codes["bucket_ids"], codes["vectors"], labels=labels, shape=shape,
+        unit_length=metric == "cosine",
+    )  # fmt: skip
     table = HashTable.from_parts(None, index, catalog)
     with out.new_result(output, out.TABLE, force=force) as new:
         table.save(new)

@@ -51,7 +51,7 @@ _PROBE = "Buckets to look into. 1: the query's own. More find more, and take lon
 _FILL = "Continue to further buckets until there are enough results, or stay in the query's own."
 NProbe = Annotated[int, number(_PROBE)]
 Fill = Annotated[bool, flag("--fill/--no-fill", _FILL)]
-Metric = Annotated[str, option("How results are ranked: euclidean or inner_product.")]
+Metric = Annotated[str, option("How results are ranked: euclidean, cosine or inner_product.")]
 
 # what is written
 NewTable = Annotated[Path, option("Directory for it.", "--output", "-o", metavar="TABLE")]

@@ -6,6 +6,7 @@ from hashcade._lazy import lazy_names
 
 if TYPE_CHECKING:
     from hashcade.index.encoded import Encoded
+    from hashcade.index.filters import Filter
     from hashcade.index.index import HashIndex, warmup
     from hashcade.index.nearest import GroupedVectors
     from hashcade.index.search import METRICS, SearchResult
@@ -17,6 +18,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         __name__,
         {
             "encoded": ["Encoded"],
+            "filters": ["Filter"],
             "index": ("HashIndex", "warmup"),
             "nearest": ["GroupedVectors"],
             "search": ("METRICS", "SearchResult"),
@@ -27,6 +29,6 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     )
 
 __all__ = [
-    "METRICS", "NO_LABEL", "Encoded", "GroupedVectors", "HashIndex", "Items", "SearchResult",
-    "checked_ids", "is_index", "new_generation", "read_generation", "warmup",
+    "METRICS", "NO_LABEL", "Encoded", "Filter", "GroupedVectors", "HashIndex", "Items",
+    "SearchResult", "checked_ids", "is_index", "new_generation", "read_generation", "warmup",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from hashcade._kernels import helper
 
 EUCLIDEAN = 0
 INNER_PRODUCT = 1
+COSINE = 2  # of stored vectors of unit length
 CHUNK = 16
 
 # Sums may be reordered and fused, which is what a vector unit needs. Nothing is assumed about
@@ -23,12 +24,20 @@ _SUMS = {"reassoc", "contract", "nsz"}
 
 
 @helper(fastmath=_SUMS)
-def fast_distances(vectors, start, stop, queries, q, k, metric, out, nearest):  # type: ignore[no-untyped-def]
-    """Write squared distances, or minus inner products, to row ``k``, and the least per chunk."""
+def fast_distances(  # type: ignore[no-untyped-def]
+    vectors, removed, start, stop, queries, q, k, metric, out, nearest
+):
+    """Write squared distances, or minus inner products, to row ``k``, and the least per chunk.
+
+    Those of removed entries, if there are any, are infinite.
+    """
     dim = vectors.shape[1]
     for low in range(start, stop, CHUNK):
         least = np.float32(np.inf)
         for row in range(low, min(low + CHUNK, stop)):
+            if removed.shape[0] > 0 and removed[row] != 0:
+                out[k, row - start] = np.inf
+                continue
             total = np.float32(0.0)
             if metric == EUCLIDEAN:
                 for j in range(dim):
@@ -45,7 +54,7 @@ def fast_distances(vectors, start, stop, queries, q, k, metric, out, nearest):  
 
 @helper(fastmath=_SUMS)
 def fast_distances_of_four(  # type: ignore[no-untyped-def]
-    vectors, start, stop, queries, qa, qb, qc, qd, metric, out, nearest
+    vectors, removed, start, stop, queries, qa, qb, qc, qd, metric, out, nearest
 ):
     """Do the same for four queries: an entry is loaded once for all of them."""
     dim = vectors.shape[1]
@@ -53,6 +62,10 @@ def fast_distances_of_four(  # type: ignore[no-untyped-def]
         chunk = (low - start) // CHUNK
         least_a = least_b = least_c = least_d = np.float32(np.inf)
         for row in range(low, min(low + CHUNK, stop)):
+            at = row - start
+            if removed.shape[0] > 0 and removed[row] != 0:
+                out[0, at] = out[1, at] = out[2, at] = out[3, at] = np.inf
+                continue
             a = b = c = d = np.float32(0.0)
             if metric == EUCLIDEAN:
                 for j in range(dim):
@@ -73,7 +86,6 @@ def fast_distances_of_four(  # type: ignore[no-untyped-def]
                     c += value * queries[qc, j]
                     d += value * queries[qd, j]
                 a, b, c, d = -a, -b, -c, -d
-            at = row - start
             out[0, at], out[1, at], out[2, at], out[3, at] = a, b, c, d
             least_a, least_b = min(least_a, a), min(least_b, b)
             least_c, least_d = min(least_c, c), min(least_d, d)
@@ -133,11 +145,16 @@ _exact_sum: Any = intrinsic(_emit_exact_sum)
 
 
 @helper()
-def exact_key(vectors, row, queries, q, metric):  # type: ignore[no-untyped-def]
-    """Return what results are ordered by: the distance, or minus the inner product, of two rows."""
+def exact_key(vectors, row, queries, q, metric, norm):  # type: ignore[no-untyped-def]
+    """Return what results are ordered by: the distance, or minus the inner product, of two rows.
+
+    ``norm`` is that of the query. Cosine distances are not below 0, whatever rounding does.
+    """
     total = _exact_sum(vectors, row, queries, q, metric)
     if metric == EUCLIDEAN:
         return np.float32(math.sqrt(total))
+    if metric == COSINE:
+        return np.float32(max(0.0, 1.0 - total / norm))
     return np.float32(-total)
 
 

@@ -16,7 +16,8 @@ from hashcade._validate import checked_count, checked_seed, checked_vectors, nam
 from hashcade.codes import CodeShape
 from hashcade.errors import CorruptIndexError, StorageError, add_hint
 from hashcade.index import inspect, nearest, storage, validate
-from hashcade.index.search import SearchResult, make_request, run
+from hashcade.index.filters import Filter
+from hashcade.index.search import FILTER_BUDGET, SearchResult, make_request, run
 from hashcade.index.segment import Int64s, Items
 from hashcade.index.snapshot import Snapshot, empty_snapshot
 
@@ -55,7 +56,7 @@ class HashIndex:
     @classmethod
     def build(
         cls, bucket_ids: Array, vectors: Array, ids: MaybeArray = None, labels: MaybeArray = None,
-        *, shape: CodeShape,
+        *, shape: CodeShape, unit_length: bool = False,
     ) -> HashIndex:  # fmt: skip
         """Build an index of ``vectors`` (n, dim) in buckets ``bucket_ids`` (n, sparsity) or (n,).
 
@@ -63,20 +64,22 @@ class HashIndex:
         infinite values are refused. ``ids`` are not negative, none twice, by default 0..n-1.
         ``labels`` are classes, for :meth:`stats`, :meth:`explain` and :meth:`labels_of`, -1
         (``NO_LABEL``) for an item without; if not given, the index never has labels. ``shape``
-        gives the range of bucket ids and the tree for filling.
+        gives the range of bucket ids and the tree for filling. With ``unit_length`` vectors are
+        scaled to length 1 when they are added, once, for searches with ``metric="cosine"``; one
+        that is zero everywhere is refused.
         """
         if not isinstance(shape, CodeShape):
             raise ValueError(f"shape={shape!r} must be a CodeShape")
         values = checked_vectors("vectors", vectors)
-        index = cls(empty_snapshot(shape, values.shape[1], labels is not None))
+        index = cls(empty_snapshot(shape, values.shape[1], labels is not None, unit_length))
         index.add(bucket_ids, values, ids, labels)
         return index
 
     def search(
         self, vectors: Array, *, bucket_ids: MaybeArray = None, scores: MaybeArray = None,
         n_neighbors: int = 10, n_probe: int | None = None, max_candidates: int | None = None,
-        fill: str = "path", filter_ids: Any = None, exclude_self: Any = False,
-        metric: str = "euclidean", threads: int | None = None,
+        fill: str = "path", filter_ids: Any = None, filter_budget: int = FILTER_BUDGET,
+        exclude_self: Any = False, metric: str = "euclidean", threads: int | None = None,
     ) -> SearchResult:  # fmt: skip
         """Find the nearest items among those in the buckets of each query.
 
@@ -99,22 +102,49 @@ class HashIndex:
             ``truncated`` tells that something was left out.
         fill
             With fewer than ``n_neighbors`` candidates ``"path"`` continues bucket by bucket, with
-            scores in the lexicographic order of the query's sorted slots, without through the
-            buckets of the same parent, then of its parent, up to the root. ``"none"``: pad.
-        filter_ids : set or int[m], or bool[m]
+            scores and ``n_probe`` by the sums of scores, with scores alone in the lexicographic
+            order of the query's sorted slots, without through the buckets of the same parent, then
+            of its parent, up to the root. ``"none"``: pad.
+        filter_ids : set or int[m], or bool[m], or Filter
             Only these items may be found: ids, or a mask over ids (``mask[id]``; ids beyond its end
-            are out). Others are no candidates, and filling continues past them.
+            are out), or what :meth:`make_filter` made of either. Others are no candidates. If 2,000
+            items or fewer pass (and no more than ``max_candidates``), all of them are compared, in
+            whatever buckets they are. Else a query continues as with ``fill``, with scores by their
+            sums, until it has as many candidates that pass as it has candidates without the filter.
+            ``fill="none"``: only in the query's own buckets.
+        filter_budget
+            With a filter no further bucket is visited after this many candidates, passing or not;
+            then ``truncated`` is set. (``exact`` tells that all that pass were compared.)
         exclude_self : bool or int[q]
             An id per query that it must not find; True is short for ``arange(q)``.
         metric
-            ``"euclidean"``, or ``"inner_product"`` with the largest first.
+            ``"euclidean"``; ``"inner_product"`` with the largest first; ``"cosine"``: 1 - cosine,
+            in an index with ``unit_length``.
         """
         snapshot = self._snapshot
         request = make_request(
             snapshot, vectors, bucket_ids, scores, n_neighbors, n_probe, max_candidates, fill,
-            filter_ids, exclude_self, metric, threads,
+            filter_ids, filter_budget, exclude_self, metric, threads,
         )  # fmt: skip
         return run(snapshot, request)
+
+    def make_filter(self, ids: Any) -> Filter:
+        """Prepare ``filter_ids`` for several searches: which entries pass is found out once.
+
+        It stays right when the index changes: then only what is new is looked at again.
+        """
+        prepared = ids if isinstance(ids, Filter) else Filter(validate.checked_filter(ids))
+        prepared.passing(self._snapshot)
+        return prepared
+
+    def n_ranked(self, n_probe: int, prepared: Filter | None) -> int:
+        """How many codes should be ranked for a search in the best ``n_probe`` with this filter.
+
+        The fewer items pass, the more buckets it takes to find as many as without the filter.
+        """
+        if prepared is None:
+            return n_probe
+        return prepared.passing(self._snapshot).n_ranked(n_probe)
 
     def add(
         self, bucket_ids: Array, vectors: Array, ids: MaybeArray = None, labels: MaybeArray = None
@@ -268,7 +298,8 @@ class HashIndex:
         rank, and how many buckets and entries lie below it; ``buckets``: those looked into, in
         order, each with ``path``, ``size``, ``classes`` (label: count, largest first), ``score``,
         how many ``candidates`` it gave, and whether it is a ``fill``; ``results``: id, distance,
-        label, and the ``buckets`` it came from; ``candidates``, ``truncated``, ``n_items``.
+        label, and the ``buckets`` it came from (none if all items that pass a filter are compared);
+        ``candidates``, ``truncated``, ``exact``, ``n_items``.
         """
         allowed = HashIndex.search.__kwdefaults__ or {}
         if unknown := options.keys() - allowed.keys():
@@ -346,6 +377,11 @@ class HashIndex:
     def dim(self) -> int:
         """Length of the vectors."""
         return self._snapshot.dim
+
+    @property
+    def unit_length(self) -> bool:
+        """Whether vectors are scaled to length 1 when they are added."""
+        return self._snapshot.unit_length
 
     @property
     def has_labels(self) -> bool:

@@ -200,7 +200,9 @@ def _by_size(labels: Int64s, counts: Int64s) -> dict[int, int]:
 
 def explain(snapshot: Snapshot, request: Request, shown_scores: Scores) -> dict[str, Any]:
     """See ``HashIndex.explain``: of one query, and scores (depth, width) if it comes with none."""
-    visits, _ = plan(snapshot, request)
+    searched = request.filtered or snapshot
+    # No buckets are visited if all items that pass a filter are compared.
+    visits = plan(snapshot, request)[0] if not request.all_passing else np.empty((0, 6), np.int64)
     result = run(snapshot, request)
     scores = request.scores[0] if len(request.scores) else shown_scores
     own = request.bucket_ids[0, : request.n_probe or None].tolist()
@@ -225,7 +227,7 @@ def explain(snapshot: Snapshot, request: Request, shown_scores: Scores) -> dict[
                 "candidates": 0,
                 "fill": bucket not in own,
             }
-        view = snapshot.views[segment_number]
+        view = searched.views[segment_number]
         visited = view.segment.ids[view.live_entries(start, stop)]
         buckets[bucket]["candidates"] += len(visited)
         for item in visited[np.isin(visited, ids)].tolist():
@@ -241,6 +243,7 @@ def explain(snapshot: Snapshot, request: Request, shown_scores: Scores) -> dict[
         ],
         "candidates": int(result.candidates[0]),
         "truncated": bool(result.truncated[0]),
+        "exact": bool(result.exact[0]),
         "n_items": snapshot.n_items,
     }
 

@@ -20,10 +20,17 @@ import numpy as np
 
 from hashcade._kernels import helper, kernel
 from hashcade.index import distances, layout
-from hashcade.index.distances import CHUNK, EUCLIDEAN, INNER_PRODUCT, exact_key, sum_of_squares
+from hashcade.index.distances import (
+    CHUNK,
+    COSINE,
+    EUCLIDEAN,
+    INNER_PRODUCT,
+    exact_key,
+    sum_of_squares,
+)
 from hashcade.index.layout import array_at, entries_at, segment_row
 from hashcade.index.probe import is_above, pop, push, replace_root, sort_pairs
-from hashcade.index.visits import counts_one_by_one, passes_filter, plan_visits
+from hashcade.index.visits import counts_one_by_one, plan_visits
 
 # What a search returns: done, a NaN or a bucket id out of range, a block has to be checked first.
 DONE, BAD_INPUT, UNCHECKED = range(3)
@@ -44,7 +51,7 @@ def prune_bound(worst, relative, absolute):  # type: ignore[no-untyped-def]
 
 @helper()
 def prune(  # type: ignore[no-untyped-def]
-    fast, nearest, k, start, stop, own, ids, removed, mask, allowed,
+    fast, nearest, k, start, stop, own, ids, removed,
     relative, absolute, bound, heaps, size, rows, values, n_rows,
 ):  # fmt: skip
     """Keep the entries start..stop that may be among the best, by their fast distances.
@@ -55,11 +62,10 @@ def prune(  # type: ignore[no-untyped-def]
     """
     room = heaps.shape[1] - 1
     # A bound from the nearest of each chunk: as many different items as are asked for, one more
-    # if one may be left out. It takes the place of the heap. (Not if others may be left out.)
+    # if one may be left out. It takes the place of the heap, if enough chunks have an entry left.
     n_needed = room + (own >= 0)
     n_chunks = (stop - start) // CHUNK
-    filtered = mask.shape[0] + allowed.shape[0] > 0
-    by_chunks = size == 0 and removed.shape[0] == 0 and not filtered and n_chunks >= n_needed
+    by_chunks = size == 0 and n_chunks >= n_needed
     if by_chunks:
         for chunk in range(n_needed):
             push(heaps, heaps, k, chunk, nearest[k, chunk], nearest[k, chunk])
@@ -67,6 +73,7 @@ def prune(  # type: ignore[no-untyped-def]
             if nearest[k, chunk] < heaps[k, 0]:
                 replace_root(heaps, heaps, k, n_needed, nearest[k, chunk], nearest[k, chunk])
         bound = min(bound, prune_bound(np.float64(heaps[k, 0]), relative, absolute))
+        by_chunks = heaps[k, 0] < np.inf
     for low in range(start, stop, CHUNK):
         if nearest[k, (low - start) // CHUNK] > bound:  # most chunks are too far as a whole
             continue
@@ -76,8 +83,6 @@ def prune(  # type: ignore[no-untyped-def]
                 continue
             # Ids lie elsewhere in memory, and one is read only if it may decide something.
             if own >= 0 and ids[row] == own:
-                continue
-            if filtered and not passes_filter(ids[row], mask, allowed):
                 continue
             rows[k, n_rows] = row
             values[k, n_rows] = value
@@ -96,8 +101,9 @@ def prune(  # type: ignore[no-untyped-def]
 
 @helper()
 def rerank(  # type: ignore[no-untyped-def]
-    rows, values, k, n_rows, bound, queries, q, metric, vectors, ids, several, keys, names, size
-):
+    rows, values, k, n_rows, bound, queries, q, metric, norm, vectors, ids, several,
+    keys, names, size,
+):  # fmt: skip
     """Rank what is left exactly; the best go into a heap, worst at its root; return its size."""
     room, half = keys.shape[1], rows.shape[1] >> 1
     n_near = 0
@@ -109,7 +115,7 @@ def rerank(  # type: ignore[no-untyped-def]
         rows[k, half + j] = ids[rows[k, j]]
     for j in range(n_near):
         item_id = rows[k, half + j]
-        key = exact_key(vectors, rows[k, j], queries, q, metric)
+        key = exact_key(vectors, rows[k, j], queries, q, metric, norm)
         if size == room and not is_above(keys[q, 0], names[q, 0], key, item_id):
             continue
         if several:  # an item lies in several buckets, and must not be taken twice
@@ -148,7 +154,7 @@ def _is_checked(table, segment, row):  # type: ignore[no-untyped-def]
 
 @helper()
 def search_segments(  # type: ignore[no-untyped-def]
-    table, visits, queries, metric, errors, exclude, mask, allowed, keys, names, sizes
+    table, visits, queries, metric, norms, errors, exclude, keys, names, sizes
 ):
     """Make the visits, and leave the best of each query in its heap; ``errors`` are absolute."""
     n_visits, dim, room = visits.shape[0], queries.shape[1], keys.shape[1]
@@ -197,32 +203,34 @@ def search_segments(  # type: ignore[no-untyped-def]
                 worst = np.float64(keys[q, 0])
                 if metric == EUCLIDEAN:
                     worst *= worst
+                elif metric == COSINE:
+                    worst = (worst - 1.0) * norms[q]
                 bounds[together] = prune_bound(worst, relative, errors[q])
             together += 1
         for low in range(start, farthest, tile):
             high = min(low + tile, farthest)
             if together >= 3:
                 distances.fast_distances_of_four(
-                    vectors, low, high, queries, lane[0, 0], lane[1, 0], lane[2, 0],
+                    vectors, removed, low, high, queries, lane[0, 0], lane[1, 0], lane[2, 0],
                     lane[together - 1, 0], metric, fast, nearest,
                 )  # fmt: skip
             else:
                 for k in range(together):
                     distances.fast_distances(
-                        vectors, low, high, queries, lane[k, 0], k, metric, fast, nearest
+                        vectors, removed, low, high, queries, lane[k, 0], k, metric, fast, nearest
                     )
             for k in range(together):
                 q = lane[k, 0]
                 own = exclude[q] if exclude.shape[0] > 0 else np.int64(-1)
                 lane[k, 2], lane[k, 3], bounds[k] = prune(
                     fast, nearest, k, low, min(high, lane[k, 1]), own, ids, removed,
-                    mask, allowed, relative, errors[q],
+                    relative, errors[q],
                     bounds[k], heaps, lane[k, 2], rows, values, lane[k, 3],
                 )  # fmt: skip
         for k in range(together):
             q = lane[k, 0]
             sizes[q] = rerank(
-                rows, values, k, lane[k, 3], bounds[k], queries, q, metric,
+                rows, values, k, lane[k, 3], bounds[k], queries, q, metric, norms[q],
                 vectors, ids, several, keys, names, sizes[q],
             )  # fmt: skip
         done += together
@@ -230,38 +238,39 @@ def search_segments(  # type: ignore[no-untyped-def]
 
 @kernel()
 def search(  # type: ignore[no-untyped-def]
-    table, max_norm, queries, metric, order, first, last,
-    bucket_ids, scores, n_probe, fill, max_candidates, exclude, mask, allowed,
+    table, unfiltered, max_norm, queries, metric, order, first, last,
+    bucket_ids, scores, n_probe, fill, max_candidates, exclude, budget,
     distances, ids, candidates, truncated,
 ):  # fmt: skip
     """Answer some queries: check, plan, scan and finish.
 
-    ``max_norm`` is the largest norm of an entry; from ``order`` to ``allowed`` see
-    :func:`plan_visits`. Returns ``DONE``, or why not; then contents of the result are undefined.
+    ``max_norm`` is the largest norm of an entry; for the others see :func:`plan_visits`. Returns
+    ``DONE``, or why not; then contents of the result are undefined.
     """
     n_queries, dim = queries.shape
-    errors = np.empty(n_queries)
+    norms, errors = np.empty(n_queries), np.empty(n_queries)
     for local in range(first, last):
         q = order[local] if order.shape[0] > 0 else local
         square = sum_of_squares(queries, q)
-        if not square < np.inf:
+        if not square < np.inf or (metric == COSINE and square == 0.0):
             return BAD_INPUT
         for k in range(bucket_ids.shape[1]):
             if bucket_ids[q, k] < 0 or bucket_ids[q, k] > table[layout.MAX_BUCKET_ID]:
                 return BAD_INPUT
-        errors[q] = 1e-36
-        if metric == INNER_PRODUCT:
-            size = math.sqrt(square) * max_norm
-            # Beyond 1e37 float32 may overflow: everything is ranked exactly.
-            errors[q] = np.inf if size > 1e37 else (dim + 8) * 2.0**-23 * size + 1e-36
-    one_by_one = counts_one_by_one(table, exclude, mask, allowed, max_candidates)
+        norms[q], errors[q] = math.sqrt(square), 1e-36
+        if metric != EUCLIDEAN:
+            size = norms[q] * max_norm
+            # Beyond 1e37 float32 may overflow: everything is ranked exactly. Twice the 8 that sums
+            # need: a cosine distance is rounded too, relative to 1.
+            errors[q] = np.inf if size > 1e37 else (dim + 16) * 2.0**-23 * size + 1e-36
+    one_by_one = counts_one_by_one(table, exclude, max_candidates)
     for segment in range(table[layout.N_SEGMENTS]):
         n_blocks = table[segment_row(segment) + layout.N_OWN_BUCKETS]
         if one_by_one and not _is_checked(table, segment, n_blocks):
             return UNCHECKED
     visits = plan_visits(
-        table, order, first, last, ids.shape[1], bucket_ids, scores, n_probe, fill,
-        max_candidates, exclude, mask, allowed, candidates, truncated,
+        table, unfiltered, order, first, last, ids.shape[1], bucket_ids, scores, n_probe, fill,
+        max_candidates, exclude, budget, candidates, truncated,
     )  # fmt: skip
     for visit in range(visits.shape[0]):
         if not _is_checked(table, visits[visit, 1], visits[visit, 5]):
@@ -269,7 +278,7 @@ def search(  # type: ignore[no-untyped-def]
     sizes = np.zeros(n_queries, dtype=np.int64)
     if visits.shape[0] > 0:
         search_segments(
-            table, visits, queries, metric, errors, exclude, mask, allowed, distances, ids, sizes
+            table, visits, queries, metric, norms, errors, exclude, distances, ids, sizes
         )
     for local in range(first, last):
         q = order[local] if order.shape[0] > 0 else local

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from hashcade._kernels import helper, kernel
+from hashcade.index.probe import is_above, pop, push, replace_root
 from hashcade.index.segment import Float32s, Int64s
 
 
@@ -49,26 +50,19 @@ def _gap(vectors, row, points, q):  # type: ignore[no-untyped-def]
 
 @helper()
 def _scan(vectors, first, last, names, points, q, gaps, nearest, size):  # type: ignore[no-untyped-def]
-    """Compare a point with rows first..last - 1, and keep the names of the nearest, in order.
+    """Compare a point with rows first..last - 1, and keep the names of the nearest in a heap.
 
-    ``gaps[q]`` and ``nearest[q]`` have ``size`` so far; returns their number.
+    ``gaps[q]`` and ``nearest[q]`` have ``size`` so far, the farthest at the root; returns their
+    number.
     """
     room = gaps.shape[1]
-    worst = gaps[q, room - 1] if size == room else np.float32(np.inf)
     for row in range(first, last):
         gap = _gap(vectors, row, points, q)
-        if gap > worst or (gap == worst and size == room and names[row] > nearest[q, room - 1]):
-            continue
-        name, at = names[row], min(size, room - 1)
-        while at > 0 and (
-            gaps[q, at - 1] > gap or (gaps[q, at - 1] == gap and nearest[q, at - 1] > name)
-        ):
-            gaps[q, at], nearest[q, at] = gaps[q, at - 1], nearest[q, at - 1]
-            at -= 1
-        gaps[q, at], nearest[q, at] = gap, name
-        size = min(size + 1, room)
-        if size == room:
-            worst = gaps[q, room - 1]
+        if size < room:
+            push(gaps, nearest, q, size, gap, names[row])
+            size += 1
+        elif is_above(gaps[q, 0], nearest[q, 0], gap, names[row]):
+            replace_root(gaps, nearest, q, room, gap, names[row])
     return size
 
 
@@ -102,6 +96,8 @@ def _nearest(points, means, groups, starts, vectors, names, near, rows):  # type
             q = queue[place]
             sizes[q] = _scan(vectors, first, last, names, points, q, gaps, rows, sizes[q])
     for q in range(n_points):
+        for end in range(sizes[q] - 1, 0, -1):  # the heap in order, the nearest first
+            gaps[q, end], rows[q, end] = pop(gaps, rows, q, end + 1)
         for k in range(sizes[q], rows.shape[1]):
             rows[q, k] = rows[q, sizes[q] - 1]
 

@@ -18,13 +18,17 @@ import numpy.typing as npt
 
 from hashcade._kernels import usable_cores
 from hashcade._validate import checked_choice, checked_count
-from hashcade.index import kernel, validate, visits
-from hashcade.index.distances import EUCLIDEAN, INNER_PRODUCT
+from hashcade.errors import add_hint
+from hashcade.index import filters, kernel, validate, visits
+from hashcade.index.distances import COSINE, EUCLIDEAN, INNER_PRODUCT
+from hashcade.index.filters import Filter, Passing
 from hashcade.index.segment import NO_LABEL, Float32s, Int64s
 from hashcade.index.snapshot import Snapshot
 
-METRICS = {"euclidean": EUCLIDEAN, "inner_product": INNER_PRODUCT}
+METRICS = {"euclidean": EUCLIDEAN, "inner_product": INNER_PRODUCT, "cosine": COSINE}
 FILLS = {"path": 1, "none": 0}
+# With a filter a query ends after this many candidates, passing or not, unless told otherwise.
+FILTER_BUDGET = 1_000_000
 # Less work than this (numbers read) is done sooner than another thread has begun.
 WORTH_A_THREAD = 1 << 22
 _SHARES_PER_THREAD = 4  # a thread that comes late takes fewer
@@ -38,7 +42,8 @@ class SearchResult:
 
     ``distances``, or inner products, are best first, equal ones by id, padded with inf, or -inf for
     inner products; ``ids`` are padded with -1. ``candidates`` are the items whose distance was
-    looked at, each counted once; ``truncated``: ``max_candidates`` left something out.
+    looked at, each counted once; with a filter those that pass alone. ``truncated``:
+    ``max_candidates``, or ``filter_budget``, left something out.
     """
 
     distances: Float32s  # (q, n_neighbors)
@@ -46,6 +51,16 @@ class SearchResult:
     candidates: Int64s  # (q,)
     truncated: npt.NDArray[np.bool_]  # (q,)
     snapshot: Snapshot | None = field(default=None, repr=False)  # the state that was searched
+    searched: Snapshot | None = field(default=None, repr=False)  # its items that pass the filter
+    exclude: Int64s = field(default_factory=lambda: validate.NO_IDS, repr=False)
+
+    @property
+    def exact(self) -> npt.NDArray[np.bool_]:
+        """Whether every item, or every one that passes the filter, was compared, (q,)."""
+        if self.searched is None:
+            return np.ones(len(self.candidates), dtype=np.bool_)
+        n_own: Any = self.searched.contains(self.exclude) if len(self.exclude) else 0
+        return np.asarray(self.candidates + n_own == self.searched.n_items)
 
     def label_codes(self) -> Int64s:
         """Labels of the results, (q, n_neighbors); -1 for none."""
@@ -61,21 +76,26 @@ class Request(NamedTuple):
     n_neighbors: int
     metric: int
     threads: int
+    passing: Passing | None  # the items that pass the filter
+    filtered: Snapshot | None  # these as they are searched
+    all_passing: bool  # whether all of these are compared
     bucket_ids: Int64s  # (q, p)
     scores: npt.NDArray[np.float64]  # (q, depth, width), or empty
     n_probe: int  # buckets of the best sums of scores, or of bucket_ids, the others to fill; 0: all
     fill: int  # 1: continue below n_neighbors items, along the scores unless these are empty
     max_candidates: int
     exclude: Int64s  # (q,) an id that each must not find, or empty
-    mask: npt.NDArray[np.bool_]  # over ids, or empty
-    allowed: Int64s  # sorted, or empty
+    budget: int  # candidates, passing the filter or not, after which it does not fill any more
+
+
+_WHERE = Request._fields.index("bucket_ids")
 
 
 def make_request(
     snapshot: Snapshot, vectors: Any, bucket_ids: Any = None, scores: Any = None,
     n_neighbors: Any = 10, n_probe: Any = None, max_candidates: Any = None, fill: Any = "path",
-    filter_ids: Any = None, exclude_self: Any = False, metric: Any = "euclidean",
-    threads: Any = None,
+    filter_ids: Any = None, filter_budget: Any = FILTER_BUDGET, exclude_self: Any = False,
+    metric: Any = "euclidean", threads: Any = None,
 ) -> Request:  # fmt: skip
     """Check arguments but for the values of vectors and bucket ids that can be used as they are."""
     queries = vectors
@@ -95,6 +115,9 @@ def make_request(
         fill = checked_choice("fill", fill, FILLS)
     if type(metric) is not str or metric not in METRICS:
         metric = checked_choice("metric", metric, METRICS)
+    if metric == "cosine" and not snapshot.unit_length:
+        error = ValueError("metric='cosine' needs vectors of unit length in the index")
+        raise add_hint(error, "build the index with unit_length=True")
     if threads is None:
         threads = usable_cores()
     elif type(threads) is not int or threads < 1:
@@ -108,16 +131,22 @@ def make_request(
         bucket_ids = np.empty((n, 0), dtype=np.int64)
         if probes == 0:
             bucket_ids = snapshot.shape.scores_to_bucket_ids(slots)
-    exclude, mask, allowed = validate.NO_IDS, validate.NO_MASK, validate.NO_IDS
+    exclude = validate.NO_IDS
     if exclude_self is True:
         exclude = np.arange(n)
     elif exclude_self is not False and exclude_self is not None:
         exclude = validate.integers("exclude_self", exclude_self, n, -(2**63))
+    passing, filtered, all_passing, budget = None, None, False, visits.NO_LIMIT
     if filter_ids is not None:
-        mask, allowed = validate.checked_filter(filter_ids, snapshot.next_id)
+        if not isinstance(filter_ids, Filter):
+            filter_ids = Filter(validate.checked_filter(filter_ids))
+        budget = min(budget, checked_count("filter_budget", filter_budget))
+        passing = filter_ids.passing(snapshot)
+        all_passing = fill != "none" and passing.n_items <= min(filters.EXACT_MATCHES, limit)
+        filtered = passing.gathered if all_passing else passing.in_buckets
     fields = (
-        queries, n_neighbors, METRICS[metric], threads,
-        bucket_ids, slots, probes, FILLS[fill], limit, exclude, mask, allowed,
+        queries, n_neighbors, METRICS[metric], threads, passing, filtered, all_passing,
+        bucket_ids, slots, probes, FILLS[fill], limit, exclude, budget,
     )  # fmt: skip
     return tuple.__new__(Request, fields)  # three times as fast as Request(...)
 
@@ -131,33 +160,56 @@ def _is_plain(value: Any, dtype: npt.DTypeLike) -> bool:
 def run(snapshot: Snapshot, request: Request) -> SearchResult:
     """Answer a request."""
     queries, n_neighbors, metric, threads = request[:4]
-    where = request[4:]
+    searched, unfiltered, where = _what_to_search(snapshot, request)
     n = len(queries)
     distances = np.empty((n, n_neighbors), _FLOAT32)
     ids = np.empty((n, n_neighbors), _INT64)
     candidates = np.empty(n, _INT64)
     truncated = np.empty(n, _BOOL)
     if threads > 1 and n > 1:
-        n_visits = n * (request.n_probe or request.bucket_ids.shape[1])
-        work_per_visit = snapshot.tree.mean_bucket_size * snapshot.dim
+        n_visits = n * (where[2] or where[0].shape[1])
+        tree = searched.tree if request.all_passing else snapshot.tree
+        work_per_visit = tree.mean_bucket_size * snapshot.dim
         threads = min(threads, n, int(n_visits * work_per_visit / WORTH_A_THREAD))
 
-    table, max_norm = snapshot.table, snapshot.max_norm
+    table, max_norm = searched.table, searched.max_norm
     while True:
         if threads <= 1 or n == 1:
             status = kernel.search(
-                table, max_norm, queries, metric, validate.NO_IDS, 0, n, *where,
+                table, unfiltered, max_norm, queries, metric, validate.NO_IDS, 0, n, *where,
                 distances, ids, candidates, truncated,
             )  # fmt: skip
         else:
-            given, out = (table, max_norm, queries, metric), (distances, ids, candidates, truncated)
-            status = _search_in_threads(threads, request.bucket_ids, given, where, out)
+            given = (table, unfiltered, max_norm, queries, metric)
+            out = (distances, ids, candidates, truncated)
+            status = _search_in_threads(threads, where[0], given, where, out)
         if status == kernel.DONE:
-            return SearchResult(distances, ids, candidates, truncated, snapshot)
+            if request.passing is not None:
+                request.passing.count_candidates(int(candidates.sum()))
+            return SearchResult(
+                distances, ids, candidates, truncated, snapshot, searched, request.exclude
+            )
         if status == kernel.BAD_INPUT:
             validate.checked_queries(queries, snapshot.dim)
             validate.checked_buckets(request.bucket_ids, n, snapshot.shape)
+            if metric == COSINE:
+                validate.refuse_zero_vectors(queries)
         plan(snapshot, request)  # checks what is about to be read
+
+
+def _what_to_search(snapshot: Snapshot, request: Request) -> tuple[Snapshot, Int64s, Any]:
+    """Return the items to search, the table of all if these are filtered, and where to look."""
+    where = request[_WHERE:]
+    if request.filtered is None:
+        return snapshot, validate.NO_IDS, where
+    if not request.all_passing:
+        return request.filtered, snapshot.table, where
+    n = len(request.queries)
+    if len(request.scores) == 0:
+        validate.checked_buckets(request.bucket_ids, n, snapshot.shape)
+    the_one_bucket = np.zeros((n, 1), _INT64)
+    fields = (the_one_bucket, _NO_SCORES, 0, FILLS["none"], visits.NO_LIMIT, *where[-2:])
+    return request.filtered, validate.NO_IDS, fields
 
 
 def _search_in_threads(threads: int, bucket_ids: Int64s, given: Any, where: Any, out: Any) -> int:
@@ -195,15 +247,16 @@ if hasattr(os, "register_at_fork"):  # threads do not survive a fork
 def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s]:
     """Return visits and candidates, see ``visits.plan_visits``; check what a search will read."""
     n = len(request.queries)
-    n_named = len(request.mask) + len(request.allowed) + len(request.exclude)
-    if snapshot.any_several or n_named > 0 or request.max_candidates < visits.NO_LIMIT:
-        for view in snapshot.views:
+    searched, unfiltered, where = _what_to_search(snapshot, request)
+    limited = request.max_candidates < visits.NO_LIMIT
+    if snapshot.any_several or len(request.exclude) > 0 or limited:
+        for view in searched.views:
             view.segment.check.ids()
     candidates, truncated = np.empty(n, _INT64), np.empty(n, _BOOL)
     planned = visits.plan_visits(
-        snapshot.table, validate.NO_IDS, 0, n, request.n_neighbors, *request[4:],
+        searched.table, unfiltered, validate.NO_IDS, 0, n, request.n_neighbors, *where,
         candidates, truncated,
     )  # fmt: skip
-    for number, view in enumerate(snapshot.views):
+    for number, view in enumerate(searched.views):
         view.segment.check.blocks(np.unique(planned[planned[:, 1] == number, 5]))
     return planned, candidates

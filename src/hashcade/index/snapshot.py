@@ -106,6 +106,7 @@ class Snapshot:
     dim: int
     with_labels: bool
     next_id: int  # larger than every id that was ever here
+    unit_length: bool = False  # whether vectors are scaled to length 1 when they are added
 
     @cached_property
     def n_items(self) -> int:
@@ -203,9 +204,11 @@ class Snapshot:
     def with_views(self, views: Sequence[View], next_id: int) -> Snapshot:
         """Put other segments in the place of these."""
         tree = build_tree(views, self.shape, self.tree)
-        return Snapshot(tuple(views), tree, self.shape, self.dim, self.with_labels, next_id)
+        return replace(self, views=tuple(views), tree=tree, next_id=next_id)
 
 
-def empty_snapshot(shape: CodeShape, dim: int, with_labels: bool) -> Snapshot:
+def empty_snapshot(
+    shape: CodeShape, dim: int, with_labels: bool = False, unit_length: bool = False
+) -> Snapshot:
     """Return an index without items."""
-    return Snapshot((), build_tree((), shape, None), shape, dim, with_labels, 0)
+    return Snapshot((), build_tree((), shape, None), shape, dim, with_labels, 0, unit_length)

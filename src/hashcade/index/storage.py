@@ -70,6 +70,7 @@ class Manifest:
     next_id: int
     n_items: int
     segments: list[Record]
+    unit_length: bool = False
 
     def files(self) -> set[str]:
         """Names of all files that belong to the index, this one apart."""
@@ -161,7 +162,7 @@ def _write_files(
         records.append({**record, "removed": removed})
     return Manifest(
         generation, snapshot.shape, snapshot.dim, snapshot.with_labels, snapshot.next_id,
-        snapshot.n_items, records,
+        snapshot.n_items, records, snapshot.unit_length,
     )  # fmt: skip
 
 
@@ -259,7 +260,9 @@ def _open(directory: Path, manifest: Manifest, mmap: bool) -> Snapshot:
                 n_removed, uid = record["removed"]["n_items"], record["removed"]["uid"]
                 view = View(view.segment, removed, n_removed, uid)
             views.append(view)
-        empty = empty_snapshot(manifest.shape, manifest.dim, manifest.with_labels)
+        empty = empty_snapshot(
+            manifest.shape, manifest.dim, manifest.with_labels, manifest.unit_length
+        )
         snapshot = empty.with_views(views, manifest.next_id)
         if snapshot.n_items != manifest.n_items:
             counts = f"{snapshot.n_items} items, the manifest says {manifest.n_items}"

@@ -14,8 +14,8 @@ from hashcade.errors import add_hint
 from hashcade.index.segment import NO_LABEL, Float32s, Int64s, Items
 from hashcade.index.snapshot import Snapshot
 
-NO_MASK = np.empty(0, dtype=np.bool_)
 NO_IDS = np.empty(0, dtype=np.int64)
+_UNIT = 1e-6  # a length that differs from 1 by less is rounding: to scale again changes nothing
 
 
 def checked_items(
@@ -23,6 +23,8 @@ def checked_items(
 ) -> Items:
     """Return items as an index stores them; see ``HashIndex.checked_items``."""
     values = checked_vectors("vectors", vectors, snapshot.dim)
+    if snapshot.unit_length:
+        values = _scaled_to_unit_length(values)
     n = len(values)
     buckets = checked_buckets(bucket_ids, n, snapshot.shape, snapshot.shape.sparsity)
     if labels is not None and not snapshot.with_labels:
@@ -38,6 +40,22 @@ def checked_items(
         message = f"the next free id is {next_id}, with {n} items ids would go beyond 2**63-1"
         raise add_hint(ValueError(message), "give ids that are free")
     return Items(np.arange(n) + np.int64(next_id if n else 0), buckets, values, classes)
+
+
+def _scaled_to_unit_length(vectors: Float32s) -> Float32s:
+    refuse_zero_vectors(vectors)
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
+    lengths[np.abs(lengths - 1.0) < _UNIT] = 1.0
+    scaled = np.empty_like(vectors)
+    np.divide(vectors, lengths[:, None], out=scaled, casting="same_kind")
+    return scaled
+
+
+def refuse_zero_vectors(vectors: Float32s) -> None:
+    """Raise if a vector is zero everywhere: it has no direction, and so no cosine."""
+    zero = ~vectors.any(axis=1)
+    if zero.any():
+        raise ValueError(f"vectors has only zeros in {name_rows(zero)}, which has no cosine")
 
 
 def plain(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -120,8 +138,8 @@ def checked_ids(name: str, value: object, n: int | None = None) -> Int64s:
     return ids
 
 
-def checked_filter(value: object, id_bound: int) -> tuple[npt.NDArray[np.bool_], Int64s]:
-    """Return a filter as the kernels take it: a mask over ids, or sorted ids, the other empty."""
+def checked_filter(value: object) -> Int64s:
+    """Return the ids of a filter, in any order: ids, or those at which a mask is true."""
     if isinstance(value, Set):
         value = list(value)
     allowed = as_array("filter_ids", value)
@@ -129,15 +147,9 @@ def checked_filter(value: object, id_bound: int) -> tuple[npt.NDArray[np.bool_],
         raise ValueError(f"filter_ids has shape {allowed.shape}, must be (n,)")
     if allowed.dtype.kind not in "biu" and len(allowed) > 0:
         raise ValueError(f"filter_ids has dtype {allowed.dtype}, must be bool or integers")
-    if allowed.dtype.kind == "b" and len(allowed) > 0:
-        return plain(allowed, np.bool_), NO_IDS
-    allowed = allowed[(allowed >= 0) & (allowed < id_bound)].astype(np.int64)
-    # A mask answers in one step; a search in sorted ids needs no memory. Many ids: a mask.
-    if len(allowed) > 0 and id_bound > 64 * len(allowed):
-        return NO_MASK, np.sort(allowed)
-    mask = np.zeros(id_bound if len(allowed) > 0 else 1, dtype=np.bool_)
-    mask[allowed] = True
-    return mask, NO_IDS
+    if allowed.dtype.kind == "b":
+        return np.flatnonzero(allowed)
+    return allowed[(allowed >= 0) & (allowed <= np.iinfo(np.int64).max)].astype(np.int64)
 
 
 def checked_path(value: object, shape: CodeShape) -> tuple[int, ...]:

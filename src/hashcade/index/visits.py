@@ -1,9 +1,13 @@
 """Where to look: from bucket ids or slot scores to the entries that a query visits.
 
 For each query a list of visits (segment, first entry, last entry), in order, and the number of
-items in them, each counted once. First come the query's own buckets, then to fill the others: with
-scores in the order of a walk through the tree, best slot first, the last level fastest; without,
-those of the same parent by ascending id, then of its parent, for each of the own buckets in turn.
+items in them, each counted once. First come the query's own buckets, then to fill the others:
+those that were named; then with scores and ``n_probe`` by the sums of scores; with scores alone in
+the order of a walk through the tree, best slot first, the last level fastest; without scores those
+of the same parent by ascending id, then of its parent, for each of the own buckets in turn.
+
+With a filter the table is that of the items that pass, and a query goes on, with scores by their
+sums, until it has as many candidates as it has without the filter.
 """
 
 from __future__ import annotations
@@ -16,29 +20,18 @@ from hashcade.index.layout import array_at, entries_at, segment_row
 from hashcade.index.probe import best_buckets, lower_bound, sort_children
 
 NO_LIMIT = 1 << 62
+_FIRST_SUMS = 16  # buckets that are ranked by their sums at first; then twice as many
 
 
 @helper()
-def passes_filter(item_id, mask, allowed):  # type: ignore[no-untyped-def]
-    """Whether an id passes the filter: a mask over ids, or sorted ids, or none: both are empty."""
-    if mask.shape[0] > 0:
-        return 0 <= item_id < mask.shape[0] and mask[item_id]
-    at = lower_bound(allowed, item_id)
-    return allowed.shape[0] == 0 or (at < allowed.shape[0] and allowed[at] == item_id)
-
-
-@helper()
-def counts_one_by_one(table, exclude, mask, allowed, max_candidates):  # type: ignore[no-untyped-def]
+def counts_one_by_one(table, exclude, max_candidates):  # type: ignore[no-untyped-def]
     """Whether entries must be looked at to count the items in a bucket."""
-    n_named = mask.shape[0] + allowed.shape[0] + exclude.shape[0]
     may_stop_early = max_candidates < NO_LIMIT and table[layout.ANY_REMOVED] != 0
-    return n_named > 0 or table[layout.N_ITEMS] > 0 or may_stop_early
+    return exclude.shape[0] > 0 or table[layout.N_ITEMS] > 0 or may_stop_early
 
 
 @helper()
-def count_items(  # type: ignore[no-untyped-def]
-    table, segment, start, stop, room, own, mask, allowed, seen
-):
+def count_items(table, segment, start, stop, room, own, seen):  # type: ignore[no-untyped-def]
     """Count items not ``seen`` before among entries start..stop, up to ``room``.
 
     Returns the count, the entry to stop before, and whether there was more.
@@ -52,7 +45,7 @@ def count_items(  # type: ignore[no-untyped-def]
     for entry in range(start, stop):
         if any_removed and removed[entry] != 0:
             continue
-        if ids[entry] == own or not passes_filter(ids[entry], mask, allowed):
+        if ids[entry] == own:
             continue
         item = first_item + (items[entry] if several else 0)
         if several and seen[item >> 6] >> (item & 63) & 1:
@@ -76,18 +69,19 @@ def _enlarge(array):  # type: ignore[no-untyped-def]
 
 @helper()
 def _visit(  # type: ignore[no-untyped-def]
-    table, bucket, query, room, own, mask, allowed, one_by_one,
-    visited, seen, visits, n_visits,
-):  # fmt: skip
+    table, bucket, query, room, spent, own, one_by_one, visited, seen, visits, n_visits
+):
     """Append a query's visits to a bucket, segment after segment, unless it was visited before.
 
-    ``room`` is how many items may be added. Returns the visits, which may have moved, their number,
-    the number of new items, and whether there was no room for more.
+    ``room`` is how many items may be added, none if the budget is ``spent``. Returns the visits,
+    which may have moved, their number, the number of new items, and whether something was left out.
     """
     n_buckets, n_segments = table[layout.N_BUCKETS], table[layout.N_SEGMENTS]
     n_live = array_at(table[layout.LIVE], n_buckets, np.int64)[bucket]
     if n_live == 0 or visited[bucket >> 6] >> (bucket & 63) & 1:
         return visits, n_visits, np.int64(0), False
+    if spent:
+        return visits, n_visits, np.int64(0), True
     rows = array_at(table[layout.ROWS], n_segments * n_buckets, np.int32)
     n_items = np.int64(0)
     truncated = False
@@ -102,8 +96,8 @@ def _visit(  # type: ignore[no-untyped-def]
         start, stop = offsets[row], offsets[row + 1]
         if one_by_one:
             counted, stop, truncated = count_items(
-                table, segment, start, stop, room - n_items, own, mask, allowed, seen
-            )  # fmt: skip
+                table, segment, start, stop, room - n_items, own, seen
+            )
             n_items += counted
             if counted == 0:
                 stop = start
@@ -123,20 +117,12 @@ def _visit(  # type: ignore[no-untyped-def]
     return visits, n_visits, min(n_items, n_live), truncated
 
 
-@kernel()
-def plan_visits(  # type: ignore[no-untyped-def]
-    table, order, first, last, n_neighbors, bucket_ids, scores, n_probe, fill, max_candidates,
-    exclude, mask, allowed, candidates, truncated,
+@helper()
+def _plan(  # type: ignore[no-untyped-def]
+    table, unfiltered, targets, order, first, last, n_neighbors, bucket_ids, scores, n_probe, fill,
+    max_candidates, exclude, budget, candidates, truncated,
 ):  # fmt: skip
-    """Decide which entries queries visit: ``order[first:last]``, or first..last - 1 if it is empty.
-
-    ``table`` is described in ``layout.py``, the arguments from ``bucket_ids`` to ``allowed`` in
-    ``search.Request``; bucket ids are within the range of the shape.
-
-    Writes ``candidates`` : int64[q], the items to look at, and ``truncated`` : bool[q], whether
-    ``max_candidates`` left something out. Returns visits : int64[v, 6] of query, segment, first
-    entry, entry after the last, number of the bucket, and its number within the segment.
-    """
+    """Plan the visits; ``targets`` : int64[q] are how many candidates to look for, or empty."""
     n_buckets, depth, width = table[layout.N_BUCKETS], table[layout.DEPTH], table[layout.WIDTH]
     buckets = array_at(table[layout.BUCKETS], n_buckets, np.int64)
     level_starts = array_at(table[layout.LEVEL_STARTS], depth + 1, np.int64)
@@ -144,7 +130,8 @@ def plan_visits(  # type: ignore[no-untyped-def]
     children = array_at(table[layout.CHILDREN], level_starts[depth - 1] + 1, np.int64)
     visits = np.empty((max(4, 2 * (last - first)), 6), dtype=np.int64)
     n_visits = np.int64(0)
-    one_by_one = counts_one_by_one(table, exclude, mask, allowed, max_candidates)
+    sizes = array_at(unfiltered[layout.LIVE], n_buckets, np.int64)
+    one_by_one = counts_one_by_one(table, exclude, max_candidates)
     # A bit for each bucket and item that the present query has seen. What is not needed is the
     # name of something else: half of a small search is allocations.
     visited = np.zeros((n_buckets >> 6) + 1, dtype=np.int64)
@@ -161,22 +148,28 @@ def plan_visits(  # type: ignore[no-untyped-def]
         query = order[local] if order.shape[0] > 0 else local
         own = exclude[query] if exclude.shape[0] > 0 else np.int64(-1)
         first_visit = n_visits
-        n_items = np.int64(0)
+        target = n_neighbors
+        if targets.shape[0] > 0:
+            target = max(n_neighbors, targets[query])
+        n_items, n_looked_at = np.int64(0), np.int64(0)
         full = False
         by_sum = n_probe > 0 and scores.shape[0] > 0
         if by_sum:
             best, _ = best_buckets(scores, query, n_probe, table)
         n_own = best.shape[0] if by_sum else bucket_ids.shape[1]
         n_always = n_own if by_sum or n_probe == 0 else min(n_probe, n_own)
-        # Four stages: the query's own buckets; then to fill, the rest of those that were named;
-        # with scores a walk through the tree from `level` on, without scores the buckets
-        # low..high - 1 below the ancestor `up` levels above the query's bucket number `block`.
+        # The query's own buckets; then to fill, the rest of those that were named; then with scores
+        # those of the next best sums, or a walk through the tree from `level` on; without scores
+        # the buckets low..high - 1 below the ancestor `up` levels above its bucket number `block`.
         at = 0
         level = np.int64(-1)
         up, block, span, low, high = 0, n_own, np.int64(1), np.int64(0), np.int64(0)
         while not full and n_buckets > 0:
             bucket = np.int64(-1)  # not occupied
-            if at < n_always or (at < n_own and fill != 0 and n_items < n_neighbors):
+            fills = at >= n_always
+            if fills and (fill == 0 or n_items >= target):
+                break
+            if at < n_own:
                 if by_sum:
                     bucket = best[at]
                 else:
@@ -184,8 +177,14 @@ def plan_visits(  # type: ignore[no-untyped-def]
                     if number < n_buckets and buckets[number] == bucket_ids[query, at]:
                         bucket = number
                 at += 1
-            elif fill == 0 or n_items >= n_neighbors:
-                break
+            elif scores.shape[0] > 0 and (by_sum or targets.shape[0] > 0):
+                if not by_sum:
+                    by_sum = True
+                    at, n_own, n_always = 0, 0, 0
+                best, _ = best_buckets(scores, query, max(2 * n_own, _FIRST_SUMS), table)
+                if best.shape[0] == n_own:
+                    break
+                n_own = best.shape[0]  # these begin with those of before
             elif scores.shape[0] > 0:
                 if level < 0:
                     level = np.int64(0)
@@ -226,10 +225,12 @@ def plan_visits(  # type: ignore[no-untyped-def]
                 low += 1
             if bucket >= 0:
                 visits, n_visits, more, full = _visit(
-                    table, bucket, query, max_candidates - n_items, own, mask, allowed, one_by_one,
-                    visited, seen, visits, n_visits,
+                    table, bucket, query, max_candidates - n_items, fills and n_looked_at >= budget,
+                    own, one_by_one, visited, seen, visits, n_visits,
                 )  # fmt: skip
                 n_items += more
+                if more > 0:
+                    n_looked_at += sizes[bucket]
         candidates[query] = n_items
         truncated[query] = full
         for visit in range(first_visit, n_visits):
@@ -240,3 +241,36 @@ def plan_visits(  # type: ignore[no-untyped-def]
                 for entry in range(visits[visit, 2], visits[visit, 3]):
                     seen[(first_item + items[entry]) >> 6] = 0
     return visits[:n_visits]
+
+
+@kernel()
+def plan_visits(  # type: ignore[no-untyped-def]
+    table, unfiltered, order, first, last, n_neighbors, bucket_ids, scores, n_probe, fill,
+    max_candidates, exclude, budget, candidates, truncated,
+):  # fmt: skip
+    """Decide which entries queries visit: ``order[first:last]``, or first..last - 1 if it is empty.
+
+    ``table`` is described in ``layout.py``; with a filter it has the items that pass alone, and
+    ``unfiltered``, which is empty without, has all. The arguments from ``bucket_ids`` to ``budget``
+    are described in ``search.Request``; bucket ids are within the range of the shape.
+
+    Writes ``candidates`` : int64[q], the items to look at, and ``truncated`` : bool[q], whether
+    ``max_candidates`` or ``budget`` left something out. Returns visits : int64[v, 6] of query,
+    segment, first entry, entry after the last, number of the bucket, and its number within the
+    segment.
+    """
+    targets = np.empty(0, dtype=np.int64)
+    if unfiltered.shape[0] == 0:
+        return _plan(
+            table, table, targets, order, first, last, n_neighbors, bucket_ids, scores, n_probe,
+            fill, max_candidates, exclude, budget, candidates, truncated,
+        )  # fmt: skip
+    counts = np.empty(candidates.shape[0], dtype=np.int64)
+    _plan(
+        unfiltered, unfiltered, targets, order, first, last, n_neighbors, bucket_ids, scores,
+        n_probe, fill, max_candidates, exclude, np.int64(NO_LIMIT), counts, truncated,
+    )  # fmt: skip
+    return _plan(
+        table, unfiltered, counts, order, first, last, n_neighbors, bucket_ids, scores, n_probe,
+        fill, max_candidates, exclude, budget, candidates, truncated,
+    )  # fmt: skip
