@@ -24,6 +24,9 @@ _DATA = (
 )
 
 
+_NEW_LABELS = "Let labels that the table does not have become classes; else they are an error."
+
+
 def build(
     model: opt.Model,
     data: Annotated[Path, opt.argument("DATA", _DATA)],
@@ -48,7 +51,7 @@ def build(
     out.refuse_existing(output, out.TABLE, force=force)
     from hashcade.codes import CodeShape
     from hashcade.data import read_npz
-    from hashcade.index import HashIndex
+    from hashcade.index import Encoded, HashIndex
     from hashcade.learn import model_fingerprint
     from hashcade.store import MODEL_DIR, Catalog
     from hashcade.table import HashTable
@@ -65,13 +68,17 @@ def build(
         )
     width, depth, sparsity = map(int, codes["shape"])
     shape = CodeShape(width=width, depth=depth, sparsity=sparsity)
-    names = dict(enumerate(map(str, codes.get("names", ()))))
-    catalog = Catalog(names=names, metric=metric, data=Path(str(codes["data"])))
-    labels = catalog.codes(codes.get("labels"), len(codes["vectors"]))
-    index = HashIndex.build(codes["bucket_ids"], codes["vectors"], labels=labels, shape=shape)
-    table = HashTable.from_parts(None, index, catalog)
+    catalog = Catalog(metric=metric, data=Path(str(codes["data"])))
+    vectors, buckets, names = codes["vectors"], codes["bucket_ids"], codes.get("names")
+    empty = HashIndex.build(buckets[:0], vectors[:0], labels=[], shape=shape)
+    table = HashTable.from_parts(None, empty, catalog)
+    table.add(
+        Encoded(vectors, buckets, None, by_path=False), labels=codes.get("labels"),
+        names=None if names is None else names.tolist(), new_labels=True,
+    )  # fmt: skip
     with out.new_result(output, out.TABLE, force=force) as new:
         table.save(new)
+        table.close()  # before it gets its name
         for name in MODEL_FILES:
             if (model_path(model) / name).is_file():
                 replace_file(new / MODEL_DIR / name, read_file(model_path(model) / name))
@@ -146,10 +153,11 @@ def add(
     table: opt.Table,
     data: opt.Data,
     *,
+    new_labels: Annotated[bool, opt.flag("--new-labels", _NEW_LABELS)] = False,
     reading: opt.Reading,
     as_json: opt.Json = False,
 ) -> None:
-    """Add items to a table. The model stays as it is; labels are not needed.
+    """Add items to a table. Labels are not needed; the model stays as it is but for new labels.
 
     Ids follow the largest id that the table ever had.
 
@@ -163,7 +171,10 @@ def add(
     root, names = root_of(data, reading, found), list(found.names)
     if root != opened.catalog.data:  # names begin in the folder that the table was filled from
         names = [str(root / name) for name in names]
-    ids = opened.add(encoded, labels=labels_of(found), names=names or None)
+    ids = opened.add(
+        found.items if new_labels else encoded,
+        labels=labels_of(found), names=names or None, new_labels=new_labels,
+    )  # fmt: skip
     opened.save(table)
     result = {"table": str(table), "ids": ids.tolist(), "n_items": len(opened)}
     span = f", ids {ids.min()} to {ids.max()}" if len(ids) else ""

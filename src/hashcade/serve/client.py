@@ -82,9 +82,10 @@ class Client:
         labels: Any = None,
         ids: npt.ArrayLike | None = None,
         bucket_ids: npt.ArrayLike | None = None,
+        new_labels: bool = False,
     ) -> list[int]:
         """Add items and return their ids; when this returns, they are on the service's disk."""
-        body: dict[str, Any] = {"vectors": np.asarray(vectors).tolist()}
+        body: dict[str, Any] = {"vectors": np.asarray(vectors).tolist(), "new_labels": new_labels}
         if bucket_ids is not None:
             body["bucket_ids"] = np.asarray(bucket_ids).reshape(len(body["vectors"]), -1).tolist()
         if ids is not None:

@@ -25,7 +25,7 @@ _SHOWN = 12  # items of a bucket in an explanation
 _MATCHES = {
     "description": "ids int64[q, n_neighbors], distances float32[q, n_neighbors],"
     " candidates int64[q], truncated uint8[q], little-endian, without gaps; then JSON with"
-    " labels and names",
+    " labels, names and payload",
     "content": contents(MEDIA_TYPE),
 }
 
@@ -70,12 +70,12 @@ async def _search(
 
 def _listed(now: Snapshot, matches: Matches) -> Response:
     """Answer in JSON: without the padding, which JSON has no number for."""
-    ends = (matches.ids >= 0).sum(axis=1).tolist()
+    ends = matches.counts.tolist()
 
     def rows(values: npt.NDArray[Any]) -> list[list[Any]]:
         return [row[:end] for row, end in zip(values.tolist(), ends, strict=True)]
 
-    names = ("ids", "distances", "labels", "names")
+    names = ("ids", "distances", "labels", "names", "payload")
     return as_json(
         {
             **{name: rows(getattr(matches, name)) for name in names},

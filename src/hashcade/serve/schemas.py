@@ -73,7 +73,8 @@ class AddRequest(BaseModel, strict=True, extra="forbid"):
     vectors: Vectors = Field(description="One per item. Without bucket_ids: items for the model.")
     bucket_ids: list[list[Id]] | None = None
     ids: list[Id] | None = Field(None, description="Default: the next free ones.")
-    labels: list[Label | None] | None = Field(None, description="New ones become classes.")
+    labels: list[Label | None] | None = None
+    new_labels: bool = Field(False, description="Let labels that are new become classes.")
 
 
 class RemoveRequest(BaseModel, strict=True, extra="forbid"):
@@ -98,6 +99,7 @@ class SearchAnswer(BaseModel):
     distances: list[list[MaybeInfinite]] = Field(description="Null: beyond float32.")
     labels: list[list[Label | None]]
     names: list[list[str | None]]
+    payload: list[list[dict[str, Any] | None]]
     candidates: list[int] = Field(description="Items compared with each query.")
     truncated: list[bool]
     n_items: int = Field(description="Items in the table.")
