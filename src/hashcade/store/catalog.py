@@ -172,8 +172,8 @@ class Catalog:
             (c.last_change, c._fields, c._all("SELECT * FROM generations ORDER BY 1"))
             for c in (self, other)
         )
-        assert self._stat is not None and other._stat is not None
-        return one == two and os.path.samestat(self._stat, other._stat)
+        files = [c._stat for c in (self, other) if c._stat is not None]
+        return one == two and len(files) == 2 and os.path.samestat(*files)
 
     def write(self, directory: Path, generation: str) -> None:
         """Write all of it into a new directory, for an index of this generation."""
@@ -618,13 +618,9 @@ def _listed(ids: Int64s | list[str]) -> list[Any]:
 
 
 def _named(ids: list[Any]) -> str:
-    return name_ids(np.array(ids[:1000], dtype=object) if len(ids) > 1000 else _objects(ids))
-
-
-def _objects(values: list[Any]) -> npt.NDArray[np.object_]:
-    array = np.empty(len(values), dtype=object)
-    array[:] = [repr(value) if isinstance(value, str) else value for value in values]
-    return array
+    array = np.empty(len(ids), dtype=object)
+    array[:] = [repr(item) if isinstance(item, str) else item for item in ids]
+    return name_ids(array)
 
 
 def _crc(number: int, key: str | None, label: int | None, name: Any, payload: Any) -> int:

@@ -186,6 +186,7 @@ class DurableIndex:
     def _commit_group(self, group: list[_Waiting]) -> None:
         start, catalog = time.perf_counter(), self._writer
         done: list[tuple[_Waiting, Change]] = []
+        alone: list[_Waiting] = []  # of which it must be found out which one does not fit
         with self._commit:
             index = self.index.copy()
             catalog.begin()
@@ -205,14 +206,9 @@ class DurableIndex:
                         done.append((waiting, change))
                 if not done:
                     return
-                apply_changes(index, [change for _, change in done])
-                catalog.commit()
-            except Exception as error:
-                if len(done) < 2 or isinstance(error, StorageError):
-                    raise
-                alone = done  # memory is short, for instance: find out whose change it is
-            else:
-                alone = []
+                alone = _fitting(index, done)
+                if not alone:
+                    catalog.commit()
             finally:
                 catalog.rollback()
             if not alone:
@@ -225,7 +221,7 @@ class DurableIndex:
                     self._checkpoint()
                 if self._bytes > self.fold_bytes:
                     self._wake.set()
-        for waiting, _ in alone:
+        for waiting in alone:
             try:
                 self._commit_group([waiting])
             except Exception as error:
@@ -379,6 +375,17 @@ class DurableIndex:
             if waiting is not None and waiting.future.set_running_or_notify_cancel():
                 waiting.future.set_exception(BusyError("the table is being closed"))
         self._catalog.close()
+
+
+def _fitting(index: HashIndex, done: list[tuple[_Waiting, Change]]) -> list[_Waiting]:
+    """Apply changes to an index; if that fails for several, for want of memory, return them."""
+    try:
+        apply_changes(index, [change for _, change in done])
+    except Exception:
+        if len(done) == 1:
+            raise
+        return [waiting for waiting, _ in done]
+    return []
 
 
 def _log_error(what: str, error: BaseException) -> None:
