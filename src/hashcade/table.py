@@ -306,7 +306,7 @@ class HashTable:
                 self._live = Local(State(index, self._live))
             items = NewItems(
                 encoded.bucket_ids, encoded.vectors, ids, labels, names, payload,
-                None if new_labels else _learned(self.hasher), replace,
+                None if new_labels else self.known_labels, replace,
             )  # fmt: skip
             change = self._live.change(items)
         except BaseException:
@@ -322,7 +322,7 @@ class HashTable:
         hasher = self.hasher
         if hasher is None or isinstance(X, Encoded):
             return False
-        known = {None, *self.catalog.classes, *_learned(hasher)}
+        known = {None, *self.known_labels}
         new = np.array([label not in known for label in labels.tolist()], dtype=np.bool_)
         config = hasher.config_
         if not new.any() or not config.uses_prototypes or config.codes_of != "classes":
@@ -566,6 +566,14 @@ class HashTable:
         """Ids, labels, names and payload of the items."""
         return self._live if isinstance(self._live, Catalog) else self._live.state.catalog
 
+    @property
+    def known_labels(self) -> list[Label]:
+        """Labels that :meth:`add` takes: those of the items, and those that the model learned."""
+        learned: list[Label] = []
+        if self.hasher is not None and self.hasher.config_.codes_of != "clusters":
+            learned = self.hasher.classes_.tolist()  # clusters have numbers, which are no labels
+        return [*self.catalog.classes, *learned]
+
     def _filled(self) -> Local | DurableIndex:
         if isinstance(self._live, Catalog):
             raise NotFittedError("this table is empty: call fit, or add items to a fitted one")
@@ -663,14 +671,6 @@ def _matches(catalog: Catalog, result: SearchResult) -> Matches:
         lambda: catalog.names_of(result.ids),
         lambda: catalog.payload_of(result.ids),
     )
-
-
-def _learned(hasher: Hasher | None) -> list[Label]:
-    """Labels that a model has learned; clusters are numbered, which is not a label."""
-    if hasher is None or hasher.config_.codes_of == "clusters":
-        return []
-    classes: list[Label] = hasher.classes_.tolist()
-    return classes
 
 
 def _load_model(directory: Path) -> Hasher | None:

@@ -89,12 +89,13 @@ def test_plain_arrays_of_another_length_are_refused_with_both_sides():
 @pytest.mark.parametrize(("n", "n_neighbors"), [(1, 1), (3, 5), (7, 10)])
 def test_arrays_come_back_as_they_were_and_may_be_written_to(place, queries, n, n_neighbors):
     _, vectors, buckets, _ = queries
-    table = HashTable.load(place)
-    table.catalog.names = {item: f"{item}.png" for item in range(0, 200, 2)}
+    table = HashTable.load(
+        make_table(place.with_name("named"), names={k: f"{k}" for k in range(99)})
+    )
     result = table.index.search(vectors[:n], bucket_ids=buckets[:n], n_neighbors=n_neighbors)
     sent = table.matches(result)
     read = read_matches(write_matches(sent), n, n_neighbors)
-    for name in ("ids", "distances", "labels", "names", "candidates", "truncated"):
+    for name in ("ids", "distances", "labels", "names", "payload", "candidates", "truncated"):
         array = getattr(read, name)
         np.testing.assert_array_equal(array, getattr(sent, name))
         assert array.dtype == getattr(sent, name).dtype
@@ -236,7 +237,12 @@ def test_labels_come_back_as_they_were_given(tmp_path):
     with serving(table=place) as client:
         item = {"vectors": [[0.5] * DIM] * 4, "bucket_ids": [[3]] * 4}
         labels = ["fox", 7, None, "7"]
-        ids = client.post("/v1/items", json={**item, "labels": labels}).json()["ids"]
+        refused = client.post("/v1/items", json={**item, "labels": labels})
+        assert refused.status_code == 422
+        assert "labels has 'fox', 7, '7', which the table does not have" in refused.json()["error"]
+        ids = client.post("/v1/items", json={**item, "labels": labels, "new_labels": True}).json()[
+            "ids"
+        ]
         for item_id, label in zip(ids, labels, strict=True):
             assert client.get(f"/v1/items/{item_id}").json()["label"] == label
         ask = {"vectors": [[0.5] * DIM], "bucket_ids": [[3]], "filter_ids": ids}

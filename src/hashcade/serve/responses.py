@@ -72,9 +72,9 @@ class Call:
 
     async def add(self, now: Snapshot, items: NewItems, encoded: Encoded | None = None) -> Response:
         """Add items; what was encoded, to the index that the model belongs to, and to no other."""
-        epoch, hasher = None, now.table.hasher
-        if items.known is not None and hasher is not None:
-            items = replace(items, known=hasher.classes_.tolist())
+        epoch = None
+        if items.known is not None:
+            items = replace(items, known=now.table.known_labels)
         if encoded is not None:
             if items.labels is not None:
                 encoded = now.table.placed(encoded, items.labels)

@@ -77,7 +77,7 @@ class Catalog:
         self._fields: dict[str, int] = {}  # with an index
         self._lock: AbstractContextManager[Any] = threading.RLock()
         self._filters: dict[Any, Int64s] = {}  # answers of the last ones
-        self._writer_lock: int | None = None
+        self._writer_lock: weakref.finalize[Any, Any] | None = None  # ends it when called
         self._stat: os.stat_result | None = None
         self._connection: sqlite3.Connection | None = None
         self._before: dict[str, Any] | None = None  # what is restored without a commit
@@ -208,12 +208,13 @@ class Catalog:
         """Keep other writers away, or raise ``IndexLockedError``."""
         if self.path is not None and self._writer_lock is None:
             with storage_errors(f"cannot write {self.path.parent}"):
-                self._writer_lock = take_writer_lock(self.path.parent / INDEX_DIR)
+                handle = take_writer_lock(self.path.parent / INDEX_DIR)
+                self._writer_lock = weakref.finalize(self, os.close, handle)
 
     def unlock(self) -> None:
         """Let other writers in."""
         if self._writer_lock is not None:
-            os.close(self._writer_lock)
+            self._writer_lock()
             self._writer_lock = None
 
     def begin(self) -> None:
