@@ -188,7 +188,7 @@ def test_changes_are_made_and_can_be_found(client, place):
     assert removed == {"ids": [1, 2], "n_items": N_ITEMS - 2}
     again = client.post("/v1/items/remove", json={"ids": [3, 2]})
     assert again.status_code == 422
-    assert again.json()["error"] == "id 2 not in the index"
+    assert again.json()["error"] == "id 2 not in the table"
     assert client.get("/v1/items/3").status_code == 200  # all or nothing
     assert client.post("/v1/save").json()["done"]
     assert len(load_index(place)) == N_ITEMS - 2
