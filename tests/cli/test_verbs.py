@@ -8,7 +8,6 @@ import pytest
 from cli_factories import make_photos
 
 from hashcade import Hasher, HashIndex, HashTable
-from hashcade.store import Catalog
 
 # -- fit, train, build -----------------------------------------------------------------------------
 
@@ -146,7 +145,7 @@ def test_add_and_remove_change_the_table_on_disk(command, sample, cwd):
     shutil.copytree(sample.table, "table")
     np.save("more.npy", sample.X[:3])
     (cwd / "more_labels.txt").write_text("kind 0\nkind 1\nnew\n")
-    done = command("add", "table", "more.npy", "--json", "--quiet")
+    done = command("add", "table", "more.npy", "--json", "--quiet", "--new-labels")
     assert json.loads(done.out) == {"table": "table", "ids": [300, 301, 302], "n_items": 303}
     table = HashTable.load("table")
     assert table[302].label == "new"
@@ -293,7 +292,7 @@ def test_verify_lists_what_is_damaged(command, sample, cwd):
     assert "is damaged" in report["problems"]["model"][0]
 
 
-@pytest.mark.parametrize("name", ["catalog.json", "names.json", "model/config.json", "index"])
+@pytest.mark.parametrize("name", ["items.db", "model/config.json", "index"])
 def test_verify_reads_every_part_of_a_table(command, photo_sample, cwd, name):
     shutil.copytree(photo_sample.table, "table")
     damaged = cwd / "table" / name
@@ -332,4 +331,4 @@ def test_warmup_says_how_long_it_took(command):
 
 
 def test_a_table_is_read_as_the_library_reads_it(sample):
-    assert Catalog.read(sample.table).data == sample.data
+    assert HashTable.load(sample.table).catalog.data == sample.data

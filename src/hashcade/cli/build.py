@@ -74,7 +74,7 @@ def build(
     table = HashTable.from_parts(None, empty, catalog)
     table.add(
         Encoded(vectors, buckets, None, by_path=False), labels=codes.get("labels"),
-        names=None if names is None else names.tolist(), new_labels=True,
+        names=None if names is None else [str(name) for name in names], new_labels=True,
     )  # fmt: skip
     with out.new_result(output, out.TABLE, force=force) as new:
         table.save(new)

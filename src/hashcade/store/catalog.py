@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,22 +30,12 @@ MODEL_DIR, INDEX_DIR = "model", "index"
 PLACES = ("label", "network")
 _CACHED_FILTERS = 8
 _CHUNK = 10_000  # rows that are checked at a time
+_FEW = 200  # numbers that are given one by one
 
 Label = int | str
 Ids = npt.NDArray[np.int64] | npt.NDArray[np.object_]
 Int64s = npt.NDArray[np.int64]
 _AMONG = "IN (SELECT value FROM json_each(?))"
-
-
-class Row(NamedTuple):
-    """An item as it is stored."""
-
-    number: int
-    id: str | None
-    label: int | None
-    name: str | None
-    payload: str | None
-    crc: int | None = None
 
 
 class Catalog:
@@ -124,8 +114,11 @@ class Catalog:
             return self._db.execute(sql, values)
 
     def _all(self, sql: str, *values: Any) -> list[Any]:
-        with self._lock, database.database_errors(self.path):
-            return self._db.execute(sql, values).fetchall()
+        try:  # as database_errors does, in less time
+            with self._lock:
+                return self._db.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise database.translated(error, self.path) from error
 
     def _insert(self, table: str, rows: Any) -> None:
         with database.database_errors(self.path):
@@ -350,7 +343,7 @@ class Catalog:
         if known is not None and new and (unknown := [x for x in new if x not in set(known)]):
             listed = ", ".join(map(repr, unknown[:10])) + ", ..." * (len(unknown) > 10)
             error = ValueError(f"{name} has {listed}, which the table does not have")
-            raise add_hint(error, "pass new_labels=True to add them as new classes")
+            raise add_hint(error, "let them become classes with new_labels=True (--new-labels)")
         if new:
             if self._connection is not None:
                 self._insert("classes", list(enumerate(new, len(self.classes))))
@@ -485,29 +478,35 @@ class Catalog:
         present = self._present(given)
         return np.fromiter((present.get(item, -1) for item in given), np.int64, len(given))
 
-    def rows(self, numbers: Sequence[int]) -> dict[int, Row]:
-        """What is stored of items, by their numbers."""
-        query = f"SELECT * FROM items WHERE number {_AMONG}"
-        rows = self._all(query, json.dumps(numbers))
-        return {row[0]: _checked(row, self.path) for row in rows}
+    def _rows(self, numbers: Int64s) -> list[Any]:
+        """What is stored of items, as tuples in the order of the columns."""
+        if numbers.size <= _FEW:
+            marks = ",".join("?" * numbers.size)
+            rows = self._all(
+                f"SELECT * FROM items WHERE number IN ({marks})", *numbers.ravel().tolist()
+            )
+        else:
+            listed = json.dumps(np.unique(numbers).tolist())
+            rows = self._all(f"SELECT * FROM items WHERE number {_AMONG}", listed)
+        for row in rows:
+            _check(row, self.path)
+        return rows
 
     def ids_of(self, numbers: Int64s) -> Ids:
         """Ids of items, of the same shape; -1, or None for ids of text, where there is no item."""
         if self.id_kind != "str":
             return numbers
-        rows = self.rows(numbers.ravel().tolist())
-        return _spread(numbers, {number: row.id for number, row in rows.items()})
+        return _spread(numbers, {row[0]: row[1] for row in self._rows(numbers)})
 
     def names_of(self, numbers: Int64s) -> npt.NDArray[np.object_]:
         """Names of items, an array of objects of the same shape; None where there is none."""
-        rows = self.rows(numbers.ravel().tolist())
-        return _spread(numbers, {number: row.name for number, row in rows.items()})
+        return _spread(numbers, {row[0]: row[3] for row in self._rows(numbers)})
 
     def name_of(self, item_id: object) -> str | None:
         """Name of the item with this id, or None."""
         number = self.number_of(item_id)
-        row = None if number is None else self.rows([number]).get(number)
-        return None if row is None else row.name
+        name: str | None = None if number is None else self.names_of(np.array([number]))[0]
+        return name
 
     @property
     def has_names(self) -> bool:
@@ -516,12 +515,12 @@ class Catalog:
 
     def payload_of(self, numbers: Int64s) -> npt.NDArray[np.object_]:
         """Payload of items, an array of objects of the same shape; None where there is none."""
-        rows = [r for r in self.rows(numbers.ravel().tolist()).values() if r.payload is not None]
+        texts = {row[0]: row[4] for row in self._rows(numbers) if row[4] is not None}
         try:
-            values = json.loads(f"[{','.join(row.payload or '' for row in rows)}]")
+            values = json.loads(f"[{','.join(texts.values())}]")
         except (ValueError, RecursionError) as error:
             raise CorruptIndexError(f"{self.path}: a payload is damaged: {error}") from None
-        return _spread(numbers, dict(zip((row.number for row in rows), values, strict=True)))
+        return _spread(numbers, dict(zip(texts, values, strict=True)))
 
     # -- filters -----------------------------------------------------------------------------------
 
@@ -556,14 +555,16 @@ class Catalog:
     def verify(self, index: HashIndex) -> None:
         """Read everything, and raise ``CorruptIndexError`` if the database is damaged."""
         problems = [text for (text,) in self._all("PRAGMA integrity_check") if text != "ok"]
+        ((page_size,),) = self._all("PRAGMA page_size")
+        if self.path is not None and self.path.stat().st_size % page_size:
+            problems.append(f"its length is not a multiple of {page_size}")
         codes: dict[int, int] = {}
         rows = self._run("SELECT * FROM items ORDER BY number")
         with database.database_errors(self.path):
             while part := rows.fetchmany(_CHUNK):
                 for row in part:
-                    stored = _checked(row, self.path)
-                    json.loads(stored.payload or "null")
-                    codes[stored.number] = NO_LABEL if stored.label is None else stored.label
+                    _check(row, self.path)
+                    codes[row[0]] = NO_LABEL if row[2] is None else row[2]
         numbers = np.fromiter(codes, np.int64, len(codes))
         if len(numbers) != len(index) or not index.contains(numbers).all():
             problems.append(f"its {len(numbers)} items are not the {len(index)} of the index")
@@ -628,10 +629,9 @@ def _crc(number: int, key: str | None, label: int | None, name: Any, payload: An
     return zlib.crc32(f"{number}|{key}|{label}|{name}|{payload}".encode())
 
 
-def _checked(values: tuple[Any, ...], path: Path | None) -> Row:
-    if values[5] != _crc(*values[:5]):
-        raise CorruptIndexError(f"{path} is damaged: the checksum of item {values[0]!r} is wrong")
-    return Row(*values)
+def _check(row: tuple[Any, ...], path: Path | None) -> None:
+    if row[5] != _crc(*row[:5]):
+        raise CorruptIndexError(f"{path} is damaged: the checksum of item {row[0]!r} is wrong")
 
 
 def _spread(numbers: Int64s, by_number: dict[int, Any]) -> npt.NDArray[np.object_]:

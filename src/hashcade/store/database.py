@@ -144,31 +144,32 @@ def database_errors(path: Path | None) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        place = path or "the table"
-        code = getattr(error, "sqlite_errorcode", None)
-        kind = None if code is None else code & 0xFF
-        if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
-            raise StorageError(
-                f"{place} was changed since it was loaded: load it again, and repeat the change",
-                hint="load it again, and repeat the change",
-            ) from error
-        if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise IndexLockedError(
-                f"{place} is held by another writer", hint="try again"
-            ) from error
-        if kind == sqlite3.SQLITE_FULL:
-            hint = "free some space, or write elsewhere"
-            raise StorageError(f"cannot write {place}: {error}", hint=hint) from error
-        if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "JSON" in str(error):
-            raise CorruptIndexError(f"{place} is damaged: {error}") from error
-        if "closed database" in str(error):
-            raise StorageError("the table is closed", hint="load it again") from None
-        if kind is None and isinstance(error, sqlite3.OperationalError):  # text that is not UTF-8
-            raise CorruptIndexError(f"{place} is damaged: {error}") from error
-        if kind == sqlite3.SQLITE_READONLY:
-            hint = "choose a path that you may write to"
-            raise StorageError(f"cannot write {place}: {error}", hint=hint) from error
-        raise StorageError(f"{place}: {error}") from error
+        raise translated(error, path) from error
+
+
+def translated(error: sqlite3.Error, path: Path | None) -> StorageError:
+    """An error of SQLite as one of this package."""
+    place, text = path or "the table", str(error)
+    code = getattr(error, "sqlite_errorcode", None)
+    kind = None if code is None else code & 0xFF
+    if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return StorageError(
+            f"{place} was changed since it was loaded: load it again, and repeat the change",
+            hint="load it again, and repeat the change",
+        )
+    if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return IndexLockedError(f"{place} is held by another writer", hint="try again")
+    if "closed database" in text:
+        return StorageError("the table is closed", hint="load it again")
+    damaged = kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "JSON" in text
+    if damaged or (kind is None and isinstance(error, sqlite3.OperationalError)):  # not UTF-8
+        return CorruptIndexError(f"{place} is damaged: {text}")
+    hints = {
+        sqlite3.SQLITE_FULL: "free some space, or write elsewhere",
+        sqlite3.SQLITE_READONLY: "choose a path that you may write to",
+    }
+    hint = None if kind is None else hints.get(kind)
+    return StorageError(f"cannot use {place}: {text}", hint=hint)
 
 
 def require_table(directory: Path) -> None:
