@@ -165,6 +165,31 @@ def test_add_and_remove_change_the_table_on_disk(command, sample, cwd):
     assert command("verify", "table").code == 0
 
 
+def test_where_filters_what_is_found_and_what_is_removed(command, sample, cwd):
+    shutil.copytree(sample.table, "table")
+    np.save("query.npy", sample.X[:1])
+    search = ("search", "table", "query.npy", "--json", "--quiet", "-n", "50")
+    found = json.loads(command(*search, "--where", "label=kind 1").out)["queries"][0]["results"]
+    assert {match["label"] for match in found} == {"kind 1"}
+    some = ("--where", "id>=10", "--where", "id<20")
+    found = json.loads(command(*search, *some).out)["queries"][0]["results"]
+    assert {match["id"] for match in found} == set(range(10, 20))
+    assert json.loads(command("remove", "table", *some, "--json").out)["removed"] == 10
+    assert 10 not in HashTable.load("table")
+    several = command("remove", "table", "--where", "id=[1, 2]", "--json")
+    assert json.loads(several.out)["removed"] == 2
+    for wrong, text in (
+        (["--where", "label"], "must be a field"),
+        (["--where", "id<1", "--where", "id<2"], "is given twice"),
+        (["--where", "id<1", "3"], "and not both"),
+        ([], "give ids of items"),
+        (["x"], "'x' is not an id"),
+    ):
+        done = command("remove", "table", *wrong)
+        assert done.code == 2
+        assert text in done.err
+
+
 def test_images_from_another_folder_are_named_by_their_whole_path(command, photo_sample, cwd):
     shutil.copytree(photo_sample.table, "table")
     make_photos(cwd / "more", per_class=1)

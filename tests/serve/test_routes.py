@@ -326,3 +326,33 @@ def test_numbers_in_an_address_are_digits_alone(client, number):
     assert client.get(f"/v1/search/item/5?n_neighbors={number}").status_code == 422
     assert client.get(f"/v1/items?limit={number}").status_code == 422
     assert client.get(f"/v1/buckets/1?start={number}").status_code == 422
+
+
+def test_payload_names_and_filters(client, place):
+    item = {"vectors": [[9.0] * DIM] * 3, "bucket_ids": [[1]] * 3, "ids": [900, 901, 902]}
+    payload = [{"price": 1, "tags": ["ä"]}, {"price": 5}, None]
+    body = {**item, "payload": payload, "names": ["a", None, "c"]}
+    assert client.post("/v1/items", json=body).status_code == 200
+    described = client.get("/v1/items/900").json()
+    assert (described["payload"], described["name"]) == (payload[0], "a")
+    query = {"vectors": [[9.0] * DIM], "bucket_ids": [[1]], "n_neighbors": 3}
+    told = client.post("/v1/search", json=query).json()
+    assert told["payload"] == [payload]
+    assert told["names"] == [["a", None, "c"]]
+    told = client.post("/v1/search", json={**query, "where": {"price": {">": 2}}}).json()
+    assert told["ids"] == [[901]]
+    told = client.post("/v1/search", json={**query, "include": ["names"]}).json()
+    assert "payload" not in told
+    assert told["names"] == [["a", None, "c"]]
+    for where in ({"price": {"~": 1}}, {"price": {"<": [1]}}, {'a"b': 1}):
+        for path, more in (("/v1/search", query), ("/v1/items/remove", {})):
+            answer = client.post(path, json={**more, "where": where})
+            assert answer.status_code == 422, (path, where)
+            assert "where" in answer.json()["error"]
+    body = {**item, "payload": [{"price": 8}] * 3, "replace": True}
+    assert client.post("/v1/items", json=body).json()["n_items"] == N_ITEMS + 3
+    removed = client.post("/v1/items/remove", json={"where": {"price": 8}}).json()
+    assert removed == {"ids": [900, 901, 902], "n_items": N_ITEMS}
+    both = client.post("/v1/items/remove", json={"ids": [1], "where": {"price": 8}})
+    assert both.status_code == 422
+    assert client.post("/v1/items/remove", json={}).status_code == 422

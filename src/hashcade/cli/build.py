@@ -166,37 +166,50 @@ def add(
       hashcade add table/ more-photos/
       hashcade add table/ new.npy --json       prints the ids
     """
-    opened = load_table(table)
-    found, encoded = read_and_encode(opened.hasher, table, data, reading)
-    root, names = root_of(data, reading, found), list(found.names)
-    if root != opened.catalog.data:  # names begin in the folder that the table was filled from
-        names = [str(root / name) for name in names]
-    ids = opened.add(
-        found.items if new_labels else encoded,
-        labels=labels_of(found), names=names or None, new_labels=new_labels,
-    )  # fmt: skip
-    opened.save(table)
-    result = {"table": str(table), "ids": ids.tolist(), "n_items": len(opened)}
+    with load_table(table) as opened:
+        found, encoded = read_and_encode(opened.hasher, table, data, reading)
+        root, names = root_of(data, reading, found), list(found.names)
+        if root != opened.catalog.data:  # names begin in the folder that the table was filled from
+            names = [str(root / name) for name in names]
+        ids = opened.add(
+            found.items if new_labels else encoded,
+            labels=labels_of(found), names=names or None, new_labels=new_labels,
+        )  # fmt: skip
+        opened.save(table)
+        n_items = len(opened)
+    result = {"table": str(table), "ids": ids.tolist(), "n_items": n_items}
     span = f", ids {ids.min()} to {ids.max()}" if len(ids) else ""
     added = out.counted(len(ids), "item") + span
-    out.report(as_json, result, ("added", added), ("table", out.counted(len(opened), "item")))
+    out.report(as_json, result, ("added", added), ("table", out.counted(n_items, "item")))
 
 
 def remove(
     table: opt.Table,
-    ids: Annotated[list[int], opt.argument("ID...", "Ids of items.")],
+    ids: Annotated[list[str] | None, opt.argument("ID...", "Ids of items.")] = None,
+    where: opt.Where = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Remove items from a table. If one of the ids is not there, nothing is removed.
+    """Remove items from a table, by id or by a filter.
+
+    If one of the ids is not there, nothing is removed.
 
     \b
     Examples:
       hashcade remove table/ 17
       hashcade remove table/ 17 4 2019
+      hashcade remove table/ --where 'price<10' --where brand=acme
     """
-    opened = load_table(table)
-    opened.remove(ids)
-    opened.save(table)
-    result = {"table": str(table), "removed": len(ids), "n_items": len(opened)}
-    removed, left = out.counted(len(ids), "item"), out.counted(len(opened), "item")
+    if bool(ids) == bool(where):
+        raise ConfigError("give ids of items, or --where, and not both")
+    with load_table(table) as opened:
+        given: Any = ids
+        if ids and opened.catalog.id_kind != "str":
+            if bad := [item for item in ids if not item.isdecimal()]:
+                raise ConfigError(f"{bad[0]!r} is not an id, those of {table} are integers")
+            given = [int(item) for item in ids]
+        n_removed = opened.remove(given or None, where=opt.parsed_where(where))
+        opened.save(table)
+        n_items = len(opened)
+    result = {"table": str(table), "removed": n_removed, "n_items": n_items}
+    removed, left = out.counted(n_removed, "item"), out.counted(n_items, "item")
     out.report(as_json, result, ("removed", removed), ("table", left))

@@ -53,6 +53,7 @@ async def get_item(call: ThisCall, item_id: ItemId, vector: bool = False) -> Res
         paths = now.table.index.shape.paths(buckets).tolist()
         numbers = item.vector.tolist() if vector else None
         more = {"bucket_ids": buckets.tolist(), "paths": paths, "vector": numbers}
+        more["payload"] = item.payload
         return as_json(now.brief(item_id, item.label) | more)
 
     return await call.search_thread(work)
@@ -128,11 +129,13 @@ async def add_items(call: ThisCall, body: schemas.AddRequest) -> Response:
     """Add items. The answer comes when they are on disk."""
     call.check_limit("the number of items", len(body.vectors), "max_batch")
     labels = None if body.labels is None else np.array(body.labels, dtype=object)
-    known = None if body.new_labels else ()
+    items = NewItems(
+        body.bucket_ids or (), body.vectors, body.ids, labels, body.names, body.payload,
+        known=None if body.new_labels else (), replace=body.replace,
+    )  # fmt: skip
     if body.bucket_ids is None:
         now, encoded = await call.encode(body.vectors)
-        return await call.add(now, NewItems((), (), body.ids, labels, known=known), encoded)
-    items = NewItems(body.bucket_ids, body.vectors, body.ids, labels, known=known)
+        return await call.add(now, items, encoded)
     return await call.add(call.service.now(), items)
 
 
@@ -158,10 +161,10 @@ async def add_image(
 
 @router.post("/items/remove", **describe(schemas.Changed))
 async def remove_items(call: ThisCall, body: schemas.RemoveRequest) -> Response:
-    """Remove items, all of which must be in the table. The answer comes when this is on disk."""
-    call.check_limit("the number of items", len(body.ids), "max_batch")
-    await call.change(call.service.durable.remove, body.ids)
-    return call.changed(body.ids)
+    """Remove items, by their ids or by a filter. The answer comes when this is on disk."""
+    call.check_limit("the number of items", len(body.ids or ()), "max_batch")
+    removed = await call.change(call.service.durable.remove, body.ids, where=body.where)
+    return call.changed(removed)
 
 
 @router.delete("/items/{item_id}", **describe(schemas.Changed, 404))

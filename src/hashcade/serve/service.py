@@ -54,7 +54,7 @@ class Snapshot(NamedTuple):
         except KeyError as error:
             raise HTTPException(404, str(error.args[0])) from None
 
-    def brief(self, item: int, label: Label | None) -> dict[str, Any]:
+    def brief(self, item: Any, label: Label | None) -> dict[str, Any]:
         """An item for a list: id, label, name, and whether there is a picture."""
         picture = self.pictures is not None and item in self.pictures
         name = self.table.catalog.name_of(item)
@@ -63,7 +63,8 @@ class Snapshot(NamedTuple):
     def briefs(self, ids: Ids, codes: Ids | None) -> list[dict[str, Any]]:
         """Items for a list, with labels by their codes."""
         labels = [None] * len(ids) if codes is None else self.table.catalog.labels(codes).tolist()
-        return [self.brief(*pair) for pair in zip(ids.tolist(), labels, strict=True)]
+        of_table = self.table.catalog.ids_of(ids).tolist()
+        return [self.brief(*pair) for pair in zip(of_table, labels, strict=True)]
 
     def bucket_briefs(self, bucket_id: int, **part: int) -> list[dict[str, Any]]:
         """Some items of a bucket, for a list."""
