@@ -21,9 +21,9 @@ from typing import NamedTuple
 from hashcade.errors import StorageError
 from hashcade.index import HashIndex, new_generation, read_generation
 from hashcade.store.catalog import INDEX_DIR, Catalog
-from hashcade.store.changes import Change, apply_changes
+from hashcade.store.changes import Add, Change, apply_changes
 from hashcade.store.database import require_table
-from hashcade.store.state import NewItems, Prepare, State, load_state, next_number, removal
+from hashcade.store.state import NewItems, Prepare, State, load_state, removal
 
 log = logging.getLogger("hashcade.store")
 
@@ -191,9 +191,8 @@ class DurableIndex:
             index = self.index.copy()
             catalog.begin()
             try:
-                n_bytes = 0
+                n_bytes, free = 0, index.next_id
                 for waiting in group:
-                    free = next_number(index, [change for _, change in done])
                     try:
                         with catalog.change():
                             change = waiting.prepare(State(index, catalog), free)
@@ -204,6 +203,8 @@ class DurableIndex:
                         waiting.future.set_exception(error)
                     else:
                         done.append((waiting, change))
+                        if isinstance(change, Add):
+                            free = max(free, int(change.numbers.max(initial=-1)) + 1)
                 if not done:
                     return
                 alone = _fitting(index, done)

@@ -75,12 +75,6 @@ def removal(ids: object = None, where: object = None) -> Prepare:
     return prepare
 
 
-def next_number(index: HashIndex, changes: Sequence[Change] = ()) -> int:
-    """The first number that was never used, after changes that the index does not have."""
-    used = (int(c.numbers.max()) for c in changes if isinstance(c, Add) and len(c.numbers))
-    return max(index.next_id, max(used, default=-1) + 1)
-
-
 # -- files -----------------------------------------------------------------------------------------
 
 
