@@ -461,13 +461,15 @@ class HashTable:
             raise ValueError("y has missing labels, every query must have one")
         if exclude_self is True:
             exclude_self = np.arange(len(encoded))
+        elif exclude_self is not False:
+            exclude_self = self.catalog.numbers_of(exclude_self)
         return evaluate_index(
             self.index,
             encoded,
             codes,
             n_neighbors=n_neighbors,
             n_probe=n_probe,
-            exclude=None if exclude_self is False else self.catalog.numbers_of(exclude_self),
+            exclude=None if exclude_self is False else exclude_self,
             metric=self.metric,
             **options,
         )
@@ -653,6 +655,7 @@ class HashTable:
         """Release the directory. A table from :meth:`open` has saved all; others drop changes."""
         if not isinstance(self._live, Catalog):
             self._live.close()
+        self.catalog.close()
 
     def __enter__(self) -> Self:
         return self

@@ -274,6 +274,10 @@ def test_a_row_that_was_changed_is_an_error_and_not_an_answer(tmp_path):
     assert table[4].name is None
     with pytest.raises(CorruptIndexError, match="checksum of item 3"):
         table.catalog.verify(table.index)
+    for damage in ("'{\"a\": 1}'", "x'00'", "'{'"):
+        run(place, f"UPDATE items SET payload = {damage} WHERE number = 4")
+        with pytest.raises(CorruptIndexError, match="checksum of item 4"):
+            print(HashTable.load(place)[4])
 
 
 def test_rows_and_index_are_compared(tmp_path):

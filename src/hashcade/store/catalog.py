@@ -122,7 +122,7 @@ class Catalog:
 
     def _insert(self, table: str, rows: Any) -> None:
         with database.database_errors(self.path):
-            columns = {"classes": 2, "items": 6}[table]
+            columns = {"classes": 2, "items": 7}[table]
             marks = ", ".join("?" * columns)
             self._db.executemany(f"INSERT INTO {table} VALUES({marks})", rows)
 
@@ -155,7 +155,7 @@ class Catalog:
         other._label_of, other._fields = self._label_of, self._fields
         other.id_kind, other._lock = self.id_kind, nullcontext()
         with database.database_errors(self.path):
-            other._use(database.connect(self.path, read_only=True, check=False), self.path)
+            other._use(database.connect(self.path, check=False), self.path)
             other.begin_reading()
         return other
 
@@ -404,7 +404,10 @@ class Catalog:
         stored = [None if code < 0 else code for code in codes.tolist()]
         called = [None if name is None else str(name) for name in names or [None] * n]
         rows = zip(numbers.tolist(), keys, stored, called, texts, strict=True)
-        self._insert("items", ((*row, _crc(*row)) for row in rows))
+        self._insert(
+            "items",
+            ((*row[:4], _crc(*row[:4]), row[4], _payload_crc(row[0], row[4])) for row in rows),
+        )
         return numbers
 
     def fill_from(self, index: HashIndex) -> None:
@@ -478,29 +481,36 @@ class Catalog:
         present = self._present(given)
         return np.fromiter((present.get(item, -1) for item in given), np.int64, len(given))
 
-    def _rows(self, numbers: Int64s) -> list[Any]:
-        """What is stored of items, as tuples in the order of the columns."""
+    def _rows(self, columns: str, numbers: Int64s) -> list[Any]:
+        """Columns of items, as tuples."""
         if numbers.size <= _FEW:
-            marks = ",".join("?" * numbers.size)
-            rows = self._all(
-                f"SELECT * FROM items WHERE number IN ({marks})", *numbers.ravel().tolist()
-            )
-        else:
-            listed = json.dumps(np.unique(numbers).tolist())
-            rows = self._all(f"SELECT * FROM items WHERE number {_AMONG}", listed)
+            marks, given = ",".join("?" * numbers.size), numbers.ravel().tolist()
+            return self._all(f"SELECT {columns} FROM items WHERE number IN ({marks})", *given)
+        listed = json.dumps(np.unique(numbers).tolist())
+        return self._all(f"SELECT {columns} FROM items WHERE number {_AMONG}", listed)
+
+    def _described(self, numbers: Int64s, column: int) -> npt.NDArray[np.object_]:
+        """Ids (1) or names (3) of items."""
+        rows = self._rows("number, id, label, name, crc", numbers)
         for row in rows:
-            _check(row, self.path)
-        return rows
+            if row[4] != _crc(*row[:4]):
+                raise self._damaged(row[0])
+        return _spread(numbers, {row[0]: row[column] for row in rows})
+
+    def _damaged(self, number: object) -> CorruptIndexError:
+        return CorruptIndexError(
+            f"{self.path} is damaged: the checksum of item {number!r} is wrong"
+        )
 
     def ids_of(self, numbers: Int64s) -> Ids:
         """Ids of items, of the same shape; -1, or None for ids of text, where there is no item."""
         if self.id_kind != "str":
             return numbers
-        return _spread(numbers, {row[0]: row[1] for row in self._rows(numbers)})
+        return self._described(numbers, 1)
 
     def names_of(self, numbers: Int64s) -> npt.NDArray[np.object_]:
         """Names of items, an array of objects of the same shape; None where there is none."""
-        return _spread(numbers, {row[0]: row[3] for row in self._rows(numbers)})
+        return self._described(numbers, 3)
 
     def name_of(self, item_id: object) -> str | None:
         """Name of the item with this id, or None."""
@@ -515,7 +525,12 @@ class Catalog:
 
     def payload_of(self, numbers: Int64s) -> npt.NDArray[np.object_]:
         """Payload of items, an array of objects of the same shape; None where there is none."""
-        texts = {row[0]: row[4] for row in self._rows(numbers) if row[4] is not None}
+        texts = {}
+        for number, text, crc in self._rows("number, payload, payload_crc", numbers):
+            if crc != _payload_crc(number, text):
+                raise self._damaged(number)
+            if text is not None:
+                texts[number] = text
         try:
             values = json.loads(f"[{','.join(texts.values())}]")
         except (ValueError, RecursionError) as error:
@@ -534,9 +549,8 @@ class Catalog:
             rows = self._all(f"SELECT number FROM items WHERE {sql} ORDER BY number", *values)
             numbers = np.fromiter((number for (number,) in rows), np.int64, len(rows))
             numbers.flags.writeable = False
-            while len(self._filters) >= _CACHED_FILTERS:
-                self._filters.pop(next(iter(self._filters)), None)
-            self._filters[key] = numbers
+            last = list(self._filters.items())[1 - _CACHED_FILTERS :]
+            self._filters = dict([*last, (key, numbers)])  # replaced: other threads may read it
         return numbers
 
     def index_field(self, name: str) -> None:
@@ -563,7 +577,9 @@ class Catalog:
         with database.database_errors(self.path):
             while part := rows.fetchmany(_CHUNK):
                 for row in part:
-                    _check(row, self.path)
+                    checks = _crc(*row[:4]), _payload_crc(row[0], row[5])
+                    if (row[4], row[6]) != checks:
+                        raise self._damaged(row[0])
                     codes[row[0]] = NO_LABEL if row[2] is None else row[2]
         numbers = np.fromiter(codes, np.int64, len(codes))
         if len(numbers) != len(index) or not index.contains(numbers).all():
@@ -625,13 +641,14 @@ def _named(ids: list[Any]) -> str:
     return name_ids(array)
 
 
-def _crc(number: int, key: str | None, label: int | None, name: Any, payload: Any) -> int:
-    return zlib.crc32(f"{number}|{key}|{label}|{name}|{payload}".encode())
+def _crc(number: int, key: Any, label: Any, name: Any) -> int:
+    return zlib.crc32(f"{number}|{key}|{label}|{name}".encode())
 
 
-def _check(row: tuple[Any, ...], path: Path | None) -> None:
-    if row[5] != _crc(*row[:5]):
-        raise CorruptIndexError(f"{path} is damaged: the checksum of item {row[0]!r} is wrong")
+def _payload_crc(number: int, text: object) -> int | None:
+    if not isinstance(text, str):
+        return None if text is None else -1  # damaged
+    return zlib.crc32(text.encode(), number & 0xFFFFFFFF)  # beginning with the number
 
 
 def _spread(numbers: Int64s, by_number: dict[int, Any]) -> npt.NDArray[np.object_]:

@@ -2,8 +2,8 @@
 
 ::
 
-    items         number in the index, id (null: the number is the id), code of the label, name,
-                  payload, and a checksum of all these
+    items         number in the index, id (null: the number is the id), code of the label, name
+                  and a checksum of these; payload, and its checksum
     classes       the label behind each code
     meta          format, version, metric, place, data, kind of ids
     changes       what the index on disk does not have yet, oldest first
@@ -43,7 +43,7 @@ SCHEMA = (
     "CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID",
     "CREATE TABLE classes(code INTEGER PRIMARY KEY, label)",
     "CREATE TABLE items(number INTEGER PRIMARY KEY, id TEXT, label INTEGER, name TEXT,"
-    " payload TEXT, crc INTEGER)",
+    " crc INTEGER, payload TEXT, payload_crc INTEGER)",
     "CREATE UNIQUE INDEX item_ids ON items(id) WHERE id IS NOT NULL",
     "CREATE INDEX item_labels ON items(label)",
     "CREATE TABLE changes(seq INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB)",
@@ -118,7 +118,6 @@ def _connect(uri: str) -> sqlite3.Connection:
     db = sqlite3.connect(
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
     )
-    db.execute("PRAGMA cell_size_check = ON")
     db.execute("PRAGMA cache_size = -32768")
     return db
 
