@@ -6,10 +6,11 @@
 - :func:`load_state`, :func:`write_state`: one state of a table from a directory, and into one.
 """
 
-from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, Catalog, Ids, Label, label_array
+from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, Catalog, Ids
 from hashcade.store.changes import Add, Change, Remove
 from hashcade.store.database import DATABASE, require_table
 from hashcade.store.durable import BusyError, DurableIndex, ReadOnlyError
+from hashcade.store.ids import Label, label_array
 from hashcade.store.state import Local, NewItems, State, load_state, removal, write_state
 
 __all__ = [

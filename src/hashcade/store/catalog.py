@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sqlite3
 import threading
@@ -18,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade._io import storage_errors, take_writer_lock
-from hashcade._validate import as_array, checked_choice, name_ids, plain_labels
+from hashcade._validate import checked_choice
 from hashcade.errors import CorruptIndexError, StorageError, add_hint
-from hashcade.index import NO_LABEL, HashIndex, checked_ids
+from hashcade.index import NO_LABEL, HashIndex
 from hashcade.store import database
 from hashcade.store.changes import Change, from_record, to_records
+from hashcade.store.ids import Int64s, Label, listed_ids, named_ids, plain_ids, plain_list
 from hashcade.store.payload import payload_texts
 from hashcade.store.where import Names, compile_where, json_path
 
@@ -32,9 +32,7 @@ _CACHED_FILTERS = 8
 _CHUNK = 10_000  # rows that are checked at a time
 _FEW = 200  # numbers that are given one by one
 
-Label = int | str
 Ids = npt.NDArray[np.int64] | npt.NDArray[np.object_]
-Int64s = npt.NDArray[np.int64]
 _AMONG = "IN (SELECT value FROM json_each(?))"
 
 
@@ -338,7 +336,7 @@ class Catalog:
         """
         if labels is None:
             return np.full(n, NO_LABEL, dtype=np.int64)
-        plain = _plain_labels(labels, n, name)
+        plain = plain_list(labels, n, name)
         new = [x for x in dict.fromkeys(plain) if x is not None and x not in self._code_of]
         if known is not None and new and (unknown := [x for x in new if x not in set(known)]):
             listed = ", ".join(map(repr, unknown[:10])) + ", ..." * (len(unknown) > 10)
@@ -390,7 +388,7 @@ class Catalog:
             self._require_kind(given)
             present = self._present(given)
             if present and not replace:
-                error = ValueError(f"{_named(list(present))} already in the table")
+                error = ValueError(f"{named_ids(list(present))} already in the table")
                 raise add_hint(error, "remove them first, or use upsert")
             if isinstance(given, list):
                 keys, free = given, iter(range(next_number, next_number + n))
@@ -425,8 +423,8 @@ class Catalog:
         given = plain_ids(ids)
         self._require_kind(given)
         present = self._present(given)
-        if missing := [item for item in _listed(given) if item not in present]:
-            raise ValueError(f"{_named(missing)} not in the table")
+        if missing := [item for item in listed_ids(given) if item not in present]:
+            raise ValueError(f"{named_ids(missing)} not in the table")
         numbers = np.fromiter(present.values(), np.int64, len(present))
         self._delete(numbers)
         return numbers
@@ -449,7 +447,7 @@ class Catalog:
 
     def _present(self, ids: Int64s | list[str]) -> dict[Any, int]:
         """Numbers of those ids that are in the table, in their order."""
-        listed = _listed(ids)
+        listed = listed_ids(ids)
         column = "id" if isinstance(ids, list) else "number"
         query = f"SELECT {column}, number FROM items WHERE {column} {_AMONG}"
         found = dict(self._all(query, json.dumps(listed, ensure_ascii=False)))
@@ -590,57 +588,6 @@ class Catalog:
             raise CorruptIndexError("\n".join(f"{self.path}: {problem}" for problem in problems))
 
 
-# -- checks ----------------------------------------------------------------------------------------
-
-
-def plain_ids(ids: Any, n: int | None = None, *, unique: bool = True) -> Int64s | list[str]:
-    """Ids as int64[n], or a list of strings; none twice."""
-    if isinstance(ids, str):
-        raise ValueError(f"ids={ids!r} must be a list of ids")
-    listed = list(ids) if isinstance(ids, list | tuple | set | range) else None
-    array = np.empty(0) if listed is not None else as_array("ids", ids)
-    if listed is None and array.dtype.kind in "OUT":
-        if array.ndim != 1:
-            raise ValueError(f"ids has shape {array.shape}, must be (n,)")
-        listed = array.tolist()
-    n_text = 0 if listed is None else sum(isinstance(item, str) for item in listed)
-    if listed is None or n_text == 0:
-        values = array if listed is None else np.asarray(listed) if listed else np.empty(0, int)
-        if values.dtype.kind == "O":
-            raise ValueError("ids must be integers or strings")
-        return checked_ids("ids", values, n) if unique else values.astype(np.int64)
-    if n_text < len(listed):
-        row = next(row for row, item in enumerate(listed) if not isinstance(item, str))
-        raise ValueError(f"ids mixes text with {listed[row]!r} in row {row}, must be of one kind")
-    if n is not None and len(listed) != n:
-        raise ValueError(f"ids has {len(listed)} entries, vectors has {n} rows")
-    if unique and len(set(listed)) < len(listed):
-        again = {item for item in listed if listed.count(item) > 1} if len(listed) < 1000 else set()
-        raise ValueError(f"ids has {_named(sorted(again)) if again else 'some'} more than once")
-    for row, item in enumerate(listed):
-        if "\0" in item or not (item.isascii() or _is_text(item)):
-            raise ValueError(f"ids has {item!a} in row {row}, which is not valid text")
-    return [str(item) for item in listed]  # np.str_ and other kinds of str as plain ones
-
-
-def _is_text(item: str) -> bool:
-    try:
-        item.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _listed(ids: Int64s | list[str]) -> list[Any]:
-    return ids if isinstance(ids, list) else ids.tolist()
-
-
-def _named(ids: list[Any]) -> str:
-    array = np.empty(len(ids), dtype=object)
-    array[:] = [repr(item) if isinstance(item, str) else item for item in ids]
-    return name_ids(array)
-
-
 def _crc(number: int, key: Any, label: Any, name: Any) -> int:
     return zlib.crc32(f"{number}|{key}|{label}|{name}".encode())
 
@@ -655,36 +602,3 @@ def _spread(numbers: Int64s, by_number: dict[int, Any]) -> npt.NDArray[np.object
     values = np.empty(numbers.size, dtype=object)
     values[:] = [by_number.get(number) for number in numbers.ravel().tolist()]
     return values.reshape(numbers.shape)
-
-
-def label_array(labels: object, n: int) -> npt.NDArray[np.object_]:
-    """Labels of ``n`` items as plain integers, strings, or None."""
-    array = np.empty(n, dtype=object)
-    array[:] = _plain_labels(labels, n, "labels")
-    return array
-
-
-def _plain_labels(labels: object, n: int, name: str) -> list[Label | None]:
-    array = as_array(name, labels)
-    if array.shape != (n,):
-        raise ValueError(f"{name} has shape {array.shape}, must be ({n},)")
-    array = plain_labels(array)
-    plain: list[Any] = array.tolist()
-    if array.dtype.kind in "iU":
-        return plain
-    return [_plain_label(label, row, name) for row, label in enumerate(plain)]
-
-
-def _plain_label(label: Any, row: int, name: str) -> Label | None:
-    """A label as a plain integer or string, or None if it is missing."""
-    if isinstance(label, np.generic):
-        label = label.item()
-    if isinstance(label, str):
-        return label
-    is_nan = isinstance(label, float) and math.isnan(label)
-    if label is None or is_nan or type(label).__name__ in ("NAType", "NaTType"):
-        return None
-    whole = isinstance(label, int) or (isinstance(label, float) and label.is_integer())
-    if whole and -(2**63) <= label < 2**63:
-        return int(label)
-    raise ValueError(f"{name} has {label!r} in row {row}, must be an integer, a string or None")

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from hashcade.errors import CorruptIndexError, StorageError
 from hashcade.index import HashIndex, new_generation, read_generation
-from hashcade.store.catalog import INDEX_DIR, Catalog, Label
+from hashcade.store.catalog import INDEX_DIR, Catalog
 from hashcade.store.changes import Add, Change, Remove, apply_changes
 from hashcade.store.database import require_table
+from hashcade.store.ids import Label
 
 _RETRIES = 100
 
