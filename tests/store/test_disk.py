@@ -111,6 +111,18 @@ def start(script, *arguments, before=(), **more):
     )  # fmt: skip
 
 
+def killed(process):
+    """Kill a process, and return what it had said and nobody had read."""
+    process.send_signal(signal.SIGKILL)
+    lines = process.stdout.read().splitlines()  # communicate() would lose what was read ahead
+    process.wait(60)
+    process.stdout.close()
+    process.stderr.close()
+    if process.stdin is not None:
+        process.stdin.close()
+    return lines
+
+
 def check(place, lines, name, size):
     """All that was acknowledged is there, and what was not is there as a whole or not at all."""
     tried, done, gone, refused = (
@@ -143,8 +155,7 @@ def kill_rounds(place, n_rounds):
         writer = start(WRITER, place, 200, f"round{number}", 10**6)
         lines = [writer.stdout.readline() for _ in range(int(rng.integers(1, 40)))]
         time.sleep(float(rng.uniform(0, 0.02)))
-        writer.send_signal(signal.SIGKILL)
-        lines += writer.communicate(timeout=60)[0].splitlines()
+        lines += killed(writer)
         n_done += check(place, lines, f"round{number}", 200)
     assert n_done > n_rounds
     with HashTable.open(place) as table:
@@ -234,8 +245,7 @@ def test_a_full_disk_refuses_changes_and_takes_them_when_there_is_space(place, s
     writer.stdin.flush()
     while not lines[-1].startswith("done"):  # it takes changes again
         lines.append(writer.stdout.readline())
-    writer.send_signal(signal.SIGKILL)
-    lines += writer.communicate(timeout=60)[0].splitlines()
+    lines += killed(writer)
     assert check(small_disk / "table", lines, "full", 60_000) > 3
 
 
@@ -286,8 +296,7 @@ for number in range(10**6):
     )
     writer = start(script, place)
     lines = [writer.stdout.readline() for _ in range(40)]
-    writer.send_signal(signal.SIGKILL)
-    lines += writer.communicate(timeout=60)[0].splitlines()
+    lines += killed(writer)
     check_prefix(place, lines)
 
 
