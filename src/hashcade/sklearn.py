@@ -90,7 +90,7 @@ class HashNeighborsTransformer(TransformerMixin, BaseEstimator):  # type: ignore
             raise NotFittedError("this transformer is not fitted yet: call fit")
         n = self.n_neighbors if n_neighbors is None else n_neighbors
         matches = self.table_.search(X, n, n_probe=self.n_probe)
-        return matches.distances, matches.ids
+        return matches.distances, matches.ids.astype(np.int64, copy=False)
 
     def kneighbors_graph(self, X: npt.ArrayLike) -> csr_matrix:
         """The neighbors as a sparse matrix, (queries, fitted items)."""

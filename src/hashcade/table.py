@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -17,16 +16,22 @@ import numpy.typing as npt
 from hashcade._io import new_directory, writer_lock
 from hashcade._validate import as_array, checked_choice, checked_count
 from hashcade.errors import NotFittedError, StorageError
-from hashcade.index import METRICS, NO_LABEL, Encoded, HashIndex, SearchResult
+from hashcade.index import METRICS, NO_LABEL, Encoded, Filter, HashIndex, SearchResult
 from hashcade.store import (
     INDEX_DIR,
     MODEL_DIR,
     Catalog,
+    DurableIndex,
+    Ids,
     Label,
-    Position,
+    Local,
+    NewItems,
     State,
+    label_array,
     load_state,
-    save_state,
+    removal,
+    require_table,
+    write_state,
 )
 from hashcade.warmup import ensure_compiled
 
@@ -39,22 +44,38 @@ if TYPE_CHECKING:
 class Match:
     """One result of a search."""
 
-    id: int
+    id: int | str
     distance: float
     label: Label | None = None
     name: str | None = None
+    payload: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Matches:
     """Results of a search. ``matches[0]`` is a list of :class:`Match` for the first query."""
 
-    ids: npt.NDArray[np.int64]  # (q, n_neighbors), best first, padded with -1
+    ids: Ids  # (q, n_neighbors), best first, padded with -1, or with None if ids are text
     distances: npt.NDArray[np.float32]  # (q, n_neighbors); inner products: the largest first
     candidates: npt.NDArray[np.int64]  # (q,): items that were compared with the query
-    truncated: npt.NDArray[np.bool_]  # (q,): whether max_candidates ended the search
+    truncated: npt.NDArray[np.bool_]  # (q,): whether a limit on candidates ended the search
+    find_exact: Callable[[], npt.NDArray[np.bool_]] = field(repr=False)
     find_labels: Callable[[], npt.NDArray[np.object_]] = field(repr=False)
     find_names: Callable[[], npt.NDArray[np.object_]] = field(repr=False)
+    find_payload: Callable[[], npt.NDArray[np.object_]] = field(repr=False)
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Number of results of each query, int64[q]."""
+        padding: Any = None if self.ids.dtype == object else -1
+        is_result = np.not_equal(self.ids, padding)
+        counts: npt.NDArray[np.int64] = is_result.sum(axis=1, dtype=np.int64)
+        return counts
+
+    @cached_property
+    def exact(self) -> npt.NDArray[np.bool_]:
+        """Whether all items that pass the filter were compared, (q,)."""
+        return self.find_exact()
 
     @cached_property
     def labels(self) -> npt.NDArray[np.object_]:
@@ -66,9 +87,19 @@ class Matches:
         """Names of the items, (q, n_neighbors); None without one."""
         return self.find_names()
 
+    @cached_property
+    def payload(self) -> npt.NDArray[np.object_]:
+        """Payload of the items, a dict each, (q, n_neighbors); None without one.
+
+        Names and payload are those that the items have when they are first asked for: of a table
+        that is changed in between, those after the change. A table from :meth:`HashTable.open`
+        gives those of the moment of the search.
+        """
+        return self.find_payload()
+
     def __getstate__(self) -> dict[str, Any]:
-        """For pickles and copies, which hold labels and names instead of the table."""
-        found = {"labels": self.labels, "names": self.names}
+        """For pickles and copies, which hold labels, names and payload instead of the table."""
+        found = {name: getattr(self, name) for name in ("exact", "labels", "names", "payload")}
         return {**{k: v for k, v in vars(self).items() if not k.startswith("find_")}, **found}
 
     def __len__(self) -> int:
@@ -80,9 +111,10 @@ class Matches:
             self.distances[query].tolist(),
             self.labels[query],
             self.names[query],
+            self.payload[query],
             strict=True,
         )
-        return [Match(*values) for values in row if values[0] >= 0]
+        return [Match(*values) for values in row][: self.counts[query]]
 
     def __iter__(self) -> Iterator[list[Match]]:
         return (self[query] for query in range(len(self)))
@@ -92,9 +124,10 @@ class Matches:
 class Item:
     """One item of a table."""
 
-    id: int
+    id: int | str
     label: Label | None
     name: str | None
+    payload: dict[str, Any] | None
     vector: npt.NDArray[np.float32]
     bucket_ids: list[int]
 
@@ -116,7 +149,7 @@ class HashTable:
         Further settings of :class:`Hasher`: ``loss``, ``backbone``, ``steps``, ...
 
     The parts: ``hasher`` is the model, ``index`` the buckets with the vectors, ``catalog`` the
-    labels and names behind the numbers in the index.
+    ids, labels, names and payload behind the numbers in the index.
 
     Examples
     --------
@@ -144,11 +177,8 @@ class HashTable:
 
         self.metric = checked_choice("metric", metric, METRICS)
         self.hasher: Hasher | None = Hasher(width=width, depth=depth, sparsity=sparsity, **settings)
-        self.catalog = Catalog(metric=metric, place=place)
-        self._index: HashIndex | None = None
-        self._path: Path | None = None  # where it was loaded from or last saved to
-        self._position: Position | None = None  # which state of that directory this is
-        self._changes = threading.Lock()
+        self._live: Local | DurableIndex | Catalog = Catalog(metric=metric, place=place)
+        self._model_changed = False
 
     @classmethod
     def from_parts(
@@ -161,17 +191,19 @@ class HashTable:
     ) -> HashTable:
         """Put a table together: from a fitted hasher alone an empty one, to be filled by `add`.
 
-        Without a hasher the table can be inspected and searched through ``table.index``.
+        Without a hasher the table can be inspected and searched through ``table.index``. Items of
+        an index that a new catalog knows nothing of have their numbers as ids.
         """
         if hasher is None and index is None:
             raise ValueError("hasher and index are both None, one of them must be given")
         table = cls.__new__(cls)
         table.hasher = hasher
-        table.catalog = catalog or Catalog(metric=metric or "euclidean")
-        table.metric = checked_choice("metric", metric or table.catalog.metric, METRICS)
-        table._index = index
-        table._path = table._position = None
-        table._changes = threading.Lock()
+        catalog = catalog or Catalog(metric=metric or "euclidean")
+        table.metric = checked_choice("metric", metric or catalog.metric, METRICS)
+        table._live, table._model_changed = catalog, False
+        if index is not None:
+            catalog.fill_from(index)
+            table._live = Local(State(index, catalog))
         return table
 
     # -- learning and filling ----------------------------------------------------------------------
@@ -181,8 +213,9 @@ class HashTable:
         X: npt.ArrayLike,
         y: npt.ArrayLike | None = None,
         *,
-        ids: npt.ArrayLike | None = None,
+        ids: Any = None,
         names: Sequence[str | None] | None = None,
+        payload: Any = None,
     ) -> Self:
         """Learn from labelled items, then fill the table with all items.
 
@@ -193,18 +226,23 @@ class HashTable:
         y : int or str[n], optional
             Labels. None (or NaN) marks an item without one: it is not learned from, but it is in
             the table. Without any labels, clusters of the items take the place of classes.
-        ids : int[n], optional
-            Not negative, none twice. Default: 0..n-1.
+        ids : int[n] or str[n], optional
+            None twice; integers are not negative. Default: 0..n-1.
         names : str[n], optional
             Names of the items, file names for instance.
+        payload : list of dicts, dict of columns, pandas or Arrow table, optional
+            What you want to have back with an item: values of JSON, by the names of their fields.
         """
         items = as_array("X", X)
         if self.hasher is None:
             raise NotFittedError("this table has no model, and so no settings to fit with")
+        if isinstance(self._live, DurableIndex):
+            raise ValueError("this table is open for changes: fit another one, and save it there")
         hasher = type(self.hasher)(**self.hasher.get_params())
         catalog = Catalog(metric=self.metric, place=self.catalog.place)
-        with catalog.change(len(items), names):
+        with catalog.change():
             codes = catalog.codes(y, len(items), name="y")
+            numbers = catalog.put(codes, 0, ids=ids, names=names, payload=payload)
         ensure_compiled()
         labelled = codes != NO_LABEL
         if not labelled.any():
@@ -219,9 +257,8 @@ class HashTable:
         labels = catalog.labels(codes) if catalog.place == "label" else None
         vectors, bucket_ids = hasher.place_items(items, labels)
         unit, shape = self.metric == "cosine", hasher.shape_
-        index = HashIndex.build(bucket_ids, vectors, ids, codes, shape=shape, unit_length=unit)
-        catalog.name_items(np.arange(len(items)) if ids is None else as_array("ids", ids), names)
-        self.hasher, self._index, self.catalog = hasher, index, catalog  # nothing can fail now
+        index = HashIndex.build(bucket_ids, vectors, numbers, codes, shape=shape, unit_length=unit)
+        self.hasher, self._live = hasher, Local(State(index, catalog))  # nothing can fail now
         return self
 
     def add(
@@ -229,46 +266,101 @@ class HashTable:
         X: npt.ArrayLike | Encoded,
         *,
         labels: object = None,
-        ids: npt.ArrayLike | None = None,
+        ids: Any = None,
         names: Sequence[str | None] | None = None,
-    ) -> npt.NDArray[np.int64]:
+        payload: Any = None,
+        new_labels: bool = False,
+    ) -> Ids:
         """Add items, and return their ids.
 
-        Labels may be missing for some or all; a label that was never seen becomes a new class of
-        the catalog (the model does not change).
+        ``ids`` are integers or strings, as those of the table are; integers may be left out.
+        Labels may be missing for some or all; one that the table does not have is an error. With
+        ``new_labels`` it becomes a class of the table: the model gets a prototype and a code for
+        it, if it has such, from the items that are added (see :meth:`Hasher.extend`).
         """
-        encoded = self.encode(X)
-        with self._changes, self.catalog.change(len(encoded), names):
-            codes = self.catalog.codes(labels, len(encoded))
-            encoded = self.placed(encoded, self.catalog.labels(codes))
-            if self._index is None:
-                self._index = _empty_index(
-                    self._fitted_hasher(), encoded.vectors.shape[1], self.metric == "cosine"
-                )
-            added = self._index.add(encoded.bucket_ids, encoded.vectors, ids, codes)
-            self.catalog.name_items(added, names)
-        return added
+        return self._put(X, labels, ids, names, payload, new_labels, replace=False)
 
     def upsert(
         self,
-        ids: npt.ArrayLike,
+        ids: Any,
         X: npt.ArrayLike | Encoded,
         *,
         labels: object = None,
         names: Sequence[str | None] | None = None,
+        payload: Any = None,
+        new_labels: bool = False,
     ) -> None:
-        """Replace the items with these ids, or add them; a search sees the old or the new ones."""
-        encoded = self.encode(X)
-        with self._changes, self.catalog.change(len(encoded), names):
-            codes = self.catalog.codes(labels, len(encoded))
-            encoded = self.placed(encoded, self.catalog.labels(codes))
-            self.index.upsert(ids, encoded.bucket_ids, encoded.vectors, codes)
-            self.catalog.name_items(as_array("ids", ids), names)
+        """Replace the items with these ids, or add them; a search sees the old or the new ones.
 
-    def remove(self, ids: npt.ArrayLike) -> None:
-        """Remove items; an id that is not in the table is an error, and nothing is removed."""
-        with self._changes:
-            self.index.remove(ids)
+        An item that is replaced keeps nothing: its label, name and payload are those given here.
+        """
+        self._put(X, labels, ids, names, payload, new_labels, replace=True)
+
+    def _put(
+        self, X: Any, labels: Any, ids: Any, names: Any, payload: Any, new_labels: bool,
+        replace: bool,
+    ) -> Ids:  # fmt: skip
+        before, encoded = self.hasher, self.encode(X)
+        if labels is not None:
+            labels = label_array(labels, len(encoded))
+        try:
+            if new_labels and labels is not None and self._extend(X, labels):
+                encoded = self.encode(X)
+            if labels is not None:
+                encoded = self.placed(encoded, labels)
+            if isinstance(self._live, Catalog):
+                index = _empty_index(
+                    self._fitted_hasher(), encoded.vectors.shape[1], self.metric == "cosine"
+                )
+                self._live = Local(State(index, self._live))
+            items = NewItems(
+                encoded.bucket_ids, encoded.vectors, ids, labels, names, payload,
+                None if new_labels else self.known_labels, replace,
+            )  # fmt: skip
+            change = self._live.change(items)
+        except BaseException:
+            if self.hasher is not before:
+                self._use_model(before)
+            raise
+        return (
+            np.array(list(ids), dtype=object) if self.catalog.id_kind == "str" else change.numbers
+        )
+
+    def _extend(self, X: Any, labels: npt.NDArray[np.object_]) -> bool:
+        """Let the model learn classes that neither it nor the table knows, if it can."""
+        hasher = self.hasher
+        if hasher is None or isinstance(X, Encoded):
+            return False
+        known = {None, *self.known_labels}
+        new = np.array([label not in known for label in labels.tolist()], dtype=np.bool_)
+        config = hasher.config_
+        if not new.any() or not config.uses_prototypes or config.codes_of != "classes":
+            return False
+        items = as_array("X", X).reshape(len(labels), *hasher.item_shape)
+        self._use_model(hasher.extend(items[new], np.array(labels[new].tolist())))
+        return True
+
+    def _use_model(self, hasher: Hasher | None) -> None:
+        self.hasher, self._model_changed = hasher, True
+        if isinstance(self._live, DurableIndex) and hasher is not None:
+            # Before its items: a model that knows more than the table does no harm.
+            hasher.save(self._live.path / MODEL_DIR)
+
+    def remove(self, ids: Any = None, *, where: Any = None) -> int:
+        """Remove items by id or by a filter, and return how many.
+
+        An id that is not in the table is an error, and nothing is removed.
+        """
+        change = self._filled().change(removal(ids, where))
+        return len(change.numbers)
+
+    def create_index(self, field: str) -> None:
+        """Keep an index of a field of the payload, so that filters on it need not read all items.
+
+        A filter reads the payload of every item, for a million items in about a second; with an
+        index of its field it reads those that match. ``label``, ``id`` and ``name`` need none.
+        """
+        self._filled().create_index(field)
 
     def placed(self, encoded: Encoded, labels: npt.NDArray[np.object_]) -> Encoded:
         """Items with the buckets that they go to, by ``place`` and their labels; None: has none."""
@@ -301,6 +393,7 @@ class HashTable:
         n_probe: int = 1,
         max_candidates: int | None = None,
         fill: bool = True,
+        where: Any = None,
         filter_ids: Any = None,
         exclude_self: Any = False,
         threads: int | None = None,
@@ -318,36 +411,50 @@ class HashTable:
             Compare at most this many items with a query.
         fill
             Whether a query with fewer than ``n_neighbors`` candidates goes on to further buckets.
+        where
+            Only items for which this holds may be found: a dict of fields of the payload, or
+            ``label``, ``id``, ``name``, that are joined by and. ``{"brand": "a"}``,
+            ``{"brand": ["a", "b"]}``, ``{"price": {"<": 10, ">=": 5}}`` with ``= != < <= > >= in``,
+            ``{"any": [filter, ...]}``, ``{"not": filter}``; ``"a.b"`` is ``b`` within ``a``.
+            Values compare with values of their own kind; None is null, and a missing field. The
+            answers of the last filters are kept until the table changes; see :meth:`create_index`.
         filter_ids, exclude_self, threads
-            As for :meth:`HashIndex.search`.
+            As for :meth:`HashIndex.search`, with ids of this table.
         """
         n_probe = checked_count("n_probe", n_probe)
-        prepared = None if filter_ids is None else self.index.make_filter(filter_ids)
-        encoded = self.encode(Q, n_probe=self.index.n_ranked(n_probe, prepared), scores=False)
-        result = self.index.search(
+        state = self._filled().state
+        passing = self._filter(state, where, filter_ids)
+        n_ranked = state.index.n_ranked(n_probe, passing)
+        encoded = self.encode(Q, n_probe=n_ranked, scores=False)
+        if not isinstance(exclude_self, bool):
+            exclude_self = state.catalog.numbers_of(exclude_self)
+        result = state.index.search(
             encoded.vectors,
             **encoded.where_to_look(n_probe),
             n_neighbors=n_neighbors,
             max_candidates=max_candidates,
             fill="path" if fill else "none",
-            filter_ids=prepared,
+            filter_ids=passing,
             exclude_self=exclude_self,
             metric=self.metric,
             threads=threads,
         )
-        return self.matches(result)
+        return _matches(state.catalog, result)
+
+    @staticmethod
+    def _filter(state: State, where: Any, filter_ids: Any) -> Filter | None:
+        """What may be found, as the index takes it; the last answers of ``where`` are kept."""
+        if where is not None and filter_ids is not None:
+            raise ValueError("where and filter_ids are both given, must be one of them")
+        if where is not None:
+            return state.catalog.filter(where)
+        if filter_ids is not None:
+            return state.index.make_filter(state.catalog.numbers_of(filter_ids))
+        return None
 
     def matches(self, result: SearchResult) -> Matches:
-        """Results of ``table.index.search`` with the labels and names of the items."""
-        catalog = self.catalog
-        return Matches(
-            result.ids,
-            result.distances,
-            result.candidates,
-            result.truncated,
-            lambda: catalog.labels(result.label_codes()),
-            lambda: catalog.names_of(result.ids),
-        )
+        """Results of ``table.index.search`` with the ids, labels, names and payload of items."""
+        return _matches(self.catalog, result)
 
     def evaluate(
         self,
@@ -370,6 +477,8 @@ class HashTable:
             raise ValueError("y has missing labels, every query must have one")
         if exclude_self is True:
             exclude_self = np.arange(len(encoded))
+        elif exclude_self is not False:
+            exclude_self = self.catalog.numbers_of(exclude_self)
         return evaluate_index(
             self.index,
             encoded,
@@ -396,6 +505,9 @@ class HashTable:
             encoded.vectors[0], **where, shown_scores=encoded.scores, metric=self.metric, **options
         )
         described: dict[str, Any] = self.with_labels(explained)
+        numbers = np.array([match["id"] for match in described["results"]], dtype=np.int64)
+        for match, item in zip(described["results"], self.catalog.ids_of(numbers), strict=True):
+            match["id"] = item if isinstance(item, str) else int(item)
         return described
 
     def stats(self) -> dict[str, Any]:
@@ -420,37 +532,70 @@ class HashTable:
             return [self.with_labels(value) for value in description]
         return description
 
-    def __getitem__(self, item_id: int) -> Item:
+    def ids(self, where: Any = None) -> Ids:
+        """Ids of all items, or of those for which a filter holds, in the order of their numbers."""
+        catalog = self.catalog
+        return catalog.ids_of(catalog.where(where)).copy()
+
+    def count(self, where: Any = None) -> int:
+        """Number of items, or of those for which a filter holds."""
+        return len(self) if where is None else len(self.catalog.where(where))
+
+    def __getitem__(self, item_id: int | str) -> Item:
+        state = self._filled().state
+        number = state.catalog.number_of(item_id)
         try:
-            item = self.index.item(item_id)
+            if number is None:
+                raise ValueError(f"id {item_id!r} not in the table")
+            item = state.index.item(number)
         except ValueError as error:
             raise KeyError(str(error)) from None
-        code = item["label"]
+        numbers, code = np.array([number]), item["label"]
         return Item(
-            id=int(item_id),
-            label=None if code is None else self.catalog.label(code),
-            name=self.catalog.names.get(int(item_id)),
+            id=state.catalog.ids_of(numbers).tolist()[0],
+            label=None if code is None else state.catalog.label(code),
+            name=state.catalog.names_of(numbers)[0],
+            payload=state.catalog.payload_of(numbers)[0],
             vector=item["vector"],
             bucket_ids=item["bucket_ids"].tolist(),
         )
 
-    def __contains__(self, item_id: int) -> bool:
-        return self._index is not None and item_id in self._index
+    def __contains__(self, item_id: int | str) -> bool:
+        if isinstance(self._live, Catalog):
+            return False
+        number = self.catalog.number_of(item_id)
+        return number is not None and number in self.index
 
     def __len__(self) -> int:
-        return 0 if self._index is None else len(self._index)
+        return 0 if isinstance(self._live, Catalog) else len(self.index)
 
     def __repr__(self) -> str:
-        if self._index is None:
+        if isinstance(self._live, Catalog):
             return f"HashTable({self.hasher!r}, empty)"
         return f"HashTable({len(self)} items, {len(self.catalog.classes)} classes, {self.index!r})"
 
     @property
     def index(self) -> HashIndex:
         """The index; there is none before the table has items."""
-        if self._index is None:
+        return self._filled().state.index
+
+    @property
+    def catalog(self) -> Catalog:
+        """Ids, labels, names and payload of the items."""
+        return self._live if isinstance(self._live, Catalog) else self._live.state.catalog
+
+    @property
+    def known_labels(self) -> list[Label]:
+        """Labels that :meth:`add` takes: those of the items, and those that the model learned."""
+        learned: list[Label] = []
+        if self.hasher is not None and self.hasher.config_.codes_of != "clusters":
+            learned = self.hasher.classes_.tolist()  # clusters have numbers, which are no labels
+        return [*self.catalog.classes, *learned]
+
+    def _filled(self) -> Local | DurableIndex:
+        if isinstance(self._live, Catalog):
             raise NotFittedError("this table is empty: call fit, or add items to a fitted one")
-        return self._index
+        return self._live
 
     def _fitted_hasher(self) -> Hasher:
         if self.hasher is None:
@@ -465,41 +610,95 @@ class HashTable:
         Saved back to where it was loaded from, only what changed is written. Another table at
         ``path`` is replaced as a whole; anything else there is an error.
         """
-        directory = Path(path)
-        with self._changes:
-            index = self.index
-            if self._position is not None and self._path == directory.resolve():
-                state = State(index, self.catalog)
-                self._position = save_state(directory, state, self._position)
-                return
-            _refuse_foreign(directory)
-            old_index = directory / INDEX_DIR
-            lock = writer_lock(old_index) if old_index.is_dir() else nullcontext()
-            with lock, new_directory(directory) as new:
-                self.catalog.write(new)
-                if self.hasher is not None:
-                    self.hasher.save(new / MODEL_DIR)
-                index.copy().save(new / INDEX_DIR)
-            self._path = directory.resolve()
-            state, self._position = load_state(directory)
-            self._index = state.index
+        directory, live = Path(path), self._filled()
+        if live.lives_in(directory):
+            if self._model_changed and self.hasher is not None:
+                self.hasher.save(directory / MODEL_DIR)
+            live.save()
+            self._model_changed = False
+            return
+        _refuse_foreign(directory)
+        old_index = directory / INDEX_DIR
+        lock = writer_lock(old_index) if old_index.is_dir() else nullcontext()
+        with lock, new_directory(directory) as new:
+            if self.hasher is not None:
+                self.hasher.save(new / MODEL_DIR)
+            write_state(new, live.state)
+        if isinstance(live, Local):
+            state, _ = load_state(directory)
+            live.release()
+            self._live, self._model_changed = Local(state), False
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> HashTable:
-        """Open a table that was saved. The vectors are mapped into memory, not read.
+        """Open a table that was saved, as it is now. The vectors are mapped into memory, not read.
 
-        Changes that a service has acknowledged and not saved yet are applied in memory.
+        Changes of others do not show, and it is an error to change it after them. From the first
+        change until :meth:`save` nobody else can change the table in the directory.
         """
         directory = Path(path)
-        state, position = load_state(directory)
-        hasher = None
-        if (directory / MODEL_DIR).is_dir():
-            from hashcade.learn import Hasher
+        state, _ = load_state(directory)
+        return cls.from_parts(_load_model(directory), state.index, state.catalog)
 
-            hasher = Hasher.load(directory / MODEL_DIR)
-        table = cls.from_parts(hasher, state.index, state.catalog)
-        table._path, table._position = directory.resolve(), position
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, read_only: bool = False) -> HashTable:
+        """Open a table so that a change is on disk when its call returns.
+
+        Changes of several threads that wait together cost one flush of the disk. There is one
+        writer at a time, and any number of readers in any process, each of which sees a whole
+        commit: with ``read_only`` the last one before it was opened, or before :meth:`refresh`.
+        Close it, or use it as a context manager.
+        """
+        directory = Path(path)
+        require_table(directory)
+        hasher = _load_model(directory)
+        live = DurableIndex(directory, read_only=read_only)
+        table = cls.from_parts(hasher, live.index, live.state.catalog)
+        table._live = live
         return table
+
+    def refresh(self) -> bool:
+        """Of a table that is open for reading: see the last commit; whether there was a new one."""
+        live = self._filled()
+        if not isinstance(live, DurableIndex):
+            raise ValueError("only a table from HashTable.open follows the changes of others")
+        new = live.reload()
+        if new:
+            self.hasher = _load_model(live.path)
+        return new
+
+    def close(self) -> None:
+        """Release the directory. A table from :meth:`open` has saved all; others drop changes."""
+        if not isinstance(self._live, Catalog):
+            self._live.close()
+        self.catalog.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _matches(catalog: Catalog, result: SearchResult) -> Matches:
+    return Matches(
+        catalog.ids_of(result.ids),
+        result.distances,
+        result.candidates,
+        result.truncated,
+        lambda: result.exact,
+        lambda: catalog.labels(result.label_codes()),
+        lambda: catalog.names_of(result.ids),
+        lambda: catalog.payload_of(result.ids),
+    )
+
+
+def _load_model(directory: Path) -> Hasher | None:
+    if not (directory / MODEL_DIR).is_dir():
+        return None
+    from hashcade.learn import Hasher
+
+    return Hasher.load(directory / MODEL_DIR)
 
 
 def _refuse_foreign(directory: Path) -> None:
@@ -507,7 +706,7 @@ def _refuse_foreign(directory: Path) -> None:
     if not os.path.lexists(directory) or (directory.is_dir() and not any(directory.iterdir())):
         return
     try:
-        Catalog.read(directory)
+        require_table(directory)
     except StorageError:
         raise StorageError(
             f"{directory} exists and is not a hashcade table", hint="choose another path"

@@ -299,7 +299,15 @@ def unknown_metric(sample):
     return ["build", sample.model, sample.data, "-o", "table", "--metric", "l1", "--quiet"]
 
 
-@mistake("id 9000 ", "not in the index")
+@mistake("labels has 'gnu', which the table does not have", "--new-labels")
+def add_an_unknown_label(sample):
+    shutil.copytree(sample.table, "table")
+    np.save("more.npy", sample.X[:1])
+    Path("more_labels.txt").write_text("gnu\n")
+    return ["add", "table", "more.npy", "--quiet"]
+
+
+@mistake("id 9000 ", "not in the table")
 def remove_what_is_not_there(sample):
     shutil.copytree(sample.table, "table")
     return ["remove", "table", 9000]

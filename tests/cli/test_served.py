@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sqlite3
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from starlette.testclient import TestClient
 
 from hashcade import HashTable
 from hashcade.serve import ServeSettings, create_app
-from hashcade.store import DurableIndex
+from hashcade.store import DurableIndex, NewItems
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def table(sample, cwd):
 
 def add_one(durable, item):
     vector = np.ones((1, durable.index.dim))
-    return durable.add([0], vector, ids=[item], labels=["kind 0"]).result()
+    return durable.add(NewItems([0], vector, ids=[item], labels=["kind 0"])).result()
 
 
 @pytest.mark.parametrize("by", ["path", "link"])
@@ -132,10 +133,10 @@ def test_verify_reads_the_changes_that_are_not_saved(command, table):
         add_one(durable, item)
     stopped = shutil.copytree(table, table.with_name("stopped"))  # as after kill -9
     durable.close()
-    (log,) = stopped.rglob("*.log")
-    data = bytearray(log.read_bytes())
-    data[150] ^= 1
-    log.write_bytes(data)
+    db = sqlite3.connect(stopped / "items.db")
+    db.execute("UPDATE changes SET body = zeroblob(100)")
+    db.commit()
+    db.close()
     done = command("verify", stopped)
     assert done.code == 2
     assert "checksum is wrong" in done.out

@@ -8,7 +8,6 @@ import pytest
 from cli_factories import make_photos
 
 from hashcade import Hasher, HashIndex, HashTable
-from hashcade.store import Catalog
 
 # -- fit, train, build -----------------------------------------------------------------------------
 
@@ -146,7 +145,7 @@ def test_add_and_remove_change_the_table_on_disk(command, sample, cwd):
     shutil.copytree(sample.table, "table")
     np.save("more.npy", sample.X[:3])
     (cwd / "more_labels.txt").write_text("kind 0\nkind 1\nnew\n")
-    done = command("add", "table", "more.npy", "--json", "--quiet")
+    done = command("add", "table", "more.npy", "--json", "--quiet", "--new-labels")
     assert json.loads(done.out) == {"table": "table", "ids": [300, 301, 302], "n_items": 303}
     table = HashTable.load("table")
     assert table[302].label == "new"
@@ -164,6 +163,31 @@ def test_add_and_remove_change_the_table_on_disk(command, sample, cwd):
     assert "9000" in done.err
     assert 1 in HashTable.load("table")
     assert command("verify", "table").code == 0
+
+
+def test_where_filters_what_is_found_and_what_is_removed(command, sample, cwd):
+    shutil.copytree(sample.table, "table")
+    np.save("query.npy", sample.X[:1])
+    search = ("search", "table", "query.npy", "--json", "--quiet", "-n", "50")
+    found = json.loads(command(*search, "--where", "label=kind 1").out)["queries"][0]["results"]
+    assert {match["label"] for match in found} == {"kind 1"}
+    some = ("--where", "id>=10", "--where", "id<20")
+    found = json.loads(command(*search, *some).out)["queries"][0]["results"]
+    assert {match["id"] for match in found} == set(range(10, 20))
+    assert json.loads(command("remove", "table", *some, "--json").out)["removed"] == 10
+    assert 10 not in HashTable.load("table")
+    several = command("remove", "table", "--where", "id=[1, 2]", "--json")
+    assert json.loads(several.out)["removed"] == 2
+    for wrong, text in (
+        (["--where", "label"], "must be a field"),
+        (["--where", "id<1", "--where", "id<2"], "is given twice"),
+        (["--where", "id<1", "3"], "and not both"),
+        ([], "give ids of items"),
+        (["x"], "'x' is not an id"),
+    ):
+        done = command("remove", "table", *wrong)
+        assert done.code == 2
+        assert text in done.err
 
 
 def test_images_from_another_folder_are_named_by_their_whole_path(command, photo_sample, cwd):
@@ -293,7 +317,7 @@ def test_verify_lists_what_is_damaged(command, sample, cwd):
     assert "is damaged" in report["problems"]["model"][0]
 
 
-@pytest.mark.parametrize("name", ["catalog.json", "names.json", "model/config.json", "index"])
+@pytest.mark.parametrize("name", ["items.db", "model/config.json", "index"])
 def test_verify_reads_every_part_of_a_table(command, photo_sample, cwd, name):
     shutil.copytree(photo_sample.table, "table")
     damaged = cwd / "table" / name
@@ -332,4 +356,4 @@ def test_warmup_says_how_long_it_took(command):
 
 
 def test_a_table_is_read_as_the_library_reads_it(sample):
-    assert Catalog.read(sample.table).data == sample.data
+    assert HashTable.load(sample.table).catalog.data == sample.data

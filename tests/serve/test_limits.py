@@ -10,6 +10,7 @@ import pytest
 from hashcade import ConfigError, IndexLockedError
 from hashcade.serve import ServeSettings, create_app
 from hashcade.serve.app import PAGES
+from hashcade.store import NewItems
 from tests.serve.factories import DIM, TOKEN, serving
 
 GOOD = {"vectors": [[0.0] * DIM], "bucket_ids": [[1]]}
@@ -290,16 +291,14 @@ def test_what_waits_longer_than_its_deadline_is_given_up(place):
         answer = client.post("/v1/search", json=GOOD)
         assert answer.status_code == 504
         with service.durable._commit:  # a change that has not begun is not made later either
-            first = service.durable.add(
-                [1], np.zeros((1, DIM)), labels=[0]
-            )  # the writer waits here
+            first = service.durable.add(NewItems([1], np.zeros((1, DIM)), labels=[0]))  # waits here
             while not first.running():
                 pass
             late = client.post("/v1/items", json={**GOOD, "ids": [777], "labels": [0]})
         assert late.status_code == 504
         release.set()
         first.result()
-        assert service.durable.remove([5]).result().tolist() == [5]
+        assert service.durable.remove([5]).result().numbers.tolist() == [5]
         assert 777 not in service.durable.index
 
 

@@ -123,6 +123,7 @@ def test_searches_go_on_while_a_new_index_is_read(place, tmp_path):
         thread.start()
         for round_number in range(5):
             other = HashTable.load(link)
+            other.save(tmp_path / f"table-{round_number}")  # the one that is served is held
             other.remove([10 + round_number])
             other.save(tmp_path / f"table-{round_number}")
             link.unlink()

@@ -7,7 +7,7 @@ import pytest
 
 from hashcade import HashTable, StorageError
 from hashcade.learn import Hasher
-from hashcade.store import Catalog
+from hashcade.store import NewItems
 from tests.serve.factories import N_ITEMS, load_index, make_table, serving
 
 KINDS = ("ant", "bee", "cat")
@@ -30,7 +30,8 @@ def hashers():
 
 def table_of(hasher, items, names=("cat", "ant")):
     table = HashTable.from_parts(hasher)
-    table.add(items, labels=np.array(names)[np.arange(len(items)) % 2])
+    encoded = table.encode(items)
+    table.add(encoded, labels=np.array(names)[np.arange(len(items)) % 2], new_labels=True)
     return table
 
 
@@ -99,7 +100,8 @@ def test_a_reload_takes_over_a_model_that_alone_has_changed(hashers, tmp_path):
         assert client.post("/v1/reload").json()["done"] is True
         expected = HashTable.load(place).search(items[:4], 3)
         assert search(client, items[:4])["ids"] == expected.ids.tolist()
-        add = now.durable.add(late.bucket_ids, late.vectors, labels=["cat"], epoch=now.epoch)
+        items = NewItems(late.bucket_ids, late.vectors, labels=["cat"])
+        add = now.durable.add(items, epoch=now.epoch)
         with pytest.raises(StorageError, match="replaced meanwhile"):
             add.result(60)
 
@@ -117,8 +119,10 @@ def test_a_reload_that_fails_keeps_the_old_table(hashers, tmp_path):
         link.symlink_to("two")
         assert client.post("/v1/reload").status_code == 409
         assert search(client, items[:4])["n_items"] == len(items)
-        added = client.post("/v1/items", json={"vectors": items[:1].tolist(), "labels": ["new"]})
+        added = client.post("/v1/items", json={
+            "vectors": items[:1].tolist(), "labels": ["new"], "new_labels": True,
+        })  # fmt: skip
         assert added.status_code == 200
-    assert "new" in Catalog.read(tmp_path / "one").classes
+    assert "new" in HashTable.load(tmp_path / "one").catalog.classes
     shutil.rmtree(tmp_path / "two" / "model")
     HashTable.load(tmp_path / "two").save(tmp_path / "two")  # nobody holds it

@@ -89,12 +89,13 @@ def test_plain_arrays_of_another_length_are_refused_with_both_sides():
 @pytest.mark.parametrize(("n", "n_neighbors"), [(1, 1), (3, 5), (7, 10)])
 def test_arrays_come_back_as_they_were_and_may_be_written_to(place, queries, n, n_neighbors):
     _, vectors, buckets, _ = queries
-    table = HashTable.load(place)
-    table.catalog.names = {item: f"{item}.png" for item in range(0, 200, 2)}
+    table = HashTable.load(
+        make_table(place.with_name("named"), names={k: f"{k}" for k in range(99)})
+    )
     result = table.index.search(vectors[:n], bucket_ids=buckets[:n], n_neighbors=n_neighbors)
     sent = table.matches(result)
     read = read_matches(write_matches(sent), n, n_neighbors)
-    for name in ("ids", "distances", "labels", "names", "candidates", "truncated"):
+    for name in ("ids", "distances", "labels", "names", "payload", "candidates", "truncated"):
         array = getattr(read, name)
         np.testing.assert_array_equal(array, getattr(sent, name))
         assert array.dtype == getattr(sent, name).dtype
@@ -187,7 +188,7 @@ def test_changes_are_made_and_can_be_found(client, place):
     assert removed == {"ids": [1, 2], "n_items": N_ITEMS - 2}
     again = client.post("/v1/items/remove", json={"ids": [3, 2]})
     assert again.status_code == 422
-    assert again.json()["error"] == "id 2 not in the index"
+    assert again.json()["error"] == "id 2 not in the table"
     assert client.get("/v1/items/3").status_code == 200  # all or nothing
     assert client.post("/v1/save").json()["done"]
     assert len(load_index(place)) == N_ITEMS - 2
@@ -236,7 +237,12 @@ def test_labels_come_back_as_they_were_given(tmp_path):
     with serving(table=place) as client:
         item = {"vectors": [[0.5] * DIM] * 4, "bucket_ids": [[3]] * 4}
         labels = ["fox", 7, None, "7"]
-        ids = client.post("/v1/items", json={**item, "labels": labels}).json()["ids"]
+        refused = client.post("/v1/items", json={**item, "labels": labels})
+        assert refused.status_code == 422
+        assert "labels has 'fox', 7, '7', which the table does not have" in refused.json()["error"]
+        ids = client.post("/v1/items", json={**item, "labels": labels, "new_labels": True}).json()[
+            "ids"
+        ]
         for item_id, label in zip(ids, labels, strict=True):
             assert client.get(f"/v1/items/{item_id}").json()["label"] == label
         ask = {"vectors": [[0.5] * DIM], "bucket_ids": [[3]], "filter_ids": ids}
@@ -320,3 +326,33 @@ def test_numbers_in_an_address_are_digits_alone(client, number):
     assert client.get(f"/v1/search/item/5?n_neighbors={number}").status_code == 422
     assert client.get(f"/v1/items?limit={number}").status_code == 422
     assert client.get(f"/v1/buckets/1?start={number}").status_code == 422
+
+
+def test_payload_names_and_filters(client, place):
+    item = {"vectors": [[9.0] * DIM] * 3, "bucket_ids": [[1]] * 3, "ids": [900, 901, 902]}
+    payload = [{"price": 1, "tags": ["ä"]}, {"price": 5}, None]
+    body = {**item, "payload": payload, "names": ["a", None, "c"]}
+    assert client.post("/v1/items", json=body).status_code == 200
+    described = client.get("/v1/items/900").json()
+    assert (described["payload"], described["name"]) == (payload[0], "a")
+    query = {"vectors": [[9.0] * DIM], "bucket_ids": [[1]], "n_neighbors": 3}
+    told = client.post("/v1/search", json=query).json()
+    assert told["payload"] == [payload]
+    assert told["names"] == [["a", None, "c"]]
+    told = client.post("/v1/search", json={**query, "where": {"price": {">": 2}}}).json()
+    assert told["ids"] == [[901]]
+    told = client.post("/v1/search", json={**query, "include": ["names"]}).json()
+    assert "payload" not in told
+    assert told["names"] == [["a", None, "c"]]
+    for where in ({"price": {"~": 1}}, {"price": {"<": [1]}}, {'a"b': 1}):
+        for path, more in (("/v1/search", query), ("/v1/items/remove", {})):
+            answer = client.post(path, json={**more, "where": where})
+            assert answer.status_code == 422, (path, where)
+            assert "where" in answer.json()["error"]
+    body = {**item, "payload": [{"price": 8}] * 3, "replace": True}
+    assert client.post("/v1/items", json=body).json()["n_items"] == N_ITEMS + 3
+    removed = client.post("/v1/items/remove", json={"where": {"price": 8}}).json()
+    assert removed == {"ids": [900, 901, 902], "n_items": N_ITEMS}
+    both = client.post("/v1/items/remove", json={"ids": [1], "where": {"price": 8}})
+    assert both.status_code == 422
+    assert client.post("/v1/items/remove", json={}).status_code == 422

@@ -143,7 +143,9 @@ def test_an_image_is_added_by_its_file(trained, images, tmp_path):
         ).json()
         assert sorted(told["ids"][0]) == [3, 5000]
         for options, label in (("label=7", "7"), ("label_number=7", 7), ("", None)):
-            item = add(options)["ids"][0]
+            if isinstance(label, int):
+                assert "which the table does not have" in add(options, 422)["error"]
+            item = add(f"{options}&new_labels=true")["ids"][0]
             assert client.get(f"/v1/items/{item}").json()["label"] == label
         add("label=7&label_number=7", 422)
         text = {"Content-Type": "text/html"}
@@ -279,12 +281,14 @@ def test_the_images_that_a_table_was_filled_with_are_its_pictures(tmp_path):
     shutil.rmtree(root)
     with serving(table=place) as client:
         assert client.get("/v1/stats").json()["pictures"] is False
-    outside = make_table(tmp_path / "hostile", names={0: "../table/catalog.json"}, data=tmp_path)
-    shutil.rmtree(tmp_path / "table")
     (tmp_path / "secret.png").write_bytes(png(np.zeros((4, 4, 3))))
-    Catalog([0, 1, 2, 3, 4], {0: "../secret.png"}, data=outside).write(outside)
+    hostile = {0: "../secret.png", 1: str(tmp_path / "secret.png"), 2: "inside.png"}
+    (tmp_path / "images").mkdir()
+    shutil.copy(tmp_path / "secret.png", tmp_path / "images" / "inside.png")
+    outside = make_table(tmp_path / "hostile", names=hostile, data=tmp_path / "images")
     with serving(table=outside) as client:
-        assert client.get("/v1/pictures/0").status_code == 404
+        statuses = [client.get(f"/v1/pictures/{item}").status_code for item in range(4)]
+        assert statuses == [404, 404, 200, 404]
 
 
 def test_a_picture_is_decoded_upright_and_in_three_colours(tmp_path):

@@ -3,7 +3,8 @@
 import numpy as np
 
 from hashcade import CodeShape, HashIndex
-from hashcade.store import Catalog
+from hashcade.index import Encoded
+from hashcade.store import Catalog, NewItems
 from hashcade.table import HashTable
 
 SHAPE = CodeShape(width=4, depth=2)
@@ -20,11 +21,16 @@ def make_index(*, labels=True, seed=0):
     return HashIndex.build(buckets, vectors, labels=buckets // 2 if labels else None, shape=SHAPE)
 
 
-def make_table(path, *, classes=(0, 1, 2, 3, 4), labels=True, seed=0, **settings):
-    """A table without a model, saved."""
+def make_table(path, *, classes=(0, 1, 2, 3, 4), labels=True, seed=0, names=None, **settings):
+    """A table without a model, saved; ``names`` by id."""
     index = make_index(labels=labels, seed=seed)
-    catalog = Catalog(classes if labels else (), **settings)
-    HashTable.from_parts(None, index, catalog).save(path)
+    table = HashTable.from_parts(None, index, Catalog(classes if labels else (), **settings))
+    for item, name in (names or {}).items():
+        old = table[item]
+        encoded = Encoded(old.vector[None], np.array([old.bucket_ids]), None, by_path=False)
+        table.upsert([item], encoded, labels=[old.label] if labels else None, names=[name])
+    table.save(path)
+    table.close()
     return path
 
 
@@ -40,13 +46,18 @@ def ids_of(index):
     return sorted(result[result >= 0].tolist())
 
 
+def add(durable, buckets, vectors, ids=None, labels=None, *, epoch=None, **more):
+    """Add items to a durable index; labels may be new ones."""
+    return durable.add(NewItems(buckets, vectors, ids, labels, **more), epoch=epoch)
+
+
 def abandon(durable):
     """Stop as kill -9 does: nothing is saved, only the lock goes with the process."""
     durable._closing.set()
     durable._queue.put(None)
     for thread in durable._threads:
         thread.join()
-    durable._log.close()
+    durable._catalog.close()
 
 
 def vector(value):

@@ -54,7 +54,7 @@ def test_labels_that_are_missing_or_were_not_learned_leave_it_to_the_network(has
     table = table_of(hasher, "label")
     labels = Y.astype(object)
     labels[::3], labels[1::3] = None, "yak"
-    ids = table.add(X, labels=labels)
+    ids = table.add(table.encode(X), labels=labels, new_labels=True)
     found = buckets(table, ids)
     assert np.array_equal(found[2::3], of_label(hasher, Y[2::3]))
     by_network = hasher.transform(X)
@@ -67,7 +67,8 @@ def test_labels_that_are_missing_or_were_not_learned_leave_it_to_the_network(has
 def test_a_replaced_item_moves_with_its_label(hasher):
     table = table_of(hasher, "label")
     ids = table.add(X[:6], labels=["ant"] * 6)
-    table.upsert(ids, X[:6], labels=["fox", "fox", "bee", None, "yak", "ant"])
+    labels = ["fox", "fox", "bee", None, "yak", "ant"]
+    table.upsert(ids, table.encode(X[:6]), labels=labels, new_labels=True)
     found = buckets(table, ids)
     assert np.array_equal(found[[0, 1, 2, 5]], of_label(hasher, ["fox", "fox", "bee", "ant"]))
     assert np.array_equal(found[3:5], hasher.transform(X[3:5]))
@@ -97,8 +98,33 @@ def test_paths_and_clusters_have_no_buckets_of_labels():
     of_clusters = Hasher().fit_clusters(X, n_codes=6)
     for hasher, labels in ((by_path, Y), (of_clusters, np.arange(len(X)) % 6)):
         table = table_of(hasher, "label")
-        ids = table.add(X, labels=labels)
+        ids = table.add(X, labels=labels, new_labels=True)
         assert np.array_equal(buckets(table, ids), hasher.transform(X))
+
+
+def test_new_labels_extend_the_model_if_it_has_prototypes(hasher, tmp_path):
+    table = table_of(hasher, "label")
+    table.add(X, labels=Y)
+    with pytest.raises(ValueError, match="labels has 'yak', 'gnu', which the table does not have"):
+        table.add(X[:3] + 9, labels=["yak", "gnu", "yak"])
+    assert table.hasher is hasher
+    ids = table.add(X[:3] + 9, labels=["yak", "gnu", "yak"], new_labels=True)
+    assert [table[item].label for item in ids] == ["yak", "gnu", "yak"]
+    learned = {"yak", "gnu"} <= set(table.hasher.classes_)
+    assert learned == (hasher.assignment == "prototype")
+    if learned:
+        assert np.array_equal(buckets(table, ids), of_label(table.hasher, ["yak", "gnu", "yak"]))
+    assert table.search(X[:1] + 9, 1).labels.tolist() == [["yak"]]
+    extended = table.hasher
+    with pytest.raises(ValueError, match="already"):
+        table.add(X[:1] - 9, labels=["eft"], ids=[0], new_labels=True)
+    assert table.hasher is extended  # the model has not learned it either
+    table.save(tmp_path / "table")
+    table.add(X[:1] - 9, labels=["eft"], new_labels=True)
+    table.save(tmp_path / "table")  # in place: with the model, if that has changed
+    loaded = HashTable.load(tmp_path / "table")
+    assert ("eft" in loaded.hasher.classes_) == learned
+    assert loaded.search(X[:1] - 9, 1).labels.tolist() == [["eft"]]
 
 
 def test_classes_that_came_later_have_buckets_too(hasher):

@@ -75,7 +75,7 @@ def test_results_can_be_pickled_and_copied(table, items):
     matches = table.search(items[0][:3], 4)
     for other in (pickle.loads(pickle.dumps(matches)), copy.deepcopy(matches)):
         assert other[0] == matches[0]
-        for name in ("ids", "distances", "labels", "names", "candidates", "truncated"):
+        for name in ("ids", "distances", "labels", "names", "payload", "candidates", "truncated"):
             assert np.array_equal(getattr(other, name), getattr(matches, name)), name
 
 
@@ -172,7 +172,12 @@ def test_without_labels_clusters_take_the_place_of_classes(items):
 
 
 def test_later_items_may_lack_labels_or_bring_new_ones(table, items):
-    new = table.add(items[0][:3], labels=["ant", None, "gnu"])
+    with pytest.raises(
+        ValueError, match="labels has 'gnu', which the table does not have"
+    ) as caught:
+        table.add(items[0][:3], labels=["ant", None, "gnu"])
+    assert "new_labels=True" in caught.value.hint
+    new = table.add(items[0][:3], labels=["ant", None, "gnu"], new_labels=True)
     assert [table[item].label for item in new] == ["ant", None, "gnu"]
     bare = table.add(items[0][:2])
     assert [table[item].label for item in bare] == [None, None]
@@ -209,9 +214,9 @@ def test_remove(table, items):
 def test_upsert_replaces_and_inserts(table, items):
     X, y = items
     other = int(np.flatnonzero(y != y[0])[0])
-    table.upsert([0, 5000], X[[other, 0]], labels=["new", None], names=["zero.jpg", None])
+    table.upsert([0, 5000], X[[other, 0]], labels=["bee", None], names=["zero.jpg", None])
     assert np.allclose(table[0].vector, table.hasher.embed(X[other : other + 1]), atol=1e-6)
-    assert (table[0].label, table[0].name) == ("new", "zero.jpg")
+    assert (table[0].label, table[0].name) == ("bee", "zero.jpg")
     assert (table[5000].label, table[5000].name) == (None, None)
     assert len(table) == len(X) + 1
 
@@ -222,7 +227,7 @@ def test_a_bad_change_changes_nothing(table, items):
     with pytest.raises(ValueError, match="features"):
         table.add(np.zeros((1, 9)))
     with pytest.raises(ValueError, match="already"):
-        table.add(X[:1], ids=[0], labels=["gnu"])
+        table.add(X[:1], ids=[0], labels=["gnu"], new_labels=True)
     with pytest.raises(ValueError, match="NaN"):
         table.add(np.full((1, 8), np.nan))
     with pytest.raises(ValueError, match="labels"):
@@ -234,15 +239,15 @@ def test_a_bad_change_changes_nothing(table, items):
 
 def test_a_label_of_a_change_that_failed_is_forgotten(table, items):
     with pytest.raises(ValueError, match="already"):
-        table.add(items[0][:1], ids=[0], labels=["gnu"])
-    [new] = table.add(items[0][:1], labels=["yak"])
+        table.add(items[0][:1], ids=[0], labels=["gnu"], new_labels=True)
+    [new] = table.add(items[0][:1], labels=["yak"], new_labels=True)
     assert table[new].label == "yak"
     assert set(table.search(items[0][0], 2).labels[0].tolist()) == {items[1][0], "yak"}
 
 
 def test_labels_are_those_of_the_state_that_was_searched(table, items):
     matches = table.search(items[0][:3], 1)
-    table.upsert([0], items[0][:1], labels=["gnu"])
+    table.upsert([0], items[0][:1], labels=["gnu"], new_labels=True)
     table.remove([1])
     assert matches.labels[:, 0].tolist() == items[1][:3].tolist()
     assert table.search(items[0][:1], 1).labels.tolist() == [["gnu"]]
@@ -272,7 +277,7 @@ def test_searches_beside_changes_see_whole_states(table, items):
     for reader in readers:
         reader.start()
     for round_ in range(20):
-        table.upsert(np.arange(4), X[:4], labels=[f"round {round_}"] * 4)
+        table.upsert(np.arange(4), X[:4], labels=items[1][:4], payload=[{"round": round_}] * 4)
     for reader in readers:
         reader.join()
     assert errors == []
@@ -346,16 +351,20 @@ def test_repr_and_empty_tables(hasher, items):
 
 
 def test_save_and_load(table, items, tmp_path):
-    table.add(items[0][:2], labels=["gnu", None], names=["a.jpg", "b.jpg"])
+    payload = [{"text": "ä", "price": 1.5}, None]
+    names = ["a.jpg", "b.jpg"]
+    table.add(items[0][:2], labels=["gnu", None], names=names, payload=payload, new_labels=True)
     before = table.search(items[0][:20], 5, n_probe=2)
     table.save(tmp_path / "a.table")
     loaded = HashTable.load(tmp_path / "a.table")
     after = loaded.search(items[0][:20], 5, n_probe=2)
-    for name in ("ids", "distances", "labels", "names", "candidates"):
+    for name in ("ids", "distances", "labels", "names", "payload", "candidates"):
         assert np.array_equal(getattr(before, name), getattr(after, name)), name
-    assert sorted(path.name for path in (tmp_path / "a.table").iterdir()) == [
-        "catalog.json", "index", "model", "names.json",
-    ]  # fmt: skip
+    assert loaded[len(items[0])].payload == payload[0]
+    loaded.close()
+    table.close()
+    files = sorted(path.name for path in (tmp_path / "a.table").iterdir())
+    assert files == ["index", "items.db", "model"]
 
 
 def test_saving_back_writes_only_what_changed(table, items, tmp_path):
@@ -363,11 +372,11 @@ def test_saving_back_writes_only_what_changed(table, items, tmp_path):
     table.save(path)
     files = {file: file.stat().st_mtime_ns for file in (path / "index").glob("segment-*")}
     model = (path / "model" / "model.safetensors").stat().st_ino
-    table.add(items[0][:1], labels=["gnu"])
+    table.add(items[0][:1], labels=["ant"])
     table.save(path)
     assert (path / "model" / "model.safetensors").stat().st_ino == model
     assert all(file.stat().st_mtime_ns == time for file, time in files.items())
-    assert HashTable.load(path)[len(items[0])].label == "gnu"
+    assert HashTable.load(path)[len(items[0])].label == "ant"
 
 
 def test_a_loaded_table_can_be_changed_and_saved_elsewhere(table, items, tmp_path):
@@ -394,12 +403,19 @@ def test_two_writers_do_not_overwrite_each_other(table, items, tmp_path):
     table.save(tmp_path / "a")
     one, two = HashTable.load(tmp_path / "a"), HashTable.load(tmp_path / "a")
     one.remove([0])
+    with pytest.raises(IndexLockedError, match="another writer"):
+        two.remove([1])
+    assert 0 in two
     one.save(tmp_path / "a")
-    two.remove([1])
-    with pytest.raises(StorageError, match="changed by another writer"):
-        two.save(tmp_path / "a")
-    with writer_lock(tmp_path / "a" / "index"), pytest.raises(IndexLockedError):
+    with pytest.raises(StorageError, match="changed since it was loaded: load it again"):
+        two.remove([1])
+    assert 1 in two
+    assert 0 not in HashTable.load(tmp_path / "a")
+    with pytest.raises(StorageError, match="changed since it was loaded"):
         table.save(tmp_path / "a")
+    third = HashTable.load(tmp_path / "a")
+    with writer_lock(tmp_path / "a" / "index"), pytest.raises(IndexLockedError):
+        third.save(tmp_path / "a")
 
 
 def test_nothing_foreign_is_overwritten(table, tmp_path):

@@ -28,10 +28,10 @@ from hashcade import Hasher, HashTable
 place, queries, items = sys.argv[1], np.load(sys.argv[2]), np.load(sys.argv[3])
 table = HashTable.load(place)
 found = {"ids": table.search(queries, 5, n_probe=2).ids.tolist()}
-added = table.add(items, labels=["ant", "yak", None])
+added = table.add(table.encode(items), labels=["ant", "yak", None], new_labels=True)
 found["buckets"] = [table[item].bucket_ids for item in added.tolist()]
 table.remove([0, 1])
-table.upsert([2], items[:1], labels=["bee"])
+table.upsert([2], items[:1], labels=["bee"], new_labels=True)
 found["labels"] = [table[2].label, table[int(added[1])].label]
 if table.hasher.config_.uses_prototypes and table.hasher.config_.codes_of == "classes":
     found["classes"] = table.hasher.extend(items, ["eft", "eft", "auk"]).classes_.tolist()
@@ -56,7 +56,7 @@ app = create_app(ServeSettings(table=place, deadline=300.0))
 with TestClient(app, base_url="http://localhost") as client:
     body = {"vectors": queries.tolist(), "n_neighbors": 5, "n_probe": 2}
     found = {"ids": client.post("/v1/search", json=body).json()["ids"]}
-    body = {"vectors": items.tolist(), "labels": ["ant", "yak", None]}
+    body = {"vectors": items.tolist(), "labels": ["ant", "yak", None], "new_labels": True}
     added = client.post("/v1/items", json=body).json()["ids"]
     found["buckets"] = [client.get(f"/v1/items/{item}").json()["bucket_ids"] for item in added]
     found["removed"] = client.delete("/v1/items/0").status_code
@@ -88,7 +88,7 @@ def stored(request, tmp_path_factory):
     np.save(folder / "items.npy", items)
     table.save(folder / "table")
     ids = table.search(queries, 5, n_probe=2).ids.tolist()
-    added = table.add(items, labels=["ant", "yak", None]).tolist()
+    added = table.add(table.encode(items), labels=["ant", "yak", None], new_labels=True).tolist()
     return folder, {"ids": ids, "buckets": [table[item].bucket_ids for item in added]}
 
 

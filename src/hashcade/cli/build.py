@@ -24,6 +24,9 @@ _DATA = (
 )
 
 
+_NEW_LABELS = "Let labels that the table does not have become classes; else they are an error."
+
+
 def build(
     model: opt.Model,
     data: Annotated[Path, opt.argument("DATA", _DATA)],
@@ -48,7 +51,7 @@ def build(
     out.refuse_existing(output, out.TABLE, force=force)
     from hashcade.codes import CodeShape
     from hashcade.data import read_npz
-    from hashcade.index import HashIndex
+    from hashcade.index import Encoded, HashIndex
     from hashcade.learn import model_fingerprint
     from hashcade.store import MODEL_DIR, Catalog
     from hashcade.table import HashTable
@@ -65,16 +68,18 @@ def build(
         )
     width, depth, sparsity = map(int, codes["shape"])
     shape = CodeShape(width=width, depth=depth, sparsity=sparsity)
-    names = dict(enumerate(map(str, codes.get("names", ()))))
-    catalog = Catalog(names=names, metric=metric, data=Path(str(codes["data"])))
-    labels = catalog.codes(codes.get("labels"), len(codes["vectors"]))
-    index = HashIndex.build(
-        codes["bucket_ids"], codes["vectors"], labels=labels, shape=shape,
-        unit_length=metric == "cosine",
+    catalog = Catalog(metric=metric, data=Path(str(codes["data"])))
+    vectors, buckets, names = codes["vectors"], codes["bucket_ids"], codes.get("names")
+    unit = metric == "cosine"
+    empty = HashIndex.build(buckets[:0], vectors[:0], labels=[], shape=shape, unit_length=unit)
+    table = HashTable.from_parts(None, empty, catalog)
+    table.add(
+        Encoded(vectors, buckets, None, by_path=False), labels=codes.get("labels"),
+        names=None if names is None else [str(name) for name in names], new_labels=True,
     )  # fmt: skip
-    table = HashTable.from_parts(None, index, catalog)
     with out.new_result(output, out.TABLE, force=force) as new:
         table.save(new)
+        table.close()  # before it gets its name
         for name in MODEL_FILES:
             if (model_path(model) / name).is_file():
                 replace_file(new / MODEL_DIR / name, read_file(model_path(model) / name))
@@ -149,10 +154,11 @@ def add(
     table: opt.Table,
     data: opt.Data,
     *,
+    new_labels: Annotated[bool, opt.flag("--new-labels", _NEW_LABELS)] = False,
     reading: opt.Reading,
     as_json: opt.Json = False,
 ) -> None:
-    """Add items to a table. The model stays as it is; labels are not needed.
+    """Add items to a table. Labels are not needed; the model stays as it is but for new labels.
 
     Ids follow the largest id that the table ever had.
 
@@ -161,34 +167,50 @@ def add(
       hashcade add table/ more-photos/
       hashcade add table/ new.npy --json       prints the ids
     """
-    opened = load_table(table)
-    found, encoded = read_and_encode(opened.hasher, table, data, reading)
-    root, names = root_of(data, reading, found), list(found.names)
-    if root != opened.catalog.data:  # names begin in the folder that the table was filled from
-        names = [str(root / name) for name in names]
-    ids = opened.add(encoded, labels=labels_of(found), names=names or None)
-    opened.save(table)
-    result = {"table": str(table), "ids": ids.tolist(), "n_items": len(opened)}
+    with load_table(table) as opened:
+        found, encoded = read_and_encode(opened.hasher, table, data, reading)
+        root, names = root_of(data, reading, found), list(found.names)
+        if root != opened.catalog.data:  # names begin in the folder that the table was filled from
+            names = [str(root / name) for name in names]
+        ids = opened.add(
+            found.items if new_labels else encoded,
+            labels=labels_of(found), names=names or None, new_labels=new_labels,
+        )  # fmt: skip
+        opened.save(table)
+        n_items = len(opened)
+    result = {"table": str(table), "ids": ids.tolist(), "n_items": n_items}
     span = f", ids {ids.min()} to {ids.max()}" if len(ids) else ""
     added = out.counted(len(ids), "item") + span
-    out.report(as_json, result, ("added", added), ("table", out.counted(len(opened), "item")))
+    out.report(as_json, result, ("added", added), ("table", out.counted(n_items, "item")))
 
 
 def remove(
     table: opt.Table,
-    ids: Annotated[list[int], opt.argument("ID...", "Ids of items.")],
+    ids: Annotated[list[str] | None, opt.argument("ID...", "Ids of items.")] = None,
+    where: opt.Where = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Remove items from a table. If one of the ids is not there, nothing is removed.
+    """Remove items from a table, by id or by a filter.
+
+    If one of the ids is not there, nothing is removed.
 
     \b
     Examples:
       hashcade remove table/ 17
       hashcade remove table/ 17 4 2019
+      hashcade remove table/ --where 'price<10' --where brand=acme
     """
-    opened = load_table(table)
-    opened.remove(ids)
-    opened.save(table)
-    result = {"table": str(table), "removed": len(ids), "n_items": len(opened)}
-    removed, left = out.counted(len(ids), "item"), out.counted(len(opened), "item")
+    if bool(ids) == bool(where):
+        raise ConfigError("give ids of items, or --where, and not both")
+    with load_table(table) as opened:
+        given: Any = ids
+        if ids and opened.catalog.id_kind != "str":
+            if bad := [item for item in ids if not item.isdecimal()]:
+                raise ConfigError(f"{bad[0]!r} is not an id, those of {table} are integers")
+            given = [int(item) for item in ids]
+        n_removed = opened.remove(given or None, where=opt.parsed_where(where))
+        opened.save(table)
+        n_items = len(opened)
+    result = {"table": str(table), "removed": n_removed, "n_items": n_items}
+    removed, left = out.counted(n_removed, "item"), out.counted(n_items, "item")
     out.report(as_json, result, ("removed", removed), ("table", left))

@@ -102,6 +102,8 @@ def _learn(
     seconds = time.perf_counter() - start
     with out.new_result(output, kind, force=given.force) as new:
         save(new)
+        if metric is not None:
+            table.close()  # before it gets its name
         card = _write_card(new if metric is None else new / MODEL_DIR, hasher, found, seconds)
     if card["metrics"]:
         text = "precision@1 {precision_at_1:.1f} %, speed-up {speedup_factor:.1f}"

@@ -162,7 +162,9 @@ def _problems(path: Path) -> list[str]:
 
 
 def _check_index(path: Path) -> None:
-    load_table(path, model=False).index.verify()
+    table = load_table(path, model=False)
+    table.index.verify()
+    table.catalog.verify(table.index)
 
 
 def _check_model(path: Path) -> None:

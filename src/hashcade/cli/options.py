@@ -1,5 +1,6 @@
 """Arguments and options of the verbs, alone and in groups."""
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
@@ -52,6 +53,12 @@ _FILL = "Continue to further buckets until there are enough results, or stay in 
 NProbe = Annotated[int, number(_PROBE)]
 Fill = Annotated[bool, flag("--fill/--no-fill", _FILL)]
 Metric = Annotated[str, option("How results are ranked: euclidean, cosine or inner_product.")]
+
+_WHERE = (
+    "Only items for which this holds: a field of the payload, label, id or name, one of = != < <= "
+    "> >=, and a value as in JSON, else text; =[...] is one of several. May be repeated: and."
+)
+Where = Annotated[list[str] | None, option(_WHERE, "--where", metavar="FIELD<VALUE", default="all")]
 
 # what is written
 NewTable = Annotated[Path, option("Directory for it.", "--output", "-o", metavar="TABLE")]
@@ -130,6 +137,28 @@ def spread(verb: Callable[..., None]) -> Callable[..., None]:
 
     call.__signature__ = Signature(options)  # type: ignore[attr-defined]
     return call
+
+
+def parsed_where(conditions: list[str] | None) -> dict[str, Any] | None:
+    """A filter from ``--where``, for ``HashTable.search``."""
+    where: dict[str, dict[str, Any]] = {}
+    for text in conditions or ():
+        match = re.fullmatch(r"([^<>=!]+)(<=|>=|!=|=|<|>)(.*)", text, re.DOTALL)
+        if match is None:
+            raise ValueError(
+                f"--where {text!r} must be a field, one of = != < <= > >=, and a value"
+            )
+        field, operator, value = match[1].strip(), match[2], match[3].strip()
+        try:
+            parsed = json.loads(value)
+        except ValueError:
+            parsed = value
+        if operator == "=" and isinstance(parsed, list):
+            operator = "in"
+        if operator in where.setdefault(field, {}):
+            raise ValueError(f"--where {text!r}: {field} {operator} is given twice")
+        where[field][operator] = parsed
+    return where or None
 
 
 def image_size(text: str) -> tuple[int, int]:

@@ -18,13 +18,11 @@ OCCUPIED = "{n_occupied:,} of {n_buckets:,} are occupied"
 
 def kind_of(path: Path) -> str | None:
     """What is at a path: ``"table"``, ``"model"``, ``"file"``, or None."""
-    marks = {
-        TABLE: ("catalog.json", b'"hashcade-table"'),
-        MODEL: ("config.json", b'"hashcade model"'),
-    }
-    for kind, (name, mark) in marks.items():
-        if (path / name).is_file() and mark in (path / name).read_bytes():
-            return kind
+    if (path / "items.db").is_file():  # not opened: that would end the locks of this process on it
+        return TABLE
+    config = path / "config.json"
+    if config.is_file() and b'"hashcade model"' in config.read_bytes():
+        return MODEL
     return FILE if path.is_file() else None
 
 

@@ -28,6 +28,7 @@ def search(
     n_probe: opt.NProbe = 1,
     max_candidates: Annotated[int | None, opt.number(_MOST, default="no limit")] = None,
     fill: opt.Fill = True,
+    where: opt.Where = None,
     split: opt.Split = None,
     items: opt.Items = None,
     quiet: opt.Quiet = False,
@@ -40,13 +41,15 @@ def search(
       hashcade search table/ query.jpg
       hashcade search table/ queries.npy -n 5 --json
       hashcade search table/ query.jpg --n-probe 4     more buckets: finds more
+      hashcade search table/ query.jpg --where 'price<10' --where label=cat
     """
     opened = load_table(table)
     reading = opt.Reading(split=split, items=items, quiet=quiet)
     queries, encoded = read_and_encode(opened.hasher, table, query, reading, False, n_probe)
     matches = opened.search(
-        encoded, n_neighbors, n_probe=n_probe, max_candidates=max_candidates, fill=fill
-    )
+        encoded, n_neighbors, n_probe=n_probe, max_candidates=max_candidates, fill=fill,
+        where=opt.parsed_where(where),
+    )  # fmt: skip
     names = queries.names or tuple(f"row {row}" for row in range(len(queries)))
     results = [
         {
@@ -63,7 +66,8 @@ def search(
         paths = " and ".join("/".join(map(str, path)) for path in result["buckets"])
         print("\n" if number else "", f"{result['query']} is in bucket {paths}", sep="")
         found = result["results"]
-        known = [name for name in ("name", "label") if any(m[name] is not None for m in found)]
+        columns = ("name", "label", "payload")
+        known = [name for name in columns if any(m[name] is not None for m in found)]
         rows = [
             [rank, m["id"], *(m[name] for name in known), f"{m['distance']:.4f}"]
             for rank, m in enumerate(found, 1)

@@ -38,7 +38,7 @@ class Filter:
     """
 
     def __init__(self, ids: Int64s) -> None:
-        self._ids = ids
+        self.ids = ids
         self._last: Passing | None = None
 
     def passing(self, snapshot: Snapshot) -> Passing:
@@ -46,11 +46,11 @@ class Filter:
         last = self._last
         if last is None or last.snapshot is not snapshot:
             known = {} if last is None else last.entries
-            last = self._last = Passing(snapshot, self._ids, known)
+            last = self._last = Passing(snapshot, self.ids, known)
         return last
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self.ids)
 
     def __repr__(self) -> str:
         return f"Filter({len(self)} ids)"

@@ -3,7 +3,8 @@
 A request body is the vectors, float32[q, dim], followed by bucket ids, int64[q, p], or by scores,
 float32[q, depth, width]; q is in the address, p follows from the length. An answer is ids
 int64[q, n], distances float32[q, n], candidates int64[q] and truncated uint8[q], followed by a
-JSON object with the ``labels`` and ``names`` of the results, row after row (null: none at all).
+JSON object with ``labels``, ``names`` and ``payload`` of the results, row after row (null: none at
+all), and with their ``ids`` if these are text (the array of ids is then 0, or -1 for no result).
 Numbers are little-endian, nothing lies between.
 """
 
@@ -21,6 +22,7 @@ from hashcade.table import Matches
 
 MEDIA_TYPE = "application/octet-stream"
 _FLOATS, _INTS = np.dtype("<f4"), np.dtype("<i8")
+_TEXTS = ("labels", "names", "payload")
 
 
 def read_query(
@@ -57,13 +59,17 @@ def read_query(
 
 def write_matches(matches: Matches) -> bytes:
     """The bytes of an answer."""
+    ids, texts = matches.ids, {name: _listed(getattr(matches, name)) for name in _TEXTS}
+    if ids.dtype == object:
+        nothing: Any = None
+        ids, texts["ids"] = np.equal(ids, nothing) * np.int64(-1), _listed(ids)
     return b"".join(
         (
-            matches.ids.astype(_INTS, copy=False).tobytes(),
+            ids.astype(_INTS, copy=False).tobytes(),
             matches.distances.astype(_FLOATS, copy=False).tobytes(),
             matches.candidates.astype(_INTS, copy=False).tobytes(),
             matches.truncated.astype(np.uint8, copy=False).tobytes(),
-            to_json({"labels": _listed(matches.labels), "names": _listed(matches.names)}),
+            to_json(texts),
         )
     )
 
@@ -77,14 +83,16 @@ def read_matches(data: bytes, n_queries: int, n_neighbors: int) -> Matches:
     buffer = bytearray(data[:end])  # the arrays lie in it, and can be written to
     shape = (n_queries, n_neighbors)
     text = json.loads(data[end:])
-    labels, names = _objects(text["labels"], shape), _objects(text["names"], shape)
+    labels, names, payload = (_objects(text[key], shape) for key in _TEXTS)
+    ids = np.frombuffer(buffer, _INTS, cells).reshape(shape)
     return Matches(
-        np.frombuffer(buffer, _INTS, cells).reshape(shape),
+        _objects(text["ids"], shape) if "ids" in text else ids,
         np.frombuffer(buffer, _FLOATS, cells, 8 * cells).reshape(shape),
         np.frombuffer(buffer, _INTS, n_queries, 12 * cells).copy(),  # may not be aligned
         np.frombuffer(buffer, np.bool_, n_queries, 12 * cells + 8 * n_queries),
         lambda: labels,
         lambda: names,
+        lambda: payload,
     )
 
 

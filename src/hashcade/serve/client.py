@@ -82,9 +82,18 @@ class Client:
         labels: Any = None,
         ids: npt.ArrayLike | None = None,
         bucket_ids: npt.ArrayLike | None = None,
+        names: list[str | None] | None = None,
+        payload: list[dict[str, Any] | None] | None = None,
+        new_labels: bool = False,
+        replace: bool = False,
     ) -> list[int]:
-        """Add items and return their ids; when this returns, they are on the service's disk."""
+        """Add items and return their ids; when this returns, they are on the service's disk.
+
+        ``payload`` is a list of dicts with values of JSON; with ``replace`` items take the place of
+        those with their ids.
+        """
         body: dict[str, Any] = {"vectors": np.asarray(vectors).tolist()}
+        body |= {"new_labels": new_labels, "replace": replace, "names": names, "payload": payload}
         if bucket_ids is not None:
             body["bucket_ids"] = np.asarray(bucket_ids).reshape(len(body["vectors"]), -1).tolist()
         if ids is not None:
@@ -93,9 +102,12 @@ class Client:
             body["labels"] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
         return list(self.json("POST", "/v1/items", body)["ids"])
 
-    def remove(self, ids: npt.ArrayLike) -> None:
-        """Remove items."""
-        self.json("POST", "/v1/items/remove", {"ids": np.asarray(ids).tolist()})
+    def remove(
+        self, ids: npt.ArrayLike | None = None, *, where: dict[str, Any] | None = None
+    ) -> None:
+        """Remove items, by their ids or by a filter."""
+        body = {"ids": None if ids is None else np.asarray(ids).tolist(), "where": where}
+        self.json("POST", "/v1/items/remove", body)
 
     def stats(self) -> dict[str, Any]:
         """The table and the service in numbers."""

@@ -83,15 +83,22 @@ def from_path(path: Path) -> Source:
     raise DataError(f"{path}: pictures must be a folder, .npz, .npy or .json")
 
 
-def from_catalog(catalog: Catalog) -> Source | None:
-    """The images that a table was filled with, if they are where they were."""
-    if catalog.data is None or not catalog.names or not catalog.data.is_dir():
+def from_catalog(catalog: Catalog, current: Callable[[], Catalog]) -> Source | None:
+    """The images that a table was filled with, if they are where they were.
+
+    ``current`` gives the catalog of the moment: ids may be used again.
+    """
+    data = catalog.data
+    if data is None or not data.is_dir() or not catalog.has_names:
         return None
-    try:
-        files = _below(catalog.data, catalog.names)
-    except DataError:  # names of another kind
-        return None
-    return lambda item: files(item) if item in catalog.names else None  # ids may be used again
+    root = data.resolve()
+
+    def source(item: int) -> Path | None:
+        name = current().name_of(item)
+        file = None if name is None else (root / name).resolve()
+        return file if file is not None and file.is_relative_to(root) else None
+
+    return source
 
 
 def _below(folder: Path, names: Mapping[int, str]) -> Source:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
-import numpy as np
 from fastapi import Depends, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
@@ -19,7 +19,8 @@ from hashcade.index import Encoded
 from hashcade.serve.binary_format import MEDIA_TYPE
 from hashcade.serve.middleware import DEADLINE
 from hashcade.serve.schemas import Problem
-from hashcade.serve.service import Ids, Service, Snapshot, errors_as_answers
+from hashcade.serve.service import Service, Snapshot, errors_as_answers
+from hashcade.store import Change, NewItems
 
 IMAGE_BODY = (
     "image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "image/tiff", MEDIA_TYPE,
@@ -58,19 +59,29 @@ class Call:
         """Run what decodes, encodes or saves, one after the other."""
         return await self._before(self.service.slow_pool.submit(work), finish)
 
-    async def change(self, begin: Callable[..., Future[Ids]], *args: Any, **more: Any) -> Response:
-        """Make a change, and answer when it is on disk."""
+    async def change(self, begin: Callable[..., Future[Change]], *args: Any, **more: Any) -> Any:
+        """Make a change, and return its ids when it is on disk."""
         with errors_as_answers():
             future = begin(*args, **more)
-        ids = await self._before(future, finish=True)
-        return as_json({"ids": ids.tolist(), "n_items": len(self.service.durable.index)})
+        change = await self._before(future, finish=True)
+        return change.numbers.tolist()
 
-    async def add(self, now: Snapshot, encoded: Encoded, ids: Any, labels: Any) -> Response:
-        """Add what was encoded to the index that the model belongs to, and to no other."""
-        if labels is not None:
-            encoded = now.table.placed(encoded, np.array(labels, dtype=object))
-        vectors, buckets = encoded.vectors, encoded.bucket_ids
-        return await self.change(now.durable.add, buckets, vectors, ids, labels, epoch=now.epoch)
+    def changed(self, ids: Any) -> Response:
+        """Answer that items were added or removed."""
+        return as_json({"ids": list(ids), "n_items": len(self.service.durable.index)})
+
+    async def add(self, now: Snapshot, items: NewItems, encoded: Encoded | None = None) -> Response:
+        """Add items; what was encoded, to the index that the model belongs to, and to no other."""
+        epoch = None
+        if items.known is not None:
+            items = replace(items, known=now.table.known_labels)
+        if encoded is not None:
+            if items.labels is not None:
+                encoded = now.table.placed(encoded, items.labels)
+            epoch = now.epoch
+            items = replace(items, bucket_ids=encoded.bucket_ids, vectors=encoded.vectors)
+        numbers = await self.change(now.durable.add, items, epoch=epoch)
+        return self.changed(numbers if items.ids is None else items.ids)
 
     async def _before(self, future: Future[T], finish: bool = False) -> T:
         """Wait until the deadline. What has not begun by then never will.

@@ -15,6 +15,7 @@ from hashcade.serve.responses import IMAGE_BODY, ThisCall, as_json, contents, de
 from hashcade.serve.routes_search import ItemId, class_counts
 from hashcade.serve.schemas import Digits
 from hashcade.serve.service import Snapshot
+from hashcade.store import NewItems
 
 router = APIRouter(prefix="/v1", tags=["items"])
 _SHOWN = 256  # items of a node's children together
@@ -52,6 +53,7 @@ async def get_item(call: ThisCall, item_id: ItemId, vector: bool = False) -> Res
         paths = now.table.index.shape.paths(buckets).tolist()
         numbers = item.vector.tolist() if vector else None
         more = {"bucket_ids": buckets.tolist(), "paths": paths, "vector": numbers}
+        more["payload"] = item.payload
         return as_json(now.brief(item_id, item.label) | more)
 
     return await call.search_thread(work)
@@ -127,10 +129,14 @@ async def add_items(call: ThisCall, body: schemas.AddRequest) -> Response:
     """Add items. The answer comes when they are on disk."""
     call.check_limit("the number of items", len(body.vectors), "max_batch")
     labels = None if body.labels is None else np.array(body.labels, dtype=object)
+    items = NewItems(
+        body.bucket_ids or (), body.vectors, body.ids, labels, body.names, body.payload,
+        known=None if body.new_labels else (), replace=body.replace,
+    )  # fmt: skip
     if body.bucket_ids is None:
-        return await call.add(*await call.encode(body.vectors), body.ids, labels)
-    durable = call.service.durable
-    return await call.change(durable.add, body.bucket_ids, body.vectors, body.ids, labels)
+        now, encoded = await call.encode(body.vectors)
+        return await call.add(now, items, encoded)
+    return await call.add(call.service.now(), items)
 
 
 @router.post("/items/image", **describe(schemas.Changed, 409, 415, takes=IMAGE_BODY))
@@ -139,6 +145,7 @@ async def add_image(
     id: Annotated[schemas.Id, Digits] | None = None,
     label: Annotated[str, Query(max_length=1000)] | None = None,
     label_number: Annotated[int, Digits, Query(ge=-(2**63), le=2**63 - 1)] | None = None,
+    new_labels: bool = False,
 ) -> Response:
     """Add an item by its image: the body is the image file, of which only the vector is stored.
 
@@ -147,14 +154,17 @@ async def add_image(
     if label is not None and label_number is not None:
         raise HTTPException(422, "label and label_number are both given, must be one of them")
     labels = np.array([label_number if label is None else label], dtype=object)
-    return await call.add(*await call.encode_image(), None if id is None else [id], labels)
+    now, encoded = await call.encode_image()
+    ids, known = None if id is None else [id], None if new_labels else ()
+    return await call.add(now, NewItems((), (), ids, labels, known=known), encoded)
 
 
 @router.post("/items/remove", **describe(schemas.Changed))
 async def remove_items(call: ThisCall, body: schemas.RemoveRequest) -> Response:
-    """Remove items, all of which must be in the table. The answer comes when this is on disk."""
-    call.check_limit("the number of items", len(body.ids), "max_batch")
-    return await call.change(call.service.durable.remove, body.ids)
+    """Remove items, by their ids or by a filter. The answer comes when this is on disk."""
+    call.check_limit("the number of items", len(body.ids or ()), "max_batch")
+    removed = await call.change(call.service.durable.remove, body.ids, where=body.where)
+    return call.changed(removed)
 
 
 @router.delete("/items/{item_id}", **describe(schemas.Changed, 404))
@@ -162,4 +172,5 @@ async def remove_item(call: ThisCall, item_id: ItemId) -> Response:
     """Remove one item. The answer comes when this is on disk."""
     if item_id not in call.service.durable.index:
         raise HTTPException(404, f"id {item_id} not in the table")
-    return await call.change(call.service.durable.remove, [item_id])
+    await call.change(call.service.durable.remove, [item_id])
+    return call.changed([item_id])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -25,7 +26,7 @@ _SHOWN = 12  # items of a bucket in an explanation
 _MATCHES = {
     "description": "ids int64[q, n_neighbors], distances float32[q, n_neighbors],"
     " candidates int64[q], truncated uint8[q], little-endian, without gaps; then JSON with"
-    " labels and names",
+    " labels, names and payload",
     "content": contents(MEDIA_TYPE),
 }
 
@@ -68,14 +69,16 @@ async def _search(
     return matches
 
 
-def _listed(now: Snapshot, matches: Matches) -> Response:
+def _listed(
+    now: Snapshot, matches: Matches, include: Sequence[str] = ("labels", "names", "payload")
+) -> Response:
     """Answer in JSON: without the padding, which JSON has no number for."""
-    ends = (matches.ids >= 0).sum(axis=1).tolist()
+    ends = matches.counts.tolist()
 
     def rows(values: npt.NDArray[Any]) -> list[list[Any]]:
         return [row[:end] for row, end in zip(values.tolist(), ends, strict=True)]
 
-    names = ("ids", "distances", "labels", "names")
+    names = ("ids", "distances", *include)
     return as_json(
         {
             **{name: rows(getattr(matches, name)) for name in names},
@@ -92,8 +95,9 @@ async def search(call: ThisCall, body: schemas.SearchRequest) -> Response:
     _check_limits(call, body, len(body.vectors))
     now, encoded = await _encoded(call, body, body.vectors, body.bucket_ids, body.scores)
     exclude = False if body.exclude_ids is None else np.array(body.exclude_ids, dtype=np.int64)
-    more = {"filter_ids": body.filter_ids, "exclude_self": exclude}
-    return _listed(now, await _search(call, now, encoded, body, **more))
+    more = {"filter_ids": body.filter_ids, "exclude_self": exclude, "where": body.where}
+    matches = await _search(call, now, encoded, body, **more)
+    return await call.search_thread(lambda: _listed(now, matches, body.include))
 
 
 @router.post("/search/binary", **describe(_MATCHES, 409, 415, takes=[MEDIA_TYPE]))

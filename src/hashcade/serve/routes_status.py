@@ -75,7 +75,7 @@ async def stats(call: ThisCall) -> Response:
 
 @router.post("/v1/save", **describe(schemas.Done))
 async def save(call: ThisCall) -> Response:
-    """Save the index now. Changes are on disk without this too, in the change log."""
+    """Save the index now. Changes are on disk without this too."""
     done = await call.slow_thread(call.service.durable.fold, finish=True)
     return as_json({"done": done, "n_items": len(call.service.durable.index)})
 

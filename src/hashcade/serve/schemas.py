@@ -21,6 +21,7 @@ Digits = BeforeValidator(_digits)
 Id = Annotated[int, Field(ge=0, le=_MAX)]
 Count = Annotated[int, Field(ge=1, le=_MAX), Digits]
 Label = Annotated[int, Field(ge=-(2**63), le=_MAX)] | Annotated[str, Field(max_length=1000)]
+Name = Annotated[str, Field(max_length=1000)]
 Vector = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)]
 Vectors = Annotated[list[Vector], Field(min_length=1)]
 MaybeInfinite = float | None  # null: beyond the range of float32, which JSON has no word for
@@ -58,6 +59,11 @@ class SearchRequest(Options, strict=True):
     filter_ids: list[Id] | None = Field(None, description="Only these items may be results.")
     exclude_ids: list[Id] | None = Field(None, description="One per query: not a result of it.")
 
+    where: dict[str, Any] | None = Field(None, description="A filter, as HashTable.search has it.")
+    include: list[Literal["labels", "names", "payload"]] = Field(
+        ["labels", "names", "payload"], description="What to answer beside ids and distances."
+    )
+
 
 class ExplainRequest(Options, strict=True):
     """One query, and where to look."""
@@ -73,13 +79,18 @@ class AddRequest(BaseModel, strict=True, extra="forbid"):
     vectors: Vectors = Field(description="One per item. Without bucket_ids: items for the model.")
     bucket_ids: list[list[Id]] | None = None
     ids: list[Id] | None = Field(None, description="Default: the next free ones.")
-    labels: list[Label | None] | None = Field(None, description="New ones become classes.")
+    labels: list[Label | None] | None = None
+    new_labels: bool = Field(False, description="Let labels that are new become classes.")
+    names: list[Name | None] | None = None
+    payload: list[dict[str, Any] | None] | None = Field(None, description="An object per item.")
+    replace: bool = Field(False, description="Put items in the place of those with their ids.")
 
 
 class RemoveRequest(BaseModel, strict=True, extra="forbid"):
-    """Items to remove: all of them must be in the table."""
+    """Items to remove: by id, all of which must be in the table, or by a filter."""
 
-    ids: Annotated[list[Id], Field(min_length=1)]
+    ids: Annotated[list[Id], Field(min_length=1)] | None = None
+    where: dict[str, Any] | None = Field(None, description="A filter, as HashTable.search has it.")
 
 
 # -- answers ---------------------------------------------------------------------------------------
@@ -94,10 +105,11 @@ class Problem(BaseModel):
 class SearchAnswer(BaseModel):
     """Neighbours of each query, best first: as many as there are."""
 
-    ids: list[list[int]]
+    ids: list[list[int | str]]
     distances: list[list[MaybeInfinite]] = Field(description="Null: beyond float32.")
-    labels: list[list[Label | None]]
-    names: list[list[str | None]]
+    labels: list[list[Label | None]] | None = Field(None, description="Missing if not included.")
+    names: list[list[str | None]] | None = None
+    payload: list[list[dict[str, Any] | None]] | None = None
     candidates: list[int] = Field(description="Items compared with each query.")
     truncated: list[bool]
     n_items: int = Field(description="Items in the table.")
@@ -106,7 +118,7 @@ class SearchAnswer(BaseModel):
 class ItemBrief(BaseModel):
     """An item in a list."""
 
-    id: int
+    id: int | str
     label: Label | None
     name: str | None
     picture: bool = Field(description="Whether there is a picture of it.")
@@ -175,6 +187,8 @@ class Explanation(BaseModel):
 
 class Item(ItemBrief):
     """An item of the table."""
+
+    payload: dict[str, Any] | None
 
     bucket_ids: list[int]
     paths: list[list[int]]

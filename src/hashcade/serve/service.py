@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -55,16 +54,17 @@ class Snapshot(NamedTuple):
         except KeyError as error:
             raise HTTPException(404, str(error.args[0])) from None
 
-    def brief(self, item: int, label: Label | None) -> dict[str, Any]:
+    def brief(self, item: Any, label: Label | None) -> dict[str, Any]:
         """An item for a list: id, label, name, and whether there is a picture."""
         picture = self.pictures is not None and item in self.pictures
-        name = self.table.catalog.names.get(item)
+        name = self.table.catalog.name_of(item)
         return {"id": item, "label": label, "name": name, "picture": picture}
 
     def briefs(self, ids: Ids, codes: Ids | None) -> list[dict[str, Any]]:
         """Items for a list, with labels by their codes."""
         labels = [None] * len(ids) if codes is None else self.table.catalog.labels(codes).tolist()
-        return [self.brief(*pair) for pair in zip(ids.tolist(), labels, strict=True)]
+        of_table = self.table.catalog.ids_of(ids).tolist()
+        return [self.brief(*pair) for pair in zip(of_table, labels, strict=True)]
 
     def bucket_briefs(self, bucket_id: int, **part: int) -> list[dict[str, Any]]:
         """Some items of a bucket, for a list."""
@@ -94,17 +94,20 @@ class Service:
         )  # fmt: skip
         durable.on_commit = self.metrics.committed
         try:
-            return durable, self._open_rest(durable.path, durable.state)
+            return durable, self._open_rest(durable, durable.state)
         except BaseException:
             durable.close()
             raise
 
-    def _open_rest(self, directory: Path, state: State, before: _Rest | None = None) -> _Rest:
+    def _open_rest(self, durable: DurableIndex, state: State, before: _Rest | None = None) -> _Rest:
         """Open model and pictures. The model of ``before`` is taken if it is still the same."""
         given = self.settings.pictures
-        source = from_catalog(state.catalog) if given is None else from_path(given)
+        if given is None:
+            source = from_catalog(state.catalog, lambda: durable.state.catalog)
+        else:
+            source = from_path(given)
         pictures = source and Pictures(source, max_pixels=self.settings.max_pixels)
-        path = directory / MODEL_DIR
+        path = durable.path / MODEL_DIR
         if not self.settings.use_model or not path.is_dir():
             return _Rest(None, None, pictures)
         from hashcade.learn import Hasher, model_fingerprint
@@ -202,10 +205,10 @@ class Service:
         old, before = self.durable, self._rest
         if self.settings.table.resolve() == old.path:
             opened: list[_Rest] = []
-            if old.reload(lambda state: opened.append(self._open_rest(old.path, state, before))):
+            if old.reload(lambda state: opened.append(self._open_rest(old, state, before))):
                 self._rest = opened[0]
                 return True
-            self._rest = self._open_rest(old.path, old.state, before)
+            self._rest = self._open_rest(old, old.state, before)
             changed = self._rest.hasher is not before.hasher
             old.epoch += changed  # what the model before it encoded is not to be added any more
             return changed

@@ -43,7 +43,7 @@ class ServeSettings:
     threads
         Searches at once. 0: one per core.
     fold_seconds, fold_bytes
-        The index is saved when the oldest unsaved change is so old, or the change log so long.
+        The index is saved when its oldest unsaved change is so old, or all of them so long.
     stop_seconds
         Seconds that requests may take to finish when the service is stopped.
     access_log

@@ -1,17 +1,20 @@
 """What belongs to the items of a table beside their vectors, and how it stays on disk.
 
-- :class:`Catalog`: which label and which name belong to the numbers in an index.
-- :class:`DurableIndex`: index and catalog of a table, open for changes that last.
-- :func:`load_state`, :func:`save_state`: the same without a service, for one change at a time.
-- :func:`pending_changes`: how many acknowledged changes are not saved into the index yet.
+- :class:`Catalog`: ids, labels, names and payload behind the numbers in an index, and filters.
+- :class:`Local`: index and catalog that are changed in memory and saved when asked.
+- :class:`DurableIndex`: index and catalog that are on disk after each change.
+- :func:`load_state`, :func:`write_state`: one state of a table from a directory, and into one.
 """
 
-from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, Catalog, Label
-from hashcade.store.change_log import Position
+from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, Catalog, Ids
+from hashcade.store.changes import Add, Change, Remove
+from hashcade.store.database import DATABASE, require_table
 from hashcade.store.durable import BusyError, DurableIndex, ReadOnlyError
-from hashcade.store.state import State, load_state, pending_changes, save_state
+from hashcade.store.ids import Label, label_array
+from hashcade.store.state import Local, NewItems, State, load_state, removal, write_state
 
 __all__ = [
-    "INDEX_DIR", "MODEL_DIR", "BusyError", "Catalog", "DurableIndex", "Label", "Position",
-    "ReadOnlyError", "State", "load_state", "pending_changes", "save_state",
+    "DATABASE", "INDEX_DIR", "MODEL_DIR", "Add", "BusyError", "Catalog", "Change", "DurableIndex",
+    "Ids", "Label", "Local", "NewItems", "ReadOnlyError", "Remove", "State", "label_array",
+    "load_state", "removal", "require_table", "write_state",
 ]  # fmt: skip

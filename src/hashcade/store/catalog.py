@@ -1,51 +1,48 @@
-"""Labels and names of items. An index holds numbers; the catalog says what they stand for.
-
-::
-
-    table/
-        model/         the hasher; absent if the table has none
-        index/         buckets, vectors, ids, label codes, and the log of changes
-        catalog.json   classes (label code c stands for classes[c]), metric, place, source
-        names.json     name by item id; absent if no item has a name
-"""
+"""The catalog: ids, labels, names and payload of items. An index holds numbers alone."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+import sqlite3
+import threading
+import weakref
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hashcade._io import read_file, replace_file
-from hashcade._validate import as_array, checked_choice, plain_labels
-from hashcade.errors import CorruptIndexError, IncompatibleFormatError, StorageError
-from hashcade.index import NO_LABEL
+from hashcade._io import storage_errors, take_writer_lock
+from hashcade._validate import checked_choice
+from hashcade.errors import CorruptIndexError, StorageError, add_hint
+from hashcade.index import NO_LABEL, Filter, HashIndex
+from hashcade.store import database
+from hashcade.store.changes import Change, from_record, to_records
+from hashcade.store.ids import Int64s, Label, listed_ids, named_ids, plain_ids, plain_list
+from hashcade.store.payload import payload_texts
+from hashcade.store.where import Names, compile_where, json_path
 
-CATALOG_NAME = "catalog.json"
-NAMES_NAME = "names.json"
 MODEL_DIR, INDEX_DIR = "model", "index"
-FORMAT = "hashcade-table"
-VERSION = 1
-
 PLACES = ("label", "network")
+_CACHED_FILTERS = 8
+_CHUNK = 10_000  # rows that are checked at a time
+_FEW = 200  # numbers that are given one by one
 
-Label = int | str
+Ids = npt.NDArray[np.int64] | npt.NDArray[np.object_]
+_AMONG = "IN (SELECT value FROM json_each(?))"
 
 
 class Catalog:
-    """Classes and names of the items of a table.
+    """What belongs to the items of a table, in a database of its own or in that of a directory.
 
     Parameters
     ----------
     classes
         Labels in the order of their codes: code ``c`` in the index stands for ``classes[c]``.
-    names
-        Names of items by id, file names for instance. Items need not have one.
     metric, place, data
         How candidates are ranked; where items with a label go, by ``"label"`` or by ``"network"``;
         where the items came from, if it is known.
@@ -54,170 +51,559 @@ class Catalog:
     def __init__(
         self,
         classes: Sequence[Label] = (),
-        names: Mapping[int, str] | None = None,
         *,
         metric: str = "euclidean",
         place: str = "label",
         data: Path | None = None,
     ) -> None:
-        self.classes: list[Label] = list(classes)
-        self.names: dict[int, str] = dict(names or {})
         self.metric, self.data = metric, data
         self.place = checked_choice("place", place, PLACES)
-        self._label_of = np.empty(0, dtype=object)  # by code, None last; made when it is needed
-        self._code_of = {label: code for code, label in enumerate(self.classes)}
+        self.id_kind: str | None = None  # "int" or "str", from the first items on
+        self.path: Path | None = None  # of the database; None: a private one
+        self.broken: str | None = None  # why nothing can be written any more
+        self._set_classes(list(classes))
+        self._fields: dict[str, int] = {}  # with an index
+        self._lock: AbstractContextManager[Any] = threading.RLock()
+        self._filters: dict[Any, Filter] = {}  # answers of the last ones
+        self._writer_lock: weakref.finalize[Any, Any] | None = None  # ends it when called
+        self._stat: os.stat_result | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._before: dict[str, Any] | None = None  # what is restored without a commit
 
-    def copy(self) -> Catalog:
-        """A catalog that takes new classes of its own; the names are shared."""
-        other = Catalog(self.classes, metric=self.metric, place=self.place, data=self.data)
-        other.names = self.names
+    def _set_classes(self, classes: list[Label]) -> None:
+        self.classes = classes  # replaced, never changed: copies share it
+        self._code_of = {label: code for code, label in enumerate(classes)}
+        self._label_of = np.empty(len(classes) + 1, dtype=object)  # by code, None last
+        self._label_of[:-1] = classes
+
+    # -- the database ------------------------------------------------------------------------------
+
+    @classmethod
+    def open(cls, directory: Path, *, read_only: bool = False) -> Catalog:
+        """Open the catalog of a table as it is now: later commits of others do not show."""
+        database.require_table(directory)
+        catalog = cls()
+        path = directory.resolve() / database.DATABASE
+        with database.database_errors(path):
+            catalog._use(database.connect(path, read_only=read_only), path)
+            catalog.begin_reading()
+        try:
+            catalog.refresh()
+        except BaseException:
+            catalog.close()
+            raise
+        return catalog
+
+    def _use(self, db: sqlite3.Connection, path: Path | None) -> None:
+        self._connection, self.path = db, path
+        self._stat = None if path is None else path.stat()
+        self._close = weakref.finalize(self, db.close)
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._use(database.connect(None), None)
+            self._insert("classes", list(enumerate(self.classes)))
+        assert self._connection is not None
+        return self._connection
+
+    def _run(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        with database.database_errors(self.path):
+            return self._db.execute(sql, values)
+
+    def _all(self, sql: str, *values: Any) -> list[Any]:
+        try:  # as database_errors does, in less time
+            with self._lock:
+                return self._db.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise database.translated(error, self.path) from error
+
+    def _insert(self, table: str, rows: Any) -> None:
+        with database.database_errors(self.path):
+            columns = {"classes": 2, "items": 7}[table]
+            marks = ", ".join("?" * columns)
+            self._db.executemany(f"INSERT INTO {table} VALUES({marks})", rows)
+
+    def refresh(self) -> None:
+        """Take classes, settings and fields from the database."""
+        try:
+            meta = dict(self._all("SELECT key, value FROM meta"))
+            codes = self._all("SELECT code, label FROM classes ORDER BY code")
+            labels = [label for _, label in codes]
+            if [code for code, _ in codes] != list(range(len(codes))):
+                raise ValueError("codes of classes are missing")
+            if not all(isinstance(label, int | str) for label in labels):
+                raise TypeError("classes must be integers or strings")
+            self.metric = str(meta["metric"])
+            self.place = checked_choice("place", meta["place"], PLACES)
+            self.data = None if meta["data"] is None else Path(meta["data"])
+            self.id_kind = meta["ids"]
+            if self.id_kind not in (None, "int", "str"):
+                raise ValueError(f"ids are of the kind {self.id_kind!r}")
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptIndexError(f"{self.path} is damaged: {error!r}") from None
+        self._set_classes(labels)
+        self._fields = {name: field for field, name in self._all("SELECT field, name FROM fields")}
+
+    def snapshot(self) -> Catalog:
+        """The catalog as it was committed last, for reading, whatever is changed later."""
+        assert self.path is not None
+        other = Catalog(metric=self.metric, place=self.place, data=self.data)
+        other.classes, other._code_of = self.classes, self._code_of
+        other._label_of, other._fields = self._label_of, self._fields
+        other.id_kind, other._lock = self.id_kind, nullcontext()
+        with database.database_errors(self.path):
+            other._use(database.connect(self.path, check=False), self.path)
+            other.begin_reading()
         return other
 
-    def codes(self, labels: object, n: int, *, name: str = "labels") -> npt.NDArray[np.int64]:
+    def same_commit(self, other: Catalog) -> bool:
+        """Whether two catalogs of directories show the same."""
+        one, two = (
+            (c.last_change, c._fields, c._all("SELECT * FROM generations ORDER BY 1"))
+            for c in (self, other)
+        )
+        files = [c._stat for c in (self, other) if c._stat is not None]
+        return one == two and len(files) == 2 and os.path.samestat(*files)
+
+    def write(self, directory: Path, generation: str) -> None:
+        """Write all of it into a new directory, for an index of this generation."""
+        path = directory / database.DATABASE
+        with self._lock, database.database_errors(path), database.new_database(path) as db:
+            meta = {"format": database.FORMAT, "version": database.VERSION, **self._meta()}
+            db.executemany("INSERT INTO meta VALUES(?, ?)", meta.items())
+            db.execute("INSERT INTO generations VALUES(?, 0)", (generation,))
+            for table in database.COPIED:
+                rows = self._db.execute(f"SELECT * FROM {table}")
+                marks = ", ".join("?" * len(rows.description))
+                db.executemany(f"INSERT INTO {table} VALUES({marks})", rows)
+
+    def _meta(self) -> dict[str, str | None]:
+        data = None if self.data is None else str(self.data.absolute())
+        return {"metric": self.metric, "place": self.place, "data": data, "ids": self.id_kind}
+
+    def close(self) -> None:
+        """Close the database; what was not committed is dropped."""
+        if self._connection is not None:
+            self._close()
+        self.unlock()
+
+    # -- transactions ------------------------------------------------------------------------------
+
+    def begin_reading(self) -> None:
+        """See the last commit from now on, and none that follows."""
+        self._run("BEGIN")
+        self._all("SELECT 1 FROM meta LIMIT 1")
+
+    def lock(self) -> None:
+        """Keep other writers away, or raise ``IndexLockedError``."""
+        if self.path is not None and self._writer_lock is None:
+            with storage_errors(f"cannot write {self.path.parent}"):
+                handle = take_writer_lock(self.path.parent / INDEX_DIR)
+                self._writer_lock = weakref.finalize(self, os.close, handle)
+
+    def unlock(self) -> None:
+        """Let other writers in."""
+        if self._writer_lock is not None:
+            self._writer_lock()
+            self._writer_lock = None
+
+    def begin(self) -> None:
+        """Begin to write, unless somebody else did, or has written since this was read."""
+        self.check_place()
+        if self.path is None:
+            return
+        held = self._writer_lock is not None
+        self.lock()
+        try:
+            self._run("DELETE FROM changes WHERE 0" if self.in_transaction else "BEGIN IMMEDIATE")
+            self._before = self._before or self._memory()
+        except BaseException:
+            if not held:
+                self.unlock()
+            raise
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether there is something to commit, or one commit that is read."""
+        return self._db.in_transaction
+
+    def commit(self) -> None:
+        """Bring everything to the disk. After an error it is unknown what is there."""
+        try:
+            self._run("COMMIT")
+            self._before = None
+            self.check_place()  # what is on a disk and cannot be reached there is lost
+        except StorageError as error:
+            cause = error.__cause__
+            full = getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            if not full and self.broken is None:
+                self.broken = f"writing {self.path} failed: {cause or error}"
+            raise
+
+    def rollback(self) -> None:
+        """Drop what was not committed, if there is anything."""
+        if self.in_transaction:
+            self._run("ROLLBACK")
+        if self._before is not None:
+            vars(self).update(self._before)
+            self._before, self._filters = None, {}
+
+    def _memory(self) -> dict[str, Any]:
+        names = ("classes", "_code_of", "_label_of", "_fields", "id_kind")
+        return {name: getattr(self, name) for name in names}
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """A change as a whole: if it fails, everything is as before."""
+        with self._lock:
+            before = self._memory()
+            self._run("SAVEPOINT change")
+            try:
+                yield
+                self._run("RELEASE change")
+            except BaseException:
+                vars(self).update(before)
+                if self.in_transaction:  # else SQLite has dropped all that was not committed
+                    self._run("ROLLBACK TO change")
+                    self._run("RELEASE change")
+                raise
+            finally:
+                self._filters = {}
+
+    def check_place(self) -> None:
+        """Refuse to write to a table that somebody moved, or put another one in its place."""
+        if self.broken is None and self.path is not None:
+            try:
+                same = self._stat is None or os.path.samestat(self._stat, self.path.stat())
+            except OSError:
+                same = False
+            if not same:
+                self.broken = f"{self.path.parent} was moved or removed by another program"
+        if self.broken is not None:
+            raise StorageError(f"no changes are taken: {self.broken}")
+
+    def checkpoint(self) -> None:
+        """Bring what the log of SQLite has into the file."""
+        self._all("PRAGMA wal_checkpoint(PASSIVE)")
+
+    # -- changes that the index on disk does not have ----------------------------------------------
+
+    def log(self, change: Change) -> int:
+        """Keep a change until the index is saved, and return its length."""
+        records = list(to_records(change)) if self.path is not None else []
+        for record in records:
+            self._run("INSERT INTO changes(body) VALUES(?)", record)
+        return sum(map(len, records))
+
+    @property
+    def last_change(self) -> int:
+        """Number of the last change that was ever made."""
+        rows = self._all("SELECT seq FROM sqlite_sequence WHERE name = 'changes'")
+        return int(rows[0][0]) if rows else 0
+
+    def changes_after(self, generation: str) -> list[Change] | None:
+        """Changes that an index of this generation does not have; None: it is unknown here."""
+        rows = self._all("SELECT seq FROM generations WHERE generation = ?", generation)
+        if not rows:
+            return None
+        bodies = self._all("SELECT body FROM changes WHERE seq > ? ORDER BY seq", rows[0][0])
+        return [from_record(body) for (body,) in bodies]
+
+    def announce(self, generation: str) -> int:
+        """Say that an index with all changes up to now is about to be saved; to be committed."""
+        last = self.last_change
+        self._run("INSERT INTO generations VALUES(?, ?)", generation, last)
+        for key, value in self._meta().items():
+            self._run("UPDATE meta SET value = ? WHERE key = ?", value, key)
+        return last
+
+    def forget_changes(self, generation: str, last: int) -> None:
+        """Drop what an index that was saved has; to be committed."""
+        self._run("DELETE FROM changes WHERE seq <= ?", last)
+        self._run("DELETE FROM generations WHERE generation != ?", generation)
+
+    # -- labels ------------------------------------------------------------------------------------
+
+    def codes(
+        self, labels: object, n: int, *, name: str = "labels", known: Sequence[Label] | None = None
+    ) -> Int64s:
         """Codes of ``n`` labels, int64[n]; labels that are new become classes.
 
         None, NaN and other marks of a missing value become ``NO_LABEL``; ``labels=None`` means
-        that all are missing.
+        that all are missing. With ``known`` labels that are neither classes nor among these are an
+        error.
         """
         if labels is None:
             return np.full(n, NO_LABEL, dtype=np.int64)
-        array = as_array(name, labels)
-        if array.shape != (n,):
-            raise ValueError(f"{name} has shape {array.shape}, must be ({n},)")
-        array = plain_labels(array)
-        plain = array.tolist()
-        if array.dtype.kind not in "iuU":
-            plain = [_plain_label(label, row, name) for row, label in enumerate(plain)]
-        for label in dict.fromkeys(plain):
-            if label is not None and label not in self._code_of:
-                self._code_of[label] = len(self.classes)
-                self.classes.append(label)
+        plain = plain_list(labels, n, name)
+        new = [x for x in dict.fromkeys(plain) if x is not None and x not in self._code_of]
+        if known is not None and new and (unknown := [x for x in new if x not in set(known)]):
+            listed = ", ".join(map(repr, unknown[:10])) + ", ..." * (len(unknown) > 10)
+            error = ValueError(f"{name} has {listed}, which the table does not have")
+            raise add_hint(error, "let them become classes with new_labels=True (--new-labels)")
+        if new:
+            if self._connection is not None:
+                self._insert("classes", list(enumerate(new, len(self.classes))))
+            self._set_classes([*self.classes, *new])
         codes = (NO_LABEL if label is None else self._code_of[label] for label in plain)
         return np.fromiter(codes, dtype=np.int64, count=n)
 
-    def labels(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
+    def labels(self, codes: Int64s) -> npt.NDArray[np.object_]:
         """Labels of codes, an array of objects of the same shape; None where there is none."""
-        if len(self._label_of) != len(self.classes) + 1:
-            label_of = np.empty(len(self.classes) + 1, dtype=object)
-            label_of[:-1] = self.classes
-            self._label_of = label_of
         return np.asarray(self._label_of[codes])  # NO_LABEL is -1: the last entry, None
-
-    def names_of(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
-        """Names of items, an array of objects of the same shape; None where there is none."""
-        names = np.full(ids.shape, None, dtype=object)
-        if self.names:
-            names.ravel()[:] = [self.names.get(item) for item in ids.ravel().tolist()]
-        return names
 
     def label(self, code: int) -> Label | None:
         """Label of one code."""
         return self.classes[code] if 0 <= code < len(self.classes) else None
 
-    def name_items(self, ids: npt.NDArray[np.int64], names: Sequence[str | None] | None) -> None:
-        """Give items names, or take the old names away from items that get none."""
-        for item, name in zip(ids.tolist(), names or [None] * len(ids), strict=True):
-            if name is not None:
-                self.names[item] = name
-            elif self.names:
-                self.names.pop(item, None)
+    # -- items -------------------------------------------------------------------------------------
 
-    @contextmanager
-    def change(self, n: int, names: Sequence[str | None] | None) -> Iterator[None]:
-        """A change of ``n`` items: classes that it brings are forgotten if it fails."""
+    def put(
+        self,
+        codes: Int64s,
+        next_number: int,
+        *,
+        ids: object = None,
+        names: Sequence[str | None] | None = None,
+        payload: object = None,
+        replace: bool = False,
+    ) -> Int64s:
+        """Store items, and return their numbers; those without ids begin at ``next_number``."""
+        n = len(codes)
         if names is not None and len(names) != n:
             raise ValueError(f"names has {len(names)} entries, there are {n} items")
-        n_classes = len(self.classes)
+        texts = [None] * n if payload is None else payload_texts(payload, n)
+        keys: Sequence[str | None] = [None] * n
+        if ids is None:
+            if self.id_kind == "str" and n:
+                error = ValueError("ids are missing, this table has ids of text")
+                raise add_hint(error, "give an id for each item")
+            if next_number + n > 2**63:
+                message = f"the next free id is {next_number}, with {n} items ids would go beyond"
+                raise add_hint(ValueError(f"{message} 2**63-1"), "give ids that are free")
+            numbers = np.arange(n) + np.int64(next_number if n else 0)
+        else:
+            given = plain_ids(ids, n)
+            self._require_kind(given)
+            present = self._present(given)
+            if present and not replace:
+                error = ValueError(f"{named_ids(list(present))} already in the table")
+                raise add_hint(error, "remove them first, or use upsert")
+            if isinstance(given, list):
+                keys, free = given, iter(range(next_number, next_number + n))
+                taken = (present[key] if key in present else next(free) for key in given)
+                numbers = np.fromiter(taken, np.int64, n)
+            else:
+                numbers = given
+            self._delete(np.fromiter(present.values(), np.int64, len(present)))
+        if n and self.id_kind is None:
+            self.id_kind = "str" if keys[0] is not None else "int"
+        stored = [None if code < 0 else code for code in codes.tolist()]
+        called = [None if name is None else str(name) for name in names or [None] * n]
+        rows = zip(numbers.tolist(), keys, stored, called, texts, strict=True)
+        self._insert(
+            "items",
+            ((*row[:4], _crc(*row[:4]), row[4], _payload_crc(row[0], row[4])) for row in rows),
+        )
+        return numbers
+
+    def fill_from(self, index: HashIndex) -> None:
+        """Take the items of an index, if nothing was ever stored here."""
+        if self._connection is None and len(index):
+            numbers = np.unique(index.entries()[1])
+            codes = index.labels_of(numbers)
+            if codes.max() >= len(self.classes):
+                raise ValueError(f"the index has label {codes.max()}, there is no such class")
+            with self.change():
+                self.put(codes, 0, ids=numbers)
+
+    def remove(self, ids: object) -> Int64s:
+        """Remove items by their ids, and return their numbers."""
+        given = plain_ids(ids)
+        self._require_kind(given)
+        present = self._present(given)
+        if missing := [item for item in listed_ids(given) if item not in present]:
+            raise ValueError(f"{named_ids(missing)} not in the table")
+        numbers = np.fromiter(present.values(), np.int64, len(present))
+        self._delete(numbers)
+        return numbers
+
+    def remove_where(self, where: object) -> Int64s:
+        """Remove items by a filter, and return their numbers."""
+        numbers = self.where(where)
+        self._delete(numbers)
+        return numbers
+
+    def _delete(self, numbers: Int64s) -> None:
+        if len(numbers):
+            self._run(f"DELETE FROM items WHERE number {_AMONG}", json.dumps(numbers.tolist()))
+
+    def _require_kind(self, ids: Int64s | list[str]) -> None:
+        kind = "str" if isinstance(ids, list) else "int"
+        if len(ids) and self.id_kind not in (None, kind):
+            words = {"str": "text", "int": "integers"}
+            raise ValueError(f"ids are {words[kind]}, those of the table are {words[self.id_kind]}")
+
+    def _present(self, ids: Int64s | list[str]) -> dict[Any, int]:
+        """Numbers of those ids that are in the table, in their order."""
+        listed = listed_ids(ids)
+        column = "id" if isinstance(ids, list) else "number"
+        query = f"SELECT {column}, number FROM items WHERE {column} {_AMONG}"
+        found = dict(self._all(query, json.dumps(listed, ensure_ascii=False)))
+        return {item: found[item] for item in listed if item in found}
+
+    def number_of(self, item_id: object) -> int | None:
+        """Number of the item with this id, or None."""
+        if isinstance(item_id, np.generic):
+            item_id = item_id.item()
+        kind = str if self.id_kind == "str" else int
+        if not isinstance(item_id, kind) or isinstance(item_id, bool):
+            return None
+        if isinstance(item_id, int):
+            return item_id if 0 <= item_id < 2**63 else None
         try:
-            yield
-        except BaseException:
-            for label in self.classes[n_classes:]:
-                del self._code_of[label]
-            del self.classes[n_classes:]
-            self._label_of = np.empty(0, dtype=object)
-            raise
+            rows = self._all("SELECT number FROM items WHERE id = ?", item_id)
+        except UnicodeEncodeError:
+            return None
+        return rows[0][0] if rows else None
 
-    def forget_names(self, ids: Sequence[int]) -> bool:
-        """Take the names of earlier items with these ids away; whether there were any."""
-        return bool([item for item in ids if self.names.pop(item, None)] if self.names else [])
+    def numbers_of(self, ids: Any) -> Any:
+        """Numbers of items for the index, -1 for ids that are not here; masks stay as they are."""
+        if self.id_kind != "str":
+            return ids
+        given = plain_ids(list(ids), unique=False)
+        if not isinstance(given, list):
+            self._require_kind(given)
+            return given
+        present = self._present(given)
+        return np.fromiter((present.get(item, -1) for item in given), np.int64, len(given))
 
-    def write(self, directory: Path, *, names: bool = True) -> None:
-        """Write the catalog into the directory of a table, each file whole.
+    def _rows(self, columns: str, numbers: Int64s) -> list[Any]:
+        """Columns of items, as tuples."""
+        if numbers.size <= _FEW:
+            marks, given = ",".join("?" * numbers.size), numbers.ravel().tolist()
+            return self._all(f"SELECT {columns} FROM items WHERE number IN ({marks})", *given)
+        listed = json.dumps(np.unique(numbers).tolist())
+        return self._all(f"SELECT {columns} FROM items WHERE number {_AMONG}", listed)
 
-        With ``names=False`` the names on disk stay as they are.
-        """
-        if self.names and names:
-            by_id = {str(item): name for item, name in self.names.items()}
-            replace_file(directory / NAMES_NAME, json.dumps(by_id, ensure_ascii=False))
-        content = {
-            "format": FORMAT,
-            "version": VERSION,
-            "metric": self.metric,
-            "place": self.place,
-            "data": None if self.data is None else str(self.data.absolute()),
-            "has_names": bool(self.names),
-            "classes": self.classes,
-        }
-        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-        replace_file(directory / CATALOG_NAME, text)
+    def _described(self, numbers: Int64s, column: int) -> npt.NDArray[np.object_]:
+        """Ids (1) or names (3) of items."""
+        rows = self._rows("number, id, label, name, crc", numbers)
+        for row in rows:
+            if row[4] != _crc(*row[:4]):
+                raise self._damaged(row[0])
+        return _spread(numbers, {row[0]: row[column] for row in rows})
 
-    @classmethod
-    def read(cls, directory: Path) -> Catalog:
-        """Read the catalog of a table, or raise a ``StorageError`` that says why not."""
-        require_table(directory)
-        path = directory / CATALOG_NAME
-        content = _read_json(path)
-        if content.get("format") != FORMAT or content.get("version") != VERSION:
-            raise IncompatibleFormatError(
-                f"{path} has format {content.get('format')!r} version {content.get('version')!r}, "
-                f"this package reads {FORMAT!r} version {VERSION}"
-            )
-        try:
-            names = _read_json(directory / NAMES_NAME) if content["has_names"] else {}
-            classes = content["classes"]
-            if not all(isinstance(label, int | str) for label in classes):
-                raise TypeError("classes must be integers or strings")
-            return cls(
-                classes,
-                {int(item): str(name) for item, name in names.items()},
-                metric=str(content["metric"]),
-                place=str(content["place"]),
-                data=None if content["data"] is None else Path(content["data"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptIndexError(
-                f"{path} is damaged: {error!r}", hint="restore a copy, or build it again"
-            ) from None
-
-
-def require_table(directory: Path) -> None:
-    """Raise ``StorageError`` unless there is a table in this directory."""
-    if not (directory / CATALOG_NAME).is_file():
-        raise StorageError(
-            f"{directory} is not a hashcade table: {CATALOG_NAME} is missing",
-            hint="make a table with: hashcade fit DATA -o TABLE",
+    def _damaged(self, number: object) -> CorruptIndexError:
+        return CorruptIndexError(
+            f"{self.path} is damaged: the checksum of item {number!r} is wrong"
         )
 
+    def ids_of(self, numbers: Int64s) -> Ids:
+        """Ids of items, of the same shape; -1, or None for ids of text, where there is no item."""
+        if self.id_kind != "str":
+            return numbers
+        return self._described(numbers, 1)
 
-def _plain_label(label: Any, row: int, name: str) -> Label | None:
-    """A label as a plain integer or string, or None if it is missing."""
-    if isinstance(label, np.generic):
-        label = label.item()
-    if isinstance(label, str):
-        return label
-    is_nan = isinstance(label, float) and math.isnan(label)
-    if label is None or is_nan or type(label).__name__ in ("NAType", "NaTType"):
-        return None
-    if isinstance(label, int) or (isinstance(label, float) and label.is_integer()):
-        return int(label)
-    raise ValueError(f"{name} has {label!r} in row {row}, must be an integer, a string or None")
+    def names_of(self, numbers: Int64s) -> npt.NDArray[np.object_]:
+        """Names of items, an array of objects of the same shape; None where there is none."""
+        return self._described(numbers, 3)
+
+    def name_of(self, item_id: object) -> str | None:
+        """Name of the item with this id, or None."""
+        number = self.number_of(item_id)
+        name: str | None = None if number is None else self.names_of(np.array([number]))[0]
+        return name
+
+    @property
+    def has_names(self) -> bool:
+        """Whether an item has a name."""
+        return bool(self._all("SELECT 1 FROM items WHERE name IS NOT NULL LIMIT 1"))
+
+    def payload_of(self, numbers: Int64s) -> npt.NDArray[np.object_]:
+        """Payload of items, an array of objects of the same shape; None where there is none."""
+        texts = {}
+        for number, text, crc in self._rows("number, payload, payload_crc", numbers):
+            if crc != _payload_crc(number, text):
+                raise self._damaged(number)
+            if text is not None:
+                texts[number] = text
+        try:
+            values = json.loads(f"[{','.join(texts.values())}]")
+        except (ValueError, RecursionError) as error:
+            raise CorruptIndexError(f"{self.path}: a payload is damaged: {error}") from None
+        return _spread(numbers, dict(zip(texts, values, strict=True)))
+
+    # -- filters -----------------------------------------------------------------------------------
+
+    def where(self, where: object = None) -> Int64s:
+        """Numbers of the items that a filter lets through, ascending; None: of all."""
+        return self.filter({} if where is None else where).ids
+
+    def filter(self, where: object) -> Filter:
+        """The same for a search; the last ones are kept until the next change."""
+        names = Names(self.classes, self.id_kind == "str", self._fields)
+        sql, values = compile_where(where, names)
+        key = (sql, *values)
+        found = self._filters.get(key)
+        if found is None:
+            rows = self._all(f"SELECT number FROM items WHERE {sql} ORDER BY number", *values)
+            numbers = np.fromiter((number for (number,) in rows), np.int64, len(rows))
+            numbers.flags.writeable = False
+            found = Filter(numbers)
+            last = list(self._filters.items())[1 - _CACHED_FILTERS :]
+            self._filters = dict([*last, (key, found)])  # replaced: other threads may read it
+        return found
+
+    def index_field(self, name: str) -> None:
+        """Keep an index of a field of the payload from now on, so that filters on it are fast."""
+        path = json_path(name)
+        if name in ("label", "id", "name"):
+            raise ValueError(f"{name!r} is not a field of the payload, and needs no index")
+        if name in self._fields:
+            return
+        field = 1 + max(self._fields.values(), default=0)
+        self._run("INSERT INTO fields VALUES(?, ?, ?)", field, name, path)
+        values = database.FIELD_VALUES.format("items")
+        self._run(f"INSERT INTO field_values {values}, items WHERE field = ?", field)
+        self._fields = {**self._fields, name: field}
+
+    def verify(self, index: HashIndex) -> None:
+        """Read everything, and raise ``CorruptIndexError`` if the database is damaged."""
+        problems = [text for (text,) in self._all("PRAGMA integrity_check") if text != "ok"]
+        ((page_size,),) = self._all("PRAGMA page_size")
+        if self.path is not None and self.path.stat().st_size % page_size:
+            problems.append(f"its length is not a multiple of {page_size}")
+        codes: dict[int, int] = {}
+        rows = self._run("SELECT * FROM items ORDER BY number")
+        with database.database_errors(self.path):
+            while part := rows.fetchmany(_CHUNK):
+                for row in part:
+                    checks = _crc(*row[:4]), _payload_crc(row[0], row[5])
+                    if (row[4], row[6]) != checks:
+                        raise self._damaged(row[0])
+                    codes[row[0]] = NO_LABEL if row[2] is None else row[2]
+        numbers = np.fromiter(codes, np.int64, len(codes))
+        if len(numbers) != len(index) or not index.contains(numbers).all():
+            problems.append(f"its {len(numbers)} items are not the {len(index)} of the index")
+        elif index.has_labels and index.labels_of(numbers).tolist() != list(codes.values()):
+            problems.append("its labels are not those of the index")
+        if problems:
+            raise CorruptIndexError("\n".join(f"{self.path}: {problem}" for problem in problems))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(read_file(path))
-    except ValueError as error:
-        raise CorruptIndexError(f"{path} is damaged: {error}") from None
-    if not isinstance(content, dict):
-        raise CorruptIndexError(f"{path} is damaged: it must hold an object")
-    return content
+def _crc(number: int, key: Any, label: Any, name: Any) -> int:
+    return zlib.crc32(f"{number}|{key}|{label}|{name}".encode())
+
+
+def _payload_crc(number: int, text: object) -> int | None:
+    if not isinstance(text, str):
+        return None if text is None else -1  # damaged
+    return zlib.crc32(text.encode(), number & 0xFFFFFFFF)  # beginning with the number
+
+
+def _spread(numbers: Int64s, by_number: dict[int, Any]) -> npt.NDArray[np.object_]:
+    values = np.empty(numbers.size, dtype=object)
+    values[:] = [by_number.get(number) for number in numbers.ravel().tolist()]
+    return values.reshape(numbers.shape)

@@ -1,97 +1,200 @@
-"""One state of a table on disk: index and catalog, with every change that was acknowledged."""
+"""One state of a table: index and catalog. How it is loaded, changed, and saved."""
 
 from __future__ import annotations
 
-from contextlib import closing
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import numpy.typing as npt
 
-from hashcade.errors import StorageError
+from hashcade.errors import CorruptIndexError, StorageError
 from hashcade.index import HashIndex, new_generation, read_generation
-from hashcade.store.catalog import INDEX_DIR, Catalog, require_table
-from hashcade.store.change_log import (
-    Add,
-    Change,
-    ChangeLog,
-    Position,
-    position,
-    read_changes,
-    read_files,
-)
+from hashcade.store.catalog import INDEX_DIR, Catalog
+from hashcade.store.changes import Add, Change, Remove, apply_changes
+from hashcade.store.database import require_table
+from hashcade.store.ids import Label
+
+_RETRIES = 100
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """One state of a table. Nothing in it changes."""
+    """One state of a table. The index may be of another moment than a catalog that is written."""
 
     index: HashIndex
     catalog: Catalog
 
 
-def load_state(directory: Path) -> tuple[State, Position]:
-    """Load index and catalog of a table with the changes in its log; nothing is written.
+Prepare = Callable[[State, int], Change]  # checks a change and stores its items; int: free number
 
-    The position says which state this was, for :func:`save_state`.
+
+@dataclass(frozen=True, eq=False)
+class NewItems:
+    """Items to add, or to put in the place of others, as a change prepares them.
+
+    ``known`` are labels that may become classes; None: any may.
     """
+
+    bucket_ids: npt.ArrayLike
+    vectors: npt.ArrayLike
+    ids: Any = None
+    labels: Any = None
+    names: Sequence[str | None] | None = None
+    payload: Any = None
+    known: Sequence[Label] | None = None
+    replace: bool = False
+
+    def __call__(self, state: State, next_number: int) -> Add:
+        """Check the items and store what belongs to them, within a change of the catalog."""
+        index, catalog = state.index, state.catalog
+        items = index.checked_items(self.bucket_ids, self.vectors, next_id=0)
+        n = len(items.ids)
+        codes = catalog.codes(self.labels, n, known=self.known)
+        if self.labels is not None and not index.has_labels:
+            raise ValueError("labels were given, the index has no labels")
+        numbers = catalog.put(
+            codes, next_number,
+            ids=self.ids, names=self.names, payload=self.payload, replace=self.replace,
+        )  # fmt: skip
+        labels = codes if index.has_labels else None
+        return Add(numbers, items.bucket_ids, items.vectors, labels)
+
+
+def removal(ids: object = None, where: object = None) -> Prepare:
+    """A change that removes items, by their ids or by a filter."""
+    if (ids is None) == (where is None):
+        raise ValueError("one of ids and where says what to remove")
+
+    def prepare(state: State, next_number: int) -> Remove:
+        catalog = state.catalog
+        return Remove(catalog.remove(ids) if where is None else catalog.remove_where(where))
+
+    return prepare
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def load_state(directory: Path, *, read_only: bool = False) -> tuple[State, int]:
+    """Load index and catalog of one commit, and how many changes the index on disk lacked."""
     require_table(directory)
-
-    def load() -> State:  # the catalog last: it only grows, so it has all classes of the log
-        return State(HashIndex.load(directory / INDEX_DIR), Catalog.read(directory))
-
-    changes, end, state = read_changes(directory / INDEX_DIR, load)
-    apply_changes(state.index, state.catalog, changes)
-    return state, end
-
-
-def save_state(directory: Path, state: State, loaded: Position) -> Position:
-    """Save index and catalog to where they were loaded from, unless others changed it since."""
-    with closing(ChangeLog(directory / INDEX_DIR)) as change_log:
-        files = read_files(change_log.folder)
-        if position(read_generation(directory / INDEX_DIR), files) != loaded:
-            raise StorageError(
-                f"{directory} was changed by another writer since it was loaded",
-                hint="load it again, and repeat the change",
-            )
-        state.catalog.write(directory)  # first: it only grows, so it also fits the state before
-        following = new_generation()
-        number = change_log.begin(loaded[0], following) if files else None
-        state.index.save(directory / INDEX_DIR, generation=following, lock_held=True)
-        if number is not None:
-            change_log.drop_before(number + 1)
-        return following, ()
+    for _ in range(_RETRIES):
+        catalog = Catalog.open(directory, read_only=read_only)
+        try:
+            index = HashIndex.load(directory / INDEX_DIR)
+            assert index.generation is not None
+            changes = catalog.changes_after(index.generation)
+            if changes is not None:
+                _apply(index, changes, directory)
+                return State(index, catalog), len(changes)
+            catalog.close()
+            # Saved since the catalog was opened, unless it is unknown to the next one as well.
+            again = Catalog.open(directory, read_only=True)
+            unknown = again.changes_after(index.generation) is None
+            again.close()
+            if unknown and read_generation(directory / INDEX_DIR) == index.generation:
+                raise StorageError(
+                    f"{directory / INDEX_DIR} is not the index that belongs to {directory}",
+                    hint="put the right index back, or build the table again",
+                )
+        except BaseException:
+            catalog.close()
+            raise
+    raise StorageError(f"{directory} changes faster than it can be read", hint="try again")
 
 
-def pending_changes(directory: Path) -> int:
-    """How many changes wait in the log of a table, which may be served meanwhile."""
-    require_table(directory)
-    return len(read_changes(directory / INDEX_DIR, lambda: None)[0])
+def _apply(index: HashIndex, changes: list[Change], directory: Path) -> None:
+    try:
+        apply_changes(index, changes)
+    except (ValueError, IndexError) as error:
+        raise CorruptIndexError(f"{directory}: a change does not fit the index: {error}") from None
 
 
-def apply_changes(index: HashIndex, catalog: Catalog, changes: list[Change]) -> None:
-    """Bring an index to the state after changes, of which it may have a part already.
+def write_state(directory: Path, state: State) -> None:
+    """Write a state into a new directory."""
+    generation = new_generation()
+    state.catalog.write(directory, generation)
+    state.index.copy().save(directory / INDEX_DIR, generation=generation)
 
-    The last change that names an item decides.
+
+class Local:
+    """A state that is changed in memory, and on disk when it is saved.
+
+    What belongs to the items is written into the database at once, within a transaction that
+    lasts until it is saved: meanwhile nobody else can write.
     """
-    final: dict[int, tuple[Add, int] | None] = {}
-    for change in changes:
-        for row, item in enumerate(change.ids.tolist()):
-            final.pop(item, None)  # so that items come in the order of their last addition
-            final[item] = (change, row) if isinstance(change, Add) else None
-    named = np.fromiter(final, dtype=np.int64, count=len(final))
-    index.remove(named[index.contains(named)] if len(named) else named)
-    rows = [entry for entry in final.values() if entry is not None]
-    if rows:
-        ids = [int(add.ids[row]) for add, row in rows]
-        labels = [int(add.labels[row]) for add, row in rows if add.labels is not None]
-        index.add(
-            np.stack([add.bucket_ids[row] for add, row in rows]),
-            np.stack([add.vectors[row] for add, row in rows]),
-            ids,
-            labels or None,
-        )
-        catalog.forget_names(ids)
-    # Also those that are gone again have used their ids up.
-    highest = (int(c.ids.max()) for c in changes if isinstance(c, Add) and len(c.ids))
-    index.reserve_ids(max(highest, default=-1) + 1)
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._lock = threading.Lock()
+
+    def change(self, prepare: Prepare) -> Change:
+        """Make a change, as a whole or not at all."""
+        with self._lock:
+            index, catalog = self.state.index.copy(), self.state.catalog
+            catalog.begin()
+            with self._kept(catalog), catalog.change():
+                change = prepare(State(index, catalog), index.next_id)
+                apply_changes(index, [change])
+                catalog.log(change)
+            self.state = State(index, catalog)
+            return change
+
+    def create_index(self, field: str) -> None:
+        """Keep an index of a field of the payload."""
+        with self._lock:
+            catalog = self.state.catalog
+            catalog.begin()
+            with self._kept(catalog), catalog.change():
+                catalog.index_field(field)
+
+    @contextmanager
+    def _kept(self, catalog: Catalog) -> Iterator[None]:
+        """See that what was changed before is there if a change fails."""
+        try:
+            yield
+        except BaseException:
+            if catalog.path is not None and not catalog.in_transaction:
+                catalog.broken = "earlier changes could not be kept; load the table again"
+            raise
+
+    def lives_in(self, directory: Path) -> bool:
+        """Whether this is the state of the table in a directory."""
+        path = self.state.catalog.path
+        return path is not None and path.parent == directory.resolve()  # as it was when loaded
+
+    def save(self) -> None:
+        """Save to where it was loaded from, unless others changed it since."""
+        with self._lock:
+            index, catalog = self.state.index, self.state.catalog
+            assert catalog.path is not None
+            catalog.begin()
+            generation, committed = new_generation(), False
+            try:
+                last = catalog.announce(generation)
+                catalog.commit()
+                committed = True
+                index.save(catalog.path.parent / INDEX_DIR, generation=generation, lock_held=True)
+                catalog.begin()
+                catalog.forget_changes(generation, last)
+                catalog.commit()
+            finally:
+                catalog.rollback()
+                if not committed and catalog.broken is None:
+                    catalog.broken = "changes could not be saved; load the table again"
+                catalog.begin_reading()
+                catalog.unlock()
+
+    def release(self) -> None:
+        """Drop what was not saved, and let other writers in."""
+        if self.state.catalog.path is not None:
+            self.state.catalog.rollback()
+            self.state.catalog.unlock()
+
+    def close(self) -> None:
+        """Close the database; what was not saved is dropped."""
+        self.state.catalog.close()

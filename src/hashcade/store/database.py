@@ -1,0 +1,180 @@
+"""``items.db``: an SQLite file with what belongs to the items of a table.
+
+::
+
+    items         number in the index, id (null: the number is the id), code of the label, name
+                  and a checksum of these; payload, and its checksum
+    classes       the label behind each code
+    meta          format, version, metric, place, data, kind of ids
+    changes       what the index on disk does not have yet, oldest first
+    generations   up to which change an index of this generation has them all
+    fields, field_values   fields of the payload with an index, kept up to date by triggers
+
+Before an index is saved as a new generation, the generation is committed here, and afterwards its
+changes are dropped: so at every moment the index on disk can be brought up to date, and one that
+somebody else put there is noticed.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hashcade.errors import (
+    CorruptIndexError,
+    IncompatibleFormatError,
+    IndexLockedError,
+    StorageError,
+)
+
+DATABASE = "items.db"
+FORMAT, VERSION = "hashcade-table", "1"
+
+_KIND = """CASE COALESCE(json_type({0}.payload, path), 'null') WHEN 'null' THEN 0
+WHEN 'true' THEN 1 WHEN 'false' THEN 1 WHEN 'integer' THEN 2 WHEN 'real' THEN 2
+WHEN 'text' THEN 3 ELSE 4 END"""
+_VALUE = """CASE WHEN json_type({0}.payload, path) IN ('true', 'false', 'integer', 'real', 'text')
+THEN json_extract({0}.payload, path) ELSE 0 END"""
+FIELD_VALUES = f"SELECT field, {_KIND}, {_VALUE}, {{0}}.number FROM fields"
+SCHEMA = (
+    "CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID",
+    "CREATE TABLE classes(code INTEGER PRIMARY KEY, label)",
+    "CREATE TABLE items(number INTEGER PRIMARY KEY, id TEXT, label INTEGER, name TEXT,"
+    " crc INTEGER, payload TEXT, payload_crc INTEGER)",
+    "CREATE UNIQUE INDEX item_ids ON items(id) WHERE id IS NOT NULL",
+    "CREATE INDEX item_labels ON items(label)",
+    "CREATE TABLE changes(seq INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB)",
+    "CREATE TABLE generations(generation TEXT PRIMARY KEY, seq INTEGER) WITHOUT ROWID",
+    "CREATE TABLE fields(field INTEGER PRIMARY KEY, name TEXT, path TEXT)",
+    "CREATE TABLE field_values(field INTEGER, kind INTEGER, value, number INTEGER,"
+    " PRIMARY KEY(field, kind, value, number)) WITHOUT ROWID",
+    "CREATE TRIGGER item_added AFTER INSERT ON items BEGIN"
+    f" INSERT INTO field_values {FIELD_VALUES.format('new')}; END",
+    "CREATE TRIGGER item_removed AFTER DELETE ON items BEGIN"
+    " DELETE FROM field_values WHERE (field, kind, value, number) IN"
+    f" ({FIELD_VALUES.format('old')}); END",
+)
+COPIED = ("classes", "fields", "items")  # in this order: triggers fill field_values
+
+_BUSY_SECONDS = 10.0  # for moments in which another process recovers or removes the log
+_MMAP = 1 << 31
+
+
+def connect(
+    path: Path | None, *, read_only: bool = False, check: bool = True
+) -> sqlite3.Connection:
+    """Open a database, or with None a private one, which goes with its connection.
+
+    The connection is in autocommit mode and may be used by any thread.
+    """
+    if path is None:
+        db = _connect("")
+        create(db)
+        return db
+    uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
+    wal = path.with_name(f"{path.name}-wal")
+    if not os.access(path.parent, os.W_OK) and not wal.exists():
+        uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"  # on a medium for reading alone
+    db = _connect(uri)
+    try:
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute(f"PRAGMA mmap_size = {_MMAP}")
+        if check:
+            _check_schema(db, path)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def create(db: sqlite3.Connection) -> None:
+    """Make the tables of an empty database."""
+    for statement in SCHEMA:
+        db.execute(statement)
+
+
+@contextmanager
+def new_database(path: Path) -> Iterator[sqlite3.Connection]:
+    """Make a new file, for a directory that nobody sees yet; on the disk when this ends."""
+    db = _connect(f"{path.absolute().as_uri()}?mode=rwc")
+    try:
+        db.execute("PRAGMA journal_mode = OFF")
+        db.execute("PRAGMA synchronous = OFF")
+        db.execute("BEGIN")
+        create(db)
+        yield db
+        db.execute("COMMIT")
+        db.execute("PRAGMA journal_mode = WAL")
+    finally:
+        db.close()
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _connect(uri: str) -> sqlite3.Connection:
+    db = sqlite3.connect(
+        uri, uri=True, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
+    )
+    db.execute("PRAGMA cache_size = -32768")
+    return db
+
+
+def _check_schema(db: sqlite3.Connection, path: Path) -> None:
+    """Refuse any other database: what a trigger or a view of a stranger would do is unknown."""
+    rows = db.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
+    tables = {sql for (sql,) in rows} - {"CREATE TABLE sqlite_sequence(name,seq)"}
+    if "CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID" in tables:
+        query = "SELECT value FROM meta WHERE key IN ('format', 'version') ORDER BY key"
+        given = tuple(value for (value,) in db.execute(query))
+        if given != (FORMAT, VERSION):
+            raise IncompatibleFormatError(
+                f"{path} has format and version {given}, this package reads {(FORMAT, VERSION)}"
+            )
+    if tables != set(SCHEMA):
+        raise IncompatibleFormatError(f"{path} is not the database of a hashcade table")
+
+
+@contextmanager
+def database_errors(path: Path | None) -> Iterator[None]:
+    """Turn errors of SQLite into those of this package."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translated(error, path) from error
+
+
+def translated(error: sqlite3.Error, path: Path | None) -> StorageError:
+    """An error of SQLite as one of this package."""
+    place, text = path or "the table", str(error)
+    code = getattr(error, "sqlite_errorcode", None)
+    kind = None if code is None else code & 0xFF
+    if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return StorageError(
+            f"{place} was changed since it was loaded: load it again, and repeat the change",
+            hint="load it again, and repeat the change",
+        )
+    if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return IndexLockedError(f"{place} is held by another writer", hint="try again")
+    if "closed database" in text:
+        return StorageError("the table is closed", hint="load it again")
+    damaged = kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "JSON" in text
+    if damaged or (kind is None and isinstance(error, sqlite3.OperationalError)):  # not UTF-8
+        return CorruptIndexError(f"{place} is damaged: {text}")
+    hints = {
+        sqlite3.SQLITE_FULL: "free some space, or write elsewhere",
+        sqlite3.SQLITE_READONLY: "choose a path that you may write to",
+    }
+    hint = None if kind is None else hints.get(kind)
+    return StorageError(f"cannot use {place}: {text}", hint=hint)
+
+
+def require_table(directory: Path) -> None:
+    """Raise ``StorageError`` unless there is a table in this directory."""
+    if not (directory / DATABASE).is_file():
+        raise StorageError(
+            f"{directory} is not a hashcade table: {DATABASE} is missing",
+            hint="make a table with: hashcade fit DATA -o TABLE",
+        )
