@@ -189,7 +189,8 @@ class HashTable:
         Parameters
         ----------
         X : float[n, size] or uint8[n, height, width, 3]
-            Embeddings, or images if there is a ``backbone`` for them.
+            Embeddings, or images if there is a ``backbone`` for them; with ``features`` images of
+            any size, or paths of image files.
         y : int or str[n], optional
             Labels. None (or NaN) marks an item without one: it is not learned from, but it is in
             the table. Without any labels, clusters of the items take the place of classes.
@@ -198,10 +199,10 @@ class HashTable:
         names : str[n], optional
             Names of the items, file names for instance.
         """
-        items = as_array("X", X)
         if self.hasher is None:
             raise NotFittedError("this table has no model, and so no settings to fit with")
         hasher = type(self.hasher)(**self.hasher.get_params())
+        items = as_array("X", hasher.with_features(X))
         catalog = Catalog(metric=self.metric, place=self.catalog.place)
         with catalog.change(len(items), names):
             codes = catalog.codes(y, len(items), name="y")
@@ -285,7 +286,7 @@ class HashTable:
         if isinstance(X, Encoded):
             return X
         hasher = self._fitted_hasher()
-        items = as_array("X", X)
+        items = as_array("X", hasher.with_features(X))
         if items.shape == hasher.item_shape:
             items = items[None]
         return hasher.encode(items, n_probe=n_probe, scores=scores)
@@ -481,10 +482,10 @@ class HashTable:
             self._index = state.index
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> HashTable:
+    def load(cls, path: str | os.PathLike[str], **networks: Any) -> HashTable:
         """Open a table that was saved. The vectors are mapped into memory, not read.
 
-        Changes that a service has acknowledged and not saved yet are applied in memory.
+        ``backbone`` and ``features`` are networks of your own, as for :meth:`Hasher.load`. Changes that a service has acknowledged and not saved yet are applied in memory.
         """
         directory = Path(path)
         state, position = load_state(directory)
@@ -492,7 +493,7 @@ class HashTable:
         if (directory / MODEL_DIR).is_dir():
             from hashcade.learn import Hasher
 
-            hasher = Hasher.load(directory / MODEL_DIR)
+            hasher = Hasher.load(directory / MODEL_DIR, **networks)
         table = cls.from_parts(hasher, state.index, state.catalog)
         table._path, table._position = directory.resolve(), position
         return table
