@@ -104,10 +104,12 @@ class Trainer:
                 raise ConfigError(message, hint="choose another run_dir, or remove that one")
             steps: dict[str, int] = stored["steps"]
         else:
+            clock = time.perf_counter()
             costs = self._costs(config)
+            spent = 2 * (time.perf_counter() - clock)  # it is measured again to be announced
             fixed = sum(cost.fixed for cost in costs)
             total = sum(cost.of_steps for cost in costs)
-            share = min(1.0, max(0.0, _SAFE * budget - fixed) / max(total, 1e-9))
+            share = min(1.0, max(0.0, _SAFE * budget - spent - fixed) / max(total, 1e-9))
             steps = {name: int(share * c.steps) for name, c in zip(names, costs, strict=True)}
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
