@@ -20,6 +20,7 @@ def test_train_leaves_a_card_with_data_settings_seed_and_metrics(command, sample
     assert done.err == ""
     card = json.loads(done.out)
     assert card.pop("output") == "model"
+    assert card.pop("warnings") == []
     assert card == json.loads((cwd / "model" / "card.json").read_text())
     assert card["data"] == {
         "source": str(sample.data),

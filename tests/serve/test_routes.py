@@ -320,3 +320,15 @@ def test_numbers_in_an_address_are_digits_alone(client, number):
     assert client.get(f"/v1/search/item/5?n_neighbors={number}").status_code == 422
     assert client.get(f"/v1/items?limit={number}").status_code == 422
     assert client.get(f"/v1/buckets/1?start={number}").status_code == 422
+
+
+@pytest.mark.parametrize("sent", [None, "text/plain", "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize("path", ["/v1/search", "/v1/explain", "/v1/items", "/v1/items/remove"])
+def test_json_that_does_not_say_so_is_told_how(client, path, sent):
+    body = json.dumps({"vectors": [[0.0] * DIM], "vector": [0.0] * DIM, "ids": [1]})
+    answer = client.post(path, content=body, headers={"Content-Type": sent} if sent else {})
+    assert answer.status_code == 415
+    assert answer.json()["error"] == (
+        f"the Content-Type is {sent or ''!r}, must be application/json: "
+        "curl -H 'Content-Type: application/json'"
+    )

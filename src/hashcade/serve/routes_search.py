@@ -86,7 +86,7 @@ def _listed(now: Snapshot, matches: Matches) -> Response:
     )
 
 
-@router.post("/search", **describe(schemas.SearchAnswer))
+@router.post("/search", **describe(schemas.SearchAnswer, 415))
 async def search(call: ThisCall, body: schemas.SearchRequest) -> Response:
     """Find the nearest items of each query."""
     _check_limits(call, body, len(body.vectors))
@@ -166,7 +166,7 @@ def class_counts(classes: dict[Any, int] | None) -> list[dict[str, Any]] | None:
     return [{"label": label, "count": count} for label, count in classes.items()]
 
 
-@router.post("/explain", **describe(schemas.Explanation))
+@router.post("/explain", **describe(schemas.Explanation, 415))
 async def explain(call: ThisCall, body: schemas.ExplainRequest) -> Response:
     """Explain the search for one vector: its path through the tree, the buckets, the results."""
     _check_limits(call, body)

@@ -225,7 +225,8 @@ class Stats(BaseModel):
     metric: str
     limits: dict[str, float]
     model: Literal["embeddings", "images"] | None = Field(description="What the model takes.")
-    item_shape: list[int] | None
+    item_shape: list[int] | None = Field(description="Of an item; of features, if there are any.")
+    features: str | None = Field(description="The network whose features of images it takes.")
     pictures: bool
     read_only: bool
     unsaved_changes: int
