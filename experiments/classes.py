@@ -25,14 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments import rivals
-from experiments.__main__ import RESULTS, default_data, default_work
+from experiments.__main__ import RESULTS, default_data, default_work, report
 from experiments.cache import Cache
 from experiments.classes_page import write_page
 from experiments.datasets import EMBEDDINGS, load_embeddings
-from experiments.progress import Progress, duration, machine, versions
+from experiments.progress import Progress, machine, versions
 from experiments.rows import ResultRow, RowFile, RowKey, fingerprint
 from hashcade.codes import CodeShape
-from hashcade.errors import HashcadeError
 from hashcade.evaluate import Evaluation, evaluate_index
 from hashcade.index import Encoded, HashIndex
 from hashcade.learn import Hasher
@@ -423,23 +422,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     option("--quiet", action="store_true", help="no progress on stderr")
     # fmt: on
     options = parser.parse_args(arguments)
-    start = time.monotonic()
-    try:
+
+    def work() -> tuple[str, Path | None]:
         n_new, page = run(
             data_sets=options.data_set or EMBEDDINGS, seeds=options.seed or (0,),
             methods=options.method, data=options.data, output=options.output, work=options.work,
             render_only=options.render_only, verbose=not options.quiet,
         )  # fmt: skip
-    except (HashcadeError, ValueError) as error:
-        hint = getattr(error, "hint", None)
-        print(f"error: {error}" + (f"; {hint}" if hint else ""), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command resumes", file=sys.stderr)
-        return 130
-    print(f"{n_new} new rows, {duration(time.monotonic() - start)}")
-    print(f"page: {page}")
-    return 0
+        return f"{n_new} new rows", page
+
+    return report(work)
 
 
 if __name__ == "__main__":

@@ -485,7 +485,8 @@ class HashTable:
     def load(cls, path: str | os.PathLike[str], **networks: Any) -> HashTable:
         """Open a table that was saved. The vectors are mapped into memory, not read.
 
-        ``backbone`` and ``features`` are networks of your own, as for :meth:`Hasher.load`. Changes that a service has acknowledged and not saved yet are applied in memory.
+        ``backbone`` and ``features`` are networks of your own, as for :meth:`Hasher.load`. Changes
+        that a service has acknowledged and not saved yet are applied in memory.
         """
         directory = Path(path)
         state, position = load_state(directory)

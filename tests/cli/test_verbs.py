@@ -225,9 +225,7 @@ def test_search_prints_the_first_queries_and_says_how_to_get_all(command, sample
     np.save("queries.npy", sample.X[:40])
     done = command("search", sample.table, "queries.npy")
     assert done.out.count(" is in bucket ") == 10
-    assert done.err == (
-        "hashcade: the first 10 of 40 queries; --show 40 or --json gives all\n"
-    )
+    assert done.err == ("hashcade: the first 10 of 40 queries; --show 40 or --json gives all\n")
     assert command("search", sample.table, "queries.npy", "--show", 40).out.count("bucket") == 40
     found = json.loads(command("search", sample.table, "queries.npy", "--json").out)
     assert len(found["queries"]) == 40

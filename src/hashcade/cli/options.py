@@ -73,19 +73,19 @@ _NETWORKS, _BY_DATA = "stride for images from scratch, none for embeddings", "fr
 _BASE_STEPS = "Batches of the base stage, for images from scratch."
 _BUDGET = "Time that training may take, such as 90s, 5m or 1h30m; features of photos come before."
 _FEATURES = (
-    "What photos are learned from: efficientnet-lite0 (extra transfer), or the path of an ONNX file "
-    "of an image encoder (extra onnx). The model keeps it."
+    "What photos are learned from: efficientnet-lite0 (extra transfer), or the path of an ONNX "
+    "file of an image encoder (extra onnx). The model keeps it."
 )
 _USUAL_FEATURES = "efficientnet-lite0, if it is installed"
 _PIXELS = (
-    "How an ONNX file takes pixels: imagenet (less the mean colour, over the deviation), clip, half "
-    "(-1 to 1), unit (0 to 1) or raw (0 to 255)."
+    "How an ONNX file takes pixels: imagenet (less the mean colour, over the deviation), clip, "
+    "half (-1 to 1), unit (0 to 1) or raw (0 to 255)."
 )
 _SCRATCH = "Train a small network on the images alone, without pre-trained features."
 _SET = "Any other setting of hashcade.Hasher, such as learning_rate=0.001; may be repeated."
 _SIZE = (
-    "Images are scaled until they cover this size, and cropped to it. The networks from scratch are "
-    "made for 32."
+    "Images are scaled until they cover this size, and cropped to it. The networks from scratch "
+    "are made for 32."
 )
 _USUAL_SIZE = "224 for features, 32 from scratch"
 _RUN_DIR = "Keep checkpoints and a log here; the same command resumes after an interruption."

@@ -9,7 +9,9 @@ _BELOW = 1.0  # points under exhaustive search
 _LOW_PURITY = 0.5
 
 
-def about_data(data: Any, labels: Sequence[Any] | None, wanted: tuple[int, int] | None) -> list[str]:
+def about_data(
+    data: Any, labels: Sequence[Any] | None, wanted: tuple[int, int] | None
+) -> list[str]:
     """Of data to learn from; ``wanted`` is the size of images that the network takes."""
     warnings = []
     sizes = Counter(labels or ())
@@ -23,8 +25,8 @@ def about_data(data: Any, labels: Sequence[Any] | None, wanted: tuple[int, int] 
         sides = "×".join(map(str, wanted))
         way = "give larger ones" if data.features else "set a smaller --image-size"
         warnings.append(
-            f"{data.n_small:,} of {len(data):,} images are smaller than the {sides} that the network "
-            f"takes, and were enlarged; {way}"
+            f"{data.n_small:,} of {len(data):,} images are smaller than the {sides} that the "
+            f"network takes, and were enlarged; {way}"
         )
     return warnings
 

@@ -350,7 +350,9 @@ class _OnnxNetwork:
         ranks = {output.name: len(output.shape) for output in self._session.get_outputs()}
         usable = [each for rank in (2, 4) for each, its in ranks.items() if its == rank]
         if not usable:
-            raise DataError(f"{name} gives {ranks} (outputs and ranks): none of the shape (n, size)")
+            raise DataError(
+                f"{name} gives {ranks} (outputs and ranks): none of the shape (n, size)"
+            )
         self._output = usable[0]
 
     def __call__(self, images: NDArray[Any]) -> Vectors:

@@ -158,7 +158,7 @@ def read_images(
     names = tuple(files[row].relative_to(root).as_posix() for row in rows)
     read = Items(
         items, source=str(root if len(files) > 1 or files[0].parent != root else files[0]),
-        skipped=tuple(skipped), names=names, features=features and features.name,
+        skipped=tuple(skipped), names=names, features=None if features is None else features.name,
         n_small=sum(target is not None and each is not None and smaller(each, target)
                     for each in sides),
     )  # fmt: skip

@@ -185,6 +185,7 @@ class Hasher:
         from hashcade.learn.tune import tune
 
         features = self._checked_features()
+        record = None if features is None else features.record
         X = self.with_features(X)
         images = training_data.takes_images(self.backbone, X)
         items = inputs.checked_images(X) if images else inputs.checked_views(X)
@@ -199,7 +200,7 @@ class Hasher:
         data = training_data.TrainingData(torch.from_numpy(items), numbers, *rows)
         item_shape = items.shape[1:] if images else items.shape[-1:]
         settings, sizes = self.get_params(), (len(classes), len(data.training), item_shape)
-        config = replace(resolve(settings, *sizes), features=features and features.record)
+        config = replace(resolve(settings, *sizes), features=record)
         if base is not None:
             config.check_base(base._fitted().config_)
 
@@ -217,7 +218,7 @@ class Hasher:
         trials = None
         if self.tune is not False:
             config, trials = tune(trainer, config, settings, sizes)
-            config = replace(config, features=features and features.record)
+            config = replace(config, features=record)
         if budget is not None:
             config = trainer.within(config, budget)
         model, metrics = trainer.train(config)
@@ -258,6 +259,7 @@ class Hasher:
         from hashcade.learn.recoding import cluster_model
 
         features = self._checked_features()
+        record = None if features is None else features.record
         items = inputs.checked_embeddings(self.with_features(X))
         seed = checked_seed(self.random_state)
         limits = {"items in X": len(items)}
@@ -271,7 +273,7 @@ class Hasher:
         settings = {**self.get_params(), "backbone": None, "embedding_size": None}
         settings |= {"assignment": "prototype", "rerank": "given", "hidden_size": 0}
         config = resolve(settings, n_codes, len(items), items.shape[1:])
-        config = replace(config, point_size=0, features=features and features.record)
+        config = replace(config, point_size=0, features=record)
         model, config = cluster_model(config, torch.from_numpy(items), n_codes, seed=seed)
         self._features = features
         return self._set_model(config, model, np.arange(config.n_codes), {})

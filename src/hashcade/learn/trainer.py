@@ -59,6 +59,7 @@ class Trainer:
     ) -> None:  # fmt: skip
         self.data, self.progress, self.base = data, progress, base
         self._device, self._seed, self._run_dir = device, seed, run_dir
+        self._limits: dict[str, float] = {}  # seconds of a stage, within a budget
         self._fingerprint: dict[str, Any] = {"random_state": seed}
         if run_dir is not None:
             labels = torch.from_numpy(data.labels)
@@ -91,10 +92,10 @@ class Trainer:
     def within(self, config: ResolvedConfig, budget: float) -> ResolvedConfig:
         """A config with as many steps as can be done in ``budget`` seconds, by measured speed.
 
-        In a ``run_dir`` the numbers are stored: a run that is resumed has the same ones, so that the
-        budget is that of all its parts together.
+        Should the machine turn slower, a stage ends with its share of the time. In a ``run_dir``
+        the numbers are stored: a run that is resumed has the same ones, and the budget is that of
+        all its parts together.
         """
-        names = [stage.name for stage in self._stages(config)]
         key = hashlib.sha256(repr((budget, self._fingerprint, config.to_json())).encode())
         path = None if self._run_dir is None else self._run_dir / "budget.json"
         if path is not None and path.exists():
@@ -103,17 +104,23 @@ class Trainer:
                 message = f"{self._run_dir} holds a run with another budget or other settings"
                 raise ConfigError(message, hint="choose another run_dir, or remove that one")
             steps: dict[str, int] = stored["steps"]
+            self._limits = stored["seconds"]
         else:
             clock = time.perf_counter()
-            costs = self._costs(config)
+            names, costs = [s.name for s in self._stages(config)], self._costs(config)
             spent = 2 * (time.perf_counter() - clock)  # it is measured again to be announced
-            fixed = sum(cost.fixed for cost in costs)
-            total = sum(cost.of_steps for cost in costs)
+            fixed, total = (sum(column) for column in list(zip(*costs, strict=True))[1:])
             share = min(1.0, max(0.0, _SAFE * budget - spent - fixed) / max(total, 1e-9))
             steps = {name: int(share * c.steps) for name, c in zip(names, costs, strict=True)}
+            part = max(0.0, budget - spent) / max(fixed + share * total, 1e-9)
+            self._limits = {
+                name: part * (cost.fixed + share * cost.of_steps)
+                for name, cost in zip(names, costs, strict=True)
+            }
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(path, json.dumps({"key": key.hexdigest(), "steps": steps}))
+                plan = {"key": key.hexdigest(), "steps": steps, "seconds": self._limits}
+                replace_file(path, json.dumps(plan))
         stages = [
             stage.with_steps(min(stage.steps, max(1, steps[stage.name])))
             if stage.name in steps else stage
@@ -126,12 +133,12 @@ class Trainer:
     ) -> str:
         """All stages in one line, and when they will be done."""
         seconds = sum(cost.fixed + cost.of_steps for cost in self._costs(config, stages, done))
-        parts = [f"{s.name} {s.steps:,} × {s.classes_per_batch * s.items_per_class}" for s in stages]
+        parts = [
+            f"{s.name} {s.steps:,} × {s.classes_per_batch * s.items_per_class}" for s in stages
+        ]
         end = time.localtime(time.time() + seconds)
         until = time.strftime("%H:%M:%S" if seconds < 5400 else "%a %H:%M", end)
-        return (
-            f"training: {', '.join(parts)} items; about {duration(seconds)}, until {until}"
-        )
+        return f"training: {', '.join(parts)} items; about {duration(seconds)}, until {until}"
 
     def _costs(
         self, config: ResolvedConfig, stages: Sequence[StageConfig] | None = None, done: int = 0
@@ -221,7 +228,8 @@ class Trainer:
         started, tick_step = tick - state.seconds, state.step
         losses: list[Tensor] = []
 
-        while state.step < config.steps:
+        limit = self._limits.get(config.name, math.inf)
+        while state.step < config.steps and state.seconds < limit:
             step = state.step
             if step // sampler.batches_per_epoch != epoch:
                 epoch = step // sampler.batches_per_epoch
@@ -234,7 +242,8 @@ class Trainer:
             now = time.perf_counter()
             state.seconds = now - started
             speed = (state.step - tick_step) * sampler.batch_size / (now - tick)
-            validating = state.step % config.validate_every == 0 or state.step == config.steps
+            last = state.step == config.steps or state.seconds >= limit
+            validating = state.step % config.validate_every == 0 or last
             if validating:
                 metrics = stage.validate()
                 if _merit(metrics) >= _merit(state.best_metrics):

@@ -139,7 +139,9 @@ def file_of_form(content_type: str, body: bytes) -> bytes:
         if blank and b"filename" in head.lower():
             files.append(content)
     if len(files) != 1 or not files[0]:
-        raise HTTPException(422, f"the form has {len(files)} files, must have one that is not empty")
+        raise HTTPException(
+            422, f"the form has {len(files)} files, must have one that is not empty"
+        )
     return files[0]
 
 
