@@ -1,5 +1,7 @@
 """Features of photos: the networks that make them, and the cache."""
 
+import copy
+import pickle
 import sqlite3
 
 import numpy as np
@@ -176,6 +178,19 @@ def test_a_module_is_given_again(tmp_path, files):
     assert again.transform(files[0]).shape == (1, 1)
 
 
+def test_copies_and_another_fit_have_the_right_network(tmp_path, files):
+    encoder = ImageFeatures(write_encoder(tmp_path / "encoder.onnx"), image_size=64)
+    hasher = learned(encoder, files)
+    copied, stored = copy.deepcopy(hasher), pickle.loads(pickle.dumps(hasher))
+    np.testing.assert_array_equal(copied.embed(files), hasher.embed(files))
+    np.testing.assert_array_equal(stored.embed(files), hasher.embed(files))
+    expected = hasher.embed(torch.from_numpy(IMAGES))
+    np.testing.assert_array_equal(hasher.embed(IMAGES), expected)
+    hasher.set_params(features=Means(5.0)).fit(files, list("ababa"))
+    assert hasher.image_features.name == "module Means"
+    np.testing.assert_array_equal(hasher.embed(files), learned(Means(5.0), files).embed(files))
+
+
 def test_features_take_the_place_of_images_and_no_other_vectors_do(files):
     hasher = learned(Means(), files)
     vectors = hasher.with_features(files)
@@ -220,8 +235,8 @@ def test_features_are_computed_once_by_the_content_of_a_file(files, tmp_path, ba
     first = features.of(files, cache=tmp_path)
     assert batches == [2, 2, 1]
     copies = [tmp_path / f"copy-{file.name}" for file in files]
-    for file, copy in zip(files, copies, strict=True):
-        copy.write_bytes(file.read_bytes())
+    for file, same in zip(files, copies, strict=True):
+        same.write_bytes(file.read_bytes())
     np.testing.assert_array_equal(features.of(copies, cache=tmp_path), first)
     assert batches == [2, 2, 1]  # nothing new: names do not matter
     Image.fromarray(IMAGES[0][::-1]).save(copies[0])

@@ -126,6 +126,11 @@ class ImageFeatures:
     def __repr__(self) -> str:
         return f"ImageFeatures({self.name!r})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, which load the network again."""
+        own = ("_session",) if self.name != EFFICIENTNET else ("_torch_network",)
+        return {name: value for name, value in vars(self).items() if name not in own}
+
     @property
     def name(self) -> str:
         """``"efficientnet-lite0"``, ``"onnx"``, or ``"module"`` and the name of its class."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hashcade._extras import require_extra
 from hashcade._progress import Progress, progress_bar
-from hashcade._validate import checked_count, checked_number, checked_seed
+from hashcade._validate import as_array, checked_count, checked_number, checked_seed
 from hashcade._version import __version__
 from hashcade.codes import CodeShape
 from hashcade.data import ONNX_FILE, ImageFeatures, are_images, as_features
@@ -186,7 +186,7 @@ class Hasher:
 
         features = self._checked_features()
         record = None if features is None else features.record
-        X = self.with_features(X)
+        X = self._extracted(features, X)
         images = training_data.takes_images(self.backbone, X)
         items = inputs.checked_images(X) if images else inputs.checked_views(X)
         labels = inputs.checked_classes(y, len(items))
@@ -230,16 +230,21 @@ class Hasher:
 
         Nothing else takes as long: who needs the features of images twice calls this first.
         """
-        features = self._features or self._checked_features()
+        return self._extracted(self._features or self._checked_features(), X)
+
+    def _extracted(self, features: ImageFeatures | None, X: Any) -> Any:
         if features is None:
             return X
+        if hasattr(X, "detach"):  # a tensor
+            X = as_array("X", X)
         if not are_images(X):
             size, n = features.record.size, np.shape(X)[-1] if np.ndim(X) else 0
             if n != size:
                 must = f"must be images, or features of {features.name} of {size} numbers"
                 raise ValueError(f"X has shape {np.shape(X)}, {must}")
             return X
-        with progress_bar("features of images", quiet=self.verbose is False) as progress:
+        single = isinstance(X, str | os.PathLike) or len(X) == 1  # a query: no bar for it
+        with progress_bar("features of images", quiet=single or self.verbose is False) as progress:
             return features.of(X, progress=progress)
 
     def _checked_features(self) -> ImageFeatures | None:
@@ -260,7 +265,7 @@ class Hasher:
 
         features = self._checked_features()
         record = None if features is None else features.record
-        items = inputs.checked_embeddings(self.with_features(X))
+        items = inputs.checked_embeddings(self._extracted(features, X))
         seed = checked_seed(self.random_state)
         limits = {"items in X": len(items)}
         if self.width is not None:
