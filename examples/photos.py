@@ -17,6 +17,7 @@ COLORS = {"apple": (200, 40, 40), "lemon": (230, 210, 40), "lime": (80, 180, 50)
 
 
 def draw(color):
+    """One photo."""
     rows, columns = np.mgrid[:240, :320]
     y, x, radius = rng.integers(80, 160), rng.integers(80, 240), rng.integers(30, 70)
     inside = (rows - y) ** 2 + (columns - x) ** 2 < radius**2
