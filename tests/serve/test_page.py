@@ -286,3 +286,4 @@ def test_a_table_of_photos_is_searched_by_a_photo(open_page, photo_table, tmp_pa
         page.wait_for_selector("h1:has-text('Neighbours of your image')")
         page.wait_for_selector("main img.thumb")
         assert "leaf" in page.inner_text("main")
+        page.wait_for_load_state("networkidle")  # before the service goes
