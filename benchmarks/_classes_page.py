@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from _timing import heading
+
 LIMITS = {  # of exponents: name, words, limit; without a limit for comparison alone
     "step_s": ("time of a training step", 0.6),
     "alone_us": ("time of a query alone", 0.6),
@@ -21,18 +23,8 @@ LIMITS = {  # of exponents: name, words, limit; without a limit for comparison a
 def write_page(results: dict[str, Any], out: Path) -> Path:
     """Write the page and the figure; return the path of the page."""
     draw(results, out / "classes-growth.png")
-    about = results["about"]
-    packages = ", ".join(f"{name} {value}" for name, value in about["versions"].items())
     lines = [
-        "# What classes cost",
-        "",
-        f"Written by `make bench-classes`. {about['machine']['cpu']}; {packages}. One thread;"
-        f" medians with quartiles, of {about['rounds']} rounds in which all methods take turns.",
-        *(
-            ["", "**A quick run, to see that it works: the numbers mean nothing.**"]
-            * about["quick"]
-        ),
-        "",
+        *heading("What classes cost", "bench-classes", results["about"]),
         "![Time and memory over the number of classes](classes-growth.png)",
         "",
         *growth_lines(results),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from _timing import heading
+
 OURS, USUAL = "HashTable", "n_probe=1"
 DEFAULTS = {  # what a user gets who changes nothing
     "faiss HNSW": "ef=16",
@@ -22,15 +24,9 @@ CLOSE = 0.5  # points of precision
 def write_page(results: dict[str, Any], out: Path) -> Path:
     """Write the page and the figure; return the path of the page."""
     draw(results["sets"], out / "end-to-end.png")
-    about = results["about"]
-    packages = ", ".join(f"{name} {value}" for name, value in about["versions"].items())
+    title = "End to end: from an embedding to the nearest items"
     lines = [
-        "# End to end: from an embedding to the nearest items",
-        "",
-        f"Written by `make bench-end-to-end`. {about['machine']['cpu']}; {packages}. One thread;"
-        f" medians with quartiles, of {about['rounds']} rounds in which all methods take turns.",
-        *["", "**A quick run, to see that it works: the numbers mean nothing.**"] * about["quick"],
-        "",
+        *heading(title, "bench-end-to-end", results["about"]),
         "Every method is given the embedding of a query and finds ten items. Time is all that it"
         " takes, a network or classifier included. `HashTable` has all settings by default: items"
         " lie in the bucket of their label, and are ranked by learned vectors. `prototypes` are"

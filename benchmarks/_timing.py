@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -136,3 +136,20 @@ def _cpu_model() -> str:
             if key.strip() == "model name":
                 return value.strip()
     return platform.processor() or platform.machine()
+
+
+# ------------------------------------------------------------------------------------ pages
+
+
+def heading(title: str, target: str, about: Mapping[str, Any]) -> list[str]:
+    """The first lines of a page: its title, what wrote it, and on which machine."""
+    packages = ", ".join(f"{name} {value}" for name, value in about["versions"].items())
+    quick = ["**A quick run, to see that it works: the numbers mean nothing.**", ""]
+    return [
+        f"# {title}",
+        "",
+        f"Written by `make {target}`. {about['machine']['cpu']}; {packages}. One thread;"
+        f" medians with quartiles, of {about['rounds']} rounds in which all methods take turns.",
+        "",
+        *quick * about["quick"],
+    ]

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -199,14 +199,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     option("--quiet", action="store_true", help="no progress on stderr")
     # fmt: on
     options = parser.parse_args(arguments)
-    start = time.monotonic()
-    try:
+
+    def work() -> tuple[str, Path | None]:
         outcome = run(
             options.name, options.preset, output=options.output, work=options.work,
             data=options.data, seeds=options.seed or (0,), only=options.only,
             max_steps=options.max_steps, render_only=options.render_only,
             verbose=not options.quiet,
         )  # fmt: skip
+        return f"{len(outcome.rows)} rows, {outcome.n_new} new", outcome.page
+
+    return report(work)
+
+
+def report(work: Callable[[], tuple[str, Path | None]]) -> int:
+    """Do work that gives a summary and a page; print these, or what went wrong; the exit code."""
+    start = time.monotonic()
+    try:
+        summary, page = work()
     except (HashcadeError, ValueError) as error:
         hint = getattr(error, "hint", None)
         print(f"error: {error}" + (f"; {hint}" if hint else ""), file=sys.stderr)
@@ -214,9 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
         return 130
-    seconds = duration(time.monotonic() - start)
-    print(f"{len(outcome.rows)} rows, {outcome.n_new} new, {seconds}")
-    print(f"page: {outcome.page}")
+    print(f"{summary}, {duration(time.monotonic() - start)}")
+    print(f"page: {page}")
     return 0
 
 

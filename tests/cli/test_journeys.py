@@ -56,7 +56,7 @@ def test_a_folder_without_classes_can_be_searched_in(command, cwd):
     y = np.arange(24) % 2
     images = np.where(y[:, None, None, None], 200, 40) + rng.integers(0, 40, (24, 32, 32, 3))
     np.savez(cwd / "arrays.npz", X=images.astype(np.uint8), y=y)
-    short = ["--steps", 5, "--base-steps", 5, "--quiet"]
+    short = ["--from-scratch", "--steps", 5, "--base-steps", 5, "--quiet"]
     command("train", "arrays.npz", "-o", "model", *short)
     (cwd / "flat").mkdir()
     for number, color in enumerate(["apple", "leaf", "sea"]):

@@ -196,6 +196,68 @@ def labels_for_a_folder(sample):
     return ["train", "photos", "--labels", "kind", "-o", "model"]
 
 
+@mistake("photos has 3 images but no sub-folders: no labels; put the images of each class into a")
+def photos_without_folders(sample):
+    make_photos_here()
+    os.rename("photos/leaf", "flat")
+    shutil.rmtree("photos")
+    os.rename("flat", "photos")
+    return ["fit", "photos", "-o", "table"]
+
+
+@mistake("pair.npz has no key 'foo'; it has the keys a, b")
+def items_that_are_not_there(sample):
+    np.savez("pair.npz", a=sample.X, b=sample.y)
+    return ["train", "pair.npz", "--items", "foo", "-o", "model"]
+
+
+@mistake("query.jpg is one image", "; give the folder of all images, with one sub-folder per class")
+def one_image_to_learn_from(sample):
+    make_query("query.jpg")
+    return ["fit", "query.jpg", "-o", "table"]
+
+
+@mistake("--features=encoder.onnx and --from-scratch exclude each other")
+def features_and_none(sample):
+    make_photos_here()
+    return ["fit", "photos", "--features", "encoder.onnx", "--from-scratch", "-o", "table"]
+
+
+@mistake("features='resnet' must be 'efficientnet-lite0', a file ending in .onnx or a torch.nn")
+def unknown_features(sample):
+    make_photos_here()
+    return ["fit", "photos", "--features", "resnet", "-o", "table"]
+
+
+@mistake("encoder.onnx does not exist; check the path")
+def features_that_are_not_there(sample):
+    make_photos_here()
+    return ["fit", "photos", "--features", "encoder.onnx", "-o", "table"]
+
+
+@mistake("encoder.onnx cannot be read as ONNX (")
+def features_that_are_no_network(sample):
+    make_photos_here()
+    Path("encoder.onnx").write_bytes(b"I am text.")
+    return ["fit", "photos", "--features", "encoder.onnx", "-o", "table"]
+
+
+@mistake("vectors.npy has embeddings; leave out --from-scratch, which is for images")
+def embeddings_from_scratch(sample):
+    return ["fit", sample.data, "--from-scratch", "-o", "table"]
+
+
+@mistake("--base-steps=5 is for training from scratch; add --from-scratch, or leave it out")
+def base_steps_for_features(sample):
+    make_photos_here()
+    return ["fit", "photos", "--base-steps", "5", "-o", "table"]
+
+
+@mistake("--budget=soon must be a time such as 90s, 5m or 1h30m")
+def budget_in_words(sample):
+    return ["fit", sample.data, "--budget", "soon", "-o", "table"]
+
+
 # -- the service ---------------------------------------------------------------------------------
 
 
@@ -270,10 +332,26 @@ def wrong_dimension(sample):
     return ["search", sample.table, "short.npy"]
 
 
-@mistake("has images of ", "was trained on embeddings of 16 numbers")
+@mistake("query.jpg has images, ", "was trained on embeddings of 16 numbers; give data of")
 def image_for_embeddings(sample):
     make_query("query.jpg")
     return ["search", sample.table, "query.jpg"]
+
+
+@mistake("photos has images, ", "model was trained on embeddings of 16 numbers; give data of")
+def photos_for_a_model_of_embeddings(sample):
+    make_photos_here()
+    return ["build", sample.model, "photos", "-o", "table"]
+
+
+@mistake("place='somewhere' must be one of 'label', 'network'")
+def unknown_place(sample):
+    return ["build", sample.model, sample.data, "-o", "table", "--place", "somewhere", "--quiet"]
+
+
+@mistake("--database-split=train is for other items; add --database-items, or leave it out")
+def split_of_no_database(sample):
+    return ["evaluate", sample.table, sample.data, "--database-split", "train"]
 
 
 @mistake("codes.npz was made with another model: it has the fingerprint 0123", "; give the right")
@@ -359,8 +437,8 @@ def test_a_mistake_is_reported_in_one_line(name, command, sample, cwd):
     assert sorted(path for path in cwd.rglob("*")) == before  # nothing is left behind
 
 
-def test_there_are_at_least_twenty():
-    assert len(MISTAKES) >= 20
+def test_there_are_at_least_thirty():
+    assert len(MISTAKES) >= 30
 
 
 # -- what needs a process of its own ---------------------------------------------------------

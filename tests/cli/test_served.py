@@ -116,7 +116,7 @@ def test_acknowledged_changes_are_seen_by_every_command(command, sample, table):
         for arguments in (
             ("verify", path),
             ("inspect", path),
-            ("search", path, sample.data, "--quiet", "-n", "1"),
+            ("search", path, sample.data, "--quiet", "-n", "1", "--show", "300"),
         ):
             done = command(*arguments)
             assert done.code == 0, done.err

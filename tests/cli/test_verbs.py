@@ -19,6 +19,7 @@ def test_train_leaves_a_card_with_data_settings_seed_and_metrics(command, sample
     assert done.err == ""
     card = json.loads(done.out)
     assert card.pop("output") == "model"
+    assert card.pop("warnings") == []
     assert card == json.loads((cwd / "model" / "card.json").read_text())
     assert card["data"] == {
         "source": str(sample.data),
@@ -138,6 +139,23 @@ def test_encode_and_build_are_the_same_as_build(command, sample, cwd, monkeypatc
     assert (one.search(sample.X[:9]).ids == two.search(sample.X[:9]).ids).all()
 
 
+@pytest.mark.parametrize("through", ["data", "codes"])
+def test_build_places_items_by_their_labels_or_by_the_network(command, sample, cwd, through):
+    hasher = Hasher.load(sample.model)
+    wrong = np.roll(sample.y, 1)  # most labels are not what the network says
+    np.savez("wrong.npz", X=sample.X, y=wrong)
+    source = "wrong.npz"
+    if through == "codes":
+        assert command("encode", sample.model, "wrong.npz", "-o", "codes.npz").code == 0
+        source = "codes.npz"
+    by_label = hasher.codebook_[np.searchsorted(hasher.classes_, wrong), 0]
+    for place, expected in (("label", by_label), ("network", hasher.transform(sample.X)[:, 0])):
+        assert command("build", sample.model, source, "-o", place, "--place", place).code == 0
+        table = HashTable.load(place)
+        assert table.catalog.place == place
+        assert [table[item].bucket_ids[0] for item in range(300)] == expected.tolist()
+
+
 # -- add, remove -----------------------------------------------------------------------------------
 
 
@@ -227,6 +245,16 @@ def test_search_takes_the_settings_of_the_library(command, sample, cwd):
         assert ids == [i for i in expected.ids[row].tolist() if i >= 0]
 
 
+def test_search_prints_the_first_queries_and_says_how_to_get_all(command, sample, cwd):
+    np.save("queries.npy", sample.X[:40])
+    done = command("search", sample.table, "queries.npy")
+    assert done.out.count(" is in bucket ") == 10
+    assert done.err == ("hashcade: the first 10 of 40 queries; --show 40 or --json gives all\n")
+    assert command("search", sample.table, "queries.npy", "--show", 40).out.count("bucket") == 40
+    found = json.loads(command("search", sample.table, "queries.npy", "--json").out)
+    assert len(found["queries"]) == 40
+
+
 def test_search_says_when_the_table_is_empty(command, sample, cwd):
     shutil.copytree(sample.table, "table")
     assert command("remove", "table", *range(300)).code == 0
@@ -243,22 +271,60 @@ def test_evaluate_is_what_the_library_says(command, sample):
     from hashcade.evaluate import exact_search, precision_at
 
     table = HashTable.load(sample.table)
-    expected = table.evaluate(sample.X, sample.y, n_neighbors=(1, 5), exclude_self=True)
-    options = ["--exclude-self", "-n", 5]
-    done = command("evaluate", sample.table, sample.data, *options, "-n", 1, "--json")
-    assert done.err == ""
+    options = {"n_neighbors": (1, 5), "exclude_self": True, "recall": True}
+    expected = table.evaluate(sample.X, sample.y, **options)
+    done = command("evaluate", sample.table, sample.data, "-n", 1, "-n", 5, "--json")
+    assert done.code == 0
     found = json.loads(done.out)
     assert found["precision"] == {"1": expected.precision[1], "5": expected.precision[5]}
     assert found["speedup"] == {"1": expected.speedup[1], "5": expected.speedup[5]}
-    exact = exact_search(sample.X, sample.X, n_neighbors=5, same_set=True).ids
+    assert found["recall"] == {"1": expected.recall[1], "5": expected.recall[5]}
+    vectors = table.hasher.embed(sample.X)
+    exact = exact_search(vectors, vectors, n_neighbors=5, same_set=True).ids
     assert found["exhaustive_precision"]["5"] == precision_at(exact, sample.y, sample.y)
-    text = command("evaluate", sample.table, sample.data, *options, "--recall").out
-    assert text.splitlines()[-1].split()[0] == "5"
-    assert "recall %" in text
+    assert found["warnings"] == []
+    assert found["milliseconds"].keys() == {"1", "5"}
+    text = command("evaluate", sample.table, sample.data, "-n", 5).out
+    head, row = text.splitlines()[-2:]
+    assert head.split() == [
+        "neighbors", "precision", "%", "exhaustive", "%", "recall", "%", "speed-up", "time", "a",
+        "query",
+    ]  # fmt: skip
+    assert (row.split()[0], row.split()[-1]) == ("5", "ms")
 
 
-def test_evaluate_says_when_queries_find_themselves(command, sample):
-    assert "--exclude-self" in command("evaluate", sample.table, sample.data).err
+def test_evaluate_leaves_queries_out_of_their_own_results(command, sample, cwd):
+    """Also if they come in another order; the query itself is never among what it finds."""
+    order = np.random.default_rng(0).permutation(300)
+    np.savez("turned.npz", X=sample.X[order], y=sample.y[order])
+    alone = HashTable.load(sample.table).evaluate(sample.X, sample.y, exclude_self=True)
+    for data in (sample.data, "turned.npz"):
+        done = command("evaluate", sample.table, data, "--json")
+        assert done.err == (
+            "queries are items of the table: each one is left out of its own results\n"
+        )
+        found = json.loads(done.out)
+        assert found["same_set"]
+        assert found["n_items"] == 299
+        assert found["precision"]["10"] == pytest.approx(alone.precision[10])
+    np.savez("some.npz", X=np.vstack([sample.X[:30], sample.X[30:60] + 0.05]), y=sample.y[:60])
+    done = command("evaluate", sample.table, "some.npz", "--json")
+    (line,) = json.loads(done.out)["warnings"]
+    assert line.startswith("30 of 60 queries are in the table and find themselves; give queries")
+
+
+def test_evaluate_searches_in_other_items_by_the_same_model(command, sample, cwd):
+    np.savez("parts.npz", train=sample.X[:200], train_labels=sample.y[:200],
+             test=sample.X[200:], test_labels=sample.y[200:])  # fmt: skip
+    parts = ["parts.npz", "--split", "test", "--database-items", "parts.npz"]
+    for place in (sample.model, sample.table):
+        done = command("evaluate", place, *parts, "--database-split", "train", "--json")
+        found = json.loads(done.out)
+        assert (found["n_queries"], found["n_items"], found["same_set"]) == (100, 200, False)
+        assert found["precision"]["1"] == 100.0
+    done = command("evaluate", sample.model, *parts, "--database-split", "test", "--json")
+    assert json.loads(done.out)["same_set"]
+    assert "left out of its own results" in done.err
 
 
 def test_evaluate_matches_classes_by_their_names(command, sample, cwd):

@@ -64,8 +64,9 @@ def test_an_unknown_kind_says_what_is_known(tmp_path):
         load(tmp_path / "a.csv")
     with pytest.raises(DataError, match="must be a folder of images with one sub-folder per class"):
         load(tmp_path)
-    with pytest.raises(DataError, match="must be a folder of images with one sub-folder per class"):
+    with pytest.raises(DataError, match=r"a\.png is one image") as caught:
         load(save_image(tmp_path / "a.png"))
+    assert caught.value.hint.startswith("give the folder of all images")
     with pytest.raises(DataError, match="nowhere does not exist") as caught:
         load(tmp_path / "nowhere")
     assert caught.value.hint == "check the path"

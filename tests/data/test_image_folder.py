@@ -96,9 +96,14 @@ def test_a_class_without_images_is_named(tmp_path):
 
 
 def test_a_folder_must_have_folders(tmp_path):
-    for path in (tmp_path, save_image(tmp_path / "0.png")):
-        with pytest.raises(DataError, match="must be a folder of images with one sub-folder per"):
-            load_image_folder(path)
+    with pytest.raises(DataError, match="must be a folder of images with one sub-folder per"):
+        load_image_folder(tmp_path)
+    image = save_image(tmp_path / "0.png")
+    with pytest.raises(DataError, match="has 1 images but no sub-folders: no labels") as caught:
+        load_image_folder(tmp_path)
+    assert caught.value.hint.startswith("put the images of each class into a folder of their own")
+    with pytest.raises(DataError, match="must be a folder of images with one sub-folder per"):
+        load_image_folder(image)
 
 
 def test_settings_are_checked(tmp_path):

@@ -48,9 +48,12 @@ def test_images_and_strings(tmp_path):
 
 
 def test_keys_go_together(tmp_path):
-    with pytest.raises(ValueError, match="items='X' and labels=None must be given together"):
-        load_npz(tmp_path / "a.npz", items="X")
     np.savez(tmp_path / "a.npz", a=VECTORS)
+    with pytest.raises(ValueError, match="items='a' and labels=None must be given together"):
+        load_npz(tmp_path / "a.npz", items="a")
+    with pytest.raises(DataError, match="has no key 'foo'") as caught:  # before labels are missed
+        load_npz(tmp_path / "a.npz", items="foo")
+    assert caught.value.hint == "it has the keys a"
     with pytest.raises(DataError, match="has the keys a; looked for vec and lab"):
         load_npz(tmp_path / "a.npz", items="vec", labels="lab")
 

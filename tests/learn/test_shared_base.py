@@ -85,3 +85,18 @@ def test_another_kind_of_base_is_refused(items, change, message):
 def test_a_base_must_be_fitted(items):
     with pytest.raises(NotFittedError):
         Hasher(**SMALL).fit(*items, base=Hasher())
+
+
+@pytest.mark.parametrize("backbone", [None, "mlp"])
+def test_learned_vectors_cannot_be_shared(items, backbone):
+    X, y = items
+    settings = {**SMALL, "assignment": "prototype", "rerank": "learned", "backbone": backbone}
+    base = Hasher(**settings).fit(X, y)
+    with pytest.raises(
+        ValueError, match="base would share nothing: with rerank='learned'"
+    ) as error:
+        Hasher(**settings).fit(X, y, base=base)
+    assert error.value.hint == "set rerank='given', or leave out base"
+    given = {**settings, "rerank": "given"}
+    shared = Hasher(**given).fit(X, y, base=Hasher(**given).fit(X, y))
+    assert shared.embed(X).shape == (120, 8 if backbone is None else 64)

@@ -39,3 +39,23 @@ def trained(tmp_path_factory):
     table.save(folder / "table")
     np.savez(folder / "pictures.npz", X=images, y=labels)
     return folder
+
+
+@pytest.fixture(scope="session")
+def photo_table(tmp_path_factory):
+    """A folder with photos and a table of their features, by a network in an ONNX file."""
+    from hashcade import HashTable
+    from hashcade.data import ImageFeatures, load
+    from tests.cli.cli_factories import make_photos
+    from tests.data.test_extractor import write_encoder
+
+    folder = tmp_path_factory.mktemp("photos")
+    make_photos(folder / "photos", per_class=6)
+    encoder = write_encoder(folder / "encoder.onnx")
+    features = ImageFeatures(encoder, image_size=32, pixels="unit")
+    photos = load(folder / "photos", features=features)
+    table = HashTable(width=4, steps=30, features=features, verbose=False)
+    table.fit(photos.items, photos.original_labels(), names=photos.names)
+    table.catalog.data = folder / "photos"
+    table.save(folder / "table")
+    return folder

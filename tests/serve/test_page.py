@@ -276,3 +276,14 @@ def test_embeddings_without_pictures_show_labels(open_page, tmp_path):
         assert serious(page) == []
         keep(page, "labels-tree")
         page.close()
+
+
+def test_a_table_of_photos_is_searched_by_a_photo(open_page, photo_table, tmp_path):
+    settings = {"read_only": True, "deadline": 300}
+    with process(photo_table / "table", log=tmp_path / "log", **settings) as service:
+        page = open_page(base=service.url)
+        page.set_input_files("#upload", photo_table / "photos" / "leaf" / "02.jpg")
+        page.wait_for_selector("h1:has-text('Neighbours of your image')")
+        page.wait_for_selector("main img.thumb")
+        assert "leaf" in page.inner_text("main")
+        page.wait_for_load_state("networkidle")  # before the service goes

@@ -356,3 +356,15 @@ def test_payload_names_and_filters(client, place):
     both = client.post("/v1/items/remove", json={"ids": [1], "where": {"price": 8}})
     assert both.status_code == 422
     assert client.post("/v1/items/remove", json={}).status_code == 422
+
+
+@pytest.mark.parametrize("sent", [None, "text/plain", "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize("path", ["/v1/search", "/v1/explain", "/v1/items", "/v1/items/remove"])
+def test_json_that_does_not_say_so_is_told_how(client, path, sent):
+    body = json.dumps({"vectors": [[0.0] * DIM], "vector": [0.0] * DIM, "ids": [1]})
+    answer = client.post(path, content=body, headers={"Content-Type": sent} if sent else {})
+    assert answer.status_code == 415
+    assert answer.json()["error"] == (
+        f"the Content-Type is {sent or ''!r}, must be application/json: "
+        "curl -H 'Content-Type: application/json'"
+    )

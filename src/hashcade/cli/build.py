@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from hashcade._io import read_file, replace_file
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
+from hashcade.cli import warn
 from hashcade.cli.inputs import (
     labels_of,
     load_model,
@@ -16,7 +17,7 @@ from hashcade.cli.inputs import (
 )  # fmt: skip
 from hashcade.errors import ConfigError
 
-MODEL_FILES = ("config.json", "model.safetensors", "card.json", "README.md")
+MODEL_FILES = ("config.json", "model.safetensors", "card.json", "README.md", "features.onnx")
 _CODES = {"bucket_ids", "vectors", "shape", "model_fingerprint", "data"}
 _DATA = (
     "The items: as for hashcade fit, but labels are not needed. Or a file made by hashcade "
@@ -33,6 +34,7 @@ def build(
     output: opt.NewTable,
     *,
     metric: opt.Metric = "euclidean",
+    place: opt.Place = "label",
     reading: opt.Reading,
     force: opt.Force = False,
     as_json: opt.Json = False,
@@ -68,8 +70,10 @@ def build(
         )
     width, depth, sparsity = map(int, codes["shape"])
     shape = CodeShape(width=width, depth=depth, sparsity=sparsity)
-    catalog = Catalog(metric=metric, data=Path(str(codes["data"])))
+    catalog = Catalog(metric=metric, place=place, data=Path(str(codes["data"])))
     vectors, buckets, names = codes["vectors"], codes["bucket_ids"], codes.get("names")
+    if place == "label":
+        buckets = codes.get("bucket_ids_by_label", buckets)
     unit = metric == "cosine"
     empty = HashIndex.build(buckets[:0], vectors[:0], labels=[], shape=shape, unit_length=unit)
     table = HashTable.from_parts(None, empty, catalog)
@@ -84,9 +88,10 @@ def build(
             if (model_path(model) / name).is_file():
                 replace_file(new / MODEL_DIR / name, read_file(model_path(model) / name))
     stats = table.stats()
+    warnings = out.warn(warn.about_buckets(stats))
     out.report(
         as_json,
-        {"output": str(output), **stats},
+        {"output": str(output), **stats, "warnings": warnings},
         ("table", output),
         ("items", f"{stats['n_items']:,} of dimension {stats['dim']:,}"),
         ("buckets", out.OCCUPIED.format(**stats)),
@@ -108,7 +113,8 @@ def encode(
 
     For your own programs, or to build a table elsewhere: hashcade build takes the file in place
     of data, on a machine without torch. The file has bucket_ids and vectors, shape and
-    model_fingerprint of the model, and labels, names and scores if there are any; no pickles.
+    model_fingerprint of the model, and labels (with them bucket_ids_by_label), names and scores if
+    there are any; no pickles.
 
     \b
     Examples:
@@ -133,18 +139,23 @@ def encode(
 
 def _encode(model: Path, data: Path, reading: opt.Reading, scores: bool = False) -> dict[str, Any]:
     """What ``hashcade encode`` writes."""
+    import numpy as np
+
     from hashcade.learn import model_fingerprint
 
     hasher = load_model(model)
     found, encoded = read_and_encode(hasher, model, data, reading)
-    shape, labels = hasher.shape_, labels_of(found)
+    shape, labels, by_label = hasher.shape_, labels_of(found), {}
+    if labels is not None:
+        placed = hasher.place(encoded, np.array(labels, dtype=object))
+        by_label = {"labels": labels, "bucket_ids_by_label": placed.bucket_ids}
     return {
         "bucket_ids": encoded.bucket_ids,
         "vectors": encoded.vectors,
         "shape": [shape.width, shape.depth, shape.sparsity],
         "model_fingerprint": model_fingerprint(model_path(model)),
         "data": str(root_of(data, reading, found)),
-        **({"labels": labels} if labels is not None else {}),
+        **by_label,
         **({"names": found.names} if found.names else {}),
         **({"scores": encoded.scores} if scores else {}),
     }

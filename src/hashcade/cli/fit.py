@@ -7,16 +7,25 @@ import time
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from hashcade._extras import check_extras
 from hashcade._io import replace_file
 from hashcade._version import __version__
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
+from hashcade.cli import warn
 from hashcade.cli.inputs import labels_of, read_data, root_of
 from hashcade.errors import ConfigError
 
+if TYPE_CHECKING:
+    from hashcade.data import ImageFeatures
+
+_SCRATCH_SIZE = (32, 32)
+_NO_FEATURES = (
+    "learning from scratch at 32×32, far less precise than pre-trained features: pip install "
+    "'hashcade[transfer]' (or say --from-scratch)"
+)
 _NO_LABELS = "Learn without labels: clusters of the embeddings take the place of classes."
 
 
@@ -31,12 +40,15 @@ def fit(
     """Learn a hash table from labelled images or embeddings, and fill it with them.
 
     Writes a table: one directory with the model, the index, and the labels and names of the
-    items. Ids are the row numbers of the data. Needs the extra train (torch); images need the
-    extra images. In two stages: hashcade train, then hashcade build.
+    items. Ids are the row numbers of the data. Needs the extra train (torch). Photos are learned
+    from by features of a pre-trained network (extras images and transfer), which are cached in
+    ~/.cache/hashcade/features, or $HASHCADE_CACHE. In two stages: hashcade train, then hashcade
+    build.
 
     \b
     Examples:
-      hashcade fit photos/ -o table/            one sub-folder of images per class
+      hashcade fit photos/ -o table/            one sub-folder of photos per class
+      hashcade fit photos/ -o table/ --features encoder.onnx --budget 5m
       hashcade fit vectors.npy -o table/        labels in vectors_labels.npy
       hashcade fit vectors.parquet --items clip --labels kind -o table/
       hashcade fit photos/ --split train --run-dir run/ -o table/
@@ -50,7 +62,7 @@ def train(data: opt.Data, output: opt.NewModel, *, given: opt.Learning) -> None:
     """Learn a model alone, to fill tables with it later.
 
     Writes a model (config.json, model.safetensors) with a card that says what it was trained on
-    (README.md, card.json). Needs the extra train (torch); images need the extra images.
+    (README.md, card.json). Needs the extra train (torch); photos as for hashcade fit.
 
     \b
     Examples:
@@ -67,17 +79,31 @@ def _learn(
     """Learn, and write a table, or without a metric a model."""
     kind = out.MODEL if metric is None else out.TABLE
     out.refuse_existing(output, kind, force=given.force)
-    sides = opt.image_size(given.size)
+    sides, budget = opt.image_size(given.size), opt.seconds(given.budget)
     from hashcade.data import required_extras
 
+    scratch = _wants_scratch(given)
     check_extras(torch="train", **required_extras(data))
-    found = read_data(data, given, labelled, sides)
+    features = None if scratch else _features(given, sides)
+    size = None if features is not None else sides or _SCRATCH_SIZE
+    found = read_data(data, given, labelled, size, features)
     if given.backbone in ("nin", "stride") and not found.is_images:
         hint = f"leave out --backbone={given.backbone}, which is for images"
         raise ConfigError(f"{found.source} has embeddings", hint=hint)
+    of_photos = found.is_images or found.features is not None
+    if not of_photos and (given.features or given.from_scratch):
+        option = f"--features={given.features}" if given.features else "--from-scratch"
+        hint = f"leave out {option}, which is for images"
+        raise ConfigError(f"{found.source} has embeddings", hint=hint)
+    if found.features and given.base_steps is not None:
+        hint = "add --from-scratch, or leave it out"
+        message = f"--base-steps={given.base_steps} is for training from scratch"
+        raise ConfigError(message, hint=hint)
     settings = {field.name: getattr(given, field.name) for field in fields(opt.Training)}
+    for name in ("size", "setting", "pixels", "from_scratch"):
+        del settings[name]
+    settings |= {"features": features if found.features else None, "budget": budget}
     settings["backbone"] = given.backbone or ("stride" if found.is_images else None)
-    del settings["size"], settings["setting"]
     settings |= {"verbose": not given.quiet, **_parsed(given.setting)}
 
     from hashcade.learn import Hasher
@@ -86,7 +112,11 @@ def _learn(
 
     if not given.quiet:
         out.say(_describe(found))
+        if found.is_images and not scratch:
+            out.say(_NO_FEATURES)
     y: Any = labels_of(found)
+    wanted = features.image_size if features is not None and found.features else size
+    warnings = out.warn(warn.about_data(found, y, wanted))
     lines: dict[str, str] = {}
     hasher: Any
     start = time.perf_counter()
@@ -98,7 +128,9 @@ def _learn(
         table.fit(found.items, y, names=found.names or None)
         table.catalog.data = root_of(data, given, found)
         hasher, save = table.hasher, table.save
-        lines["buckets"] = out.OCCUPIED.format(**table.stats())
+        stats = table.stats()
+        lines["buckets"] = out.OCCUPIED.format(**stats)
+        warnings += out.warn(warn.about_buckets(stats))
     seconds = time.perf_counter() - start
     with out.new_result(output, kind, force=given.force) as new:
         save(new)
@@ -108,15 +140,39 @@ def _learn(
     if card["metrics"]:
         text = "precision@1 {precision_at_1:.1f} %, speed-up {speedup_factor:.1f}"
         lines["validation"] = text.format(**card["metrics"])
+        precision = card["metrics"]["precision_at_1"]
+        near = warn.about_precision(precision, warn.chance(y), images=found.is_images)
+        warnings += out.warn(near)
     out.report(
         given.as_json,
-        {"output": str(output), **card},
+        {"output": str(output), **card, "warnings": warnings},
         (kind, output),
         ("data", f"{len(found):,} items of {card['data']['n_classes']:,} classes"),
         ("shape", out.SHAPE.format(**card["table"])),
         *lines.items(),
         ("time", f"{seconds:.0f} s"),
     )
+
+
+def _wants_scratch(given: opt.Learning) -> bool:
+    """Whether images are to be learned from without features."""
+    network = given.backbone in ("nin", "stride")
+    if given.features is not None and (given.from_scratch or network):
+        other = "--from-scratch" if given.from_scratch else f"--backbone={given.backbone}"
+        raise ConfigError(f"--features={given.features} and {other} exclude each other")
+    return given.from_scratch or network
+
+
+def _features(given: opt.Learning, sides: tuple[int, int] | None) -> "ImageFeatures | None":
+    """The pre-trained network that was asked for, or the usual one if it is installed."""
+    from hashcade.data import ImageFeatures
+
+    if given.features is not None:
+        features = ImageFeatures(given.features, image_size=sides, pixels=given.pixels)
+        check_extras(**features.extras)
+        return features
+    usual = ImageFeatures(image_size=sides)
+    return usual if usual.missing is None else None
 
 
 def _parsed(pairs: list[str] | None) -> dict[str, Any]:
@@ -157,7 +213,7 @@ def _write_card(model: Path, hasher: Any, data: Any, seconds: float) -> dict[str
         "table": resolved["shape"],
         "settings": {
             name: value if isinstance(value, int | float | str | None) else str(value)
-            for name, value in hasher.get_params().items()
+            for name, value in {**hasher.get_params(), "features": data.features}.items()
             if name not in ("run_dir", "verbose")
         },
         "resolved": resolved,
@@ -181,6 +237,8 @@ def _describe(data: Any) -> str:
     """Data in one line."""
     kind, classes = "images" if data.is_images else "embeddings", set(labels_of(data) or ())
     shape = "×".join(map(str, data.items.shape[1:]))
+    if data.features is not None:
+        kind, shape = "images", f"{shape} features of {data.features}"
     return f"{len(data):,} {kind} ({shape}), {len(classes):,} classes from {data.source}"
 
 

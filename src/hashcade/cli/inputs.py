@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hashcade._extras import check_extras
 from hashcade._progress import progress_bar
 from hashcade.cli.options import Reading
 from hashcade.cli.outputs import TABLE, kind_of, say
 from hashcade.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
-    from hashcade.data import Items
+    from hashcade.data import ImageFeatures, Items
     from hashcade.index import Encoded
     from hashcade.learn import Hasher
     from hashcade.table import HashTable
 
 
-def read_data(path: Path, reading: Reading, labelled: bool | None, size: Any) -> Items:
-    """Read items with labels (``LabelledItems``) or without; None: with labels if there are any."""
-    from hashcade.data import has_labels, load, load_items
+def read_data(
+    path: Path, reading: Reading, labelled: bool | None, size: Any,
+    features: ImageFeatures | None = None,
+) -> Items:  # fmt: skip
+    """Read items with labels (``LabelledItems``) or without; None: with labels if there are any.
+
+    With ``features`` images become these.
+    """
+    from hashcade.data import feature_cache_directory, has_labels, load, load_items
 
     options: dict[str, Any] = {"split": reading.split, "items": reading.items}
     if labelled is None:
         labelled = bool(reading.labels) or has_labels(path, **options)
     on_error, verbose = "skip" if reading.skip_bad else "raise", False if reading.quiet else None
     options |= {"size": size, "on_error": on_error, "verbose": verbose}
+    options |= {"features": features, "cache": feature_cache_directory()}
     data = load(path, labels=reading.labels, **options) if labelled else load_items(path, **options)
     for line in data.skipped:
         say(f"skipped: {line}")
@@ -58,7 +69,16 @@ def load_model(path: Path) -> Hasher:
     from hashcade import learn
 
     learn.read_config(model_path(path))
-    return learn.Hasher.load(model_path(path))
+    with _quiet_load():
+        return learn.Hasher.load(model_path(path))
+
+
+@contextmanager
+def _quiet_load() -> Iterator[None]:
+    """Without the warning that images need an extra: who gives images is told so then."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
 
 
 def load_table(path: Path, *, model: bool = True) -> HashTable:
@@ -67,7 +87,8 @@ def load_table(path: Path, *, model: bool = True) -> HashTable:
     from hashcade.table import HashTable
 
     if model:
-        return HashTable.load(path)
+        with _quiet_load():
+            return HashTable.load(path)
     state, _ = load_state(path)
     return HashTable.from_parts(None, state.index, state.catalog)
 
@@ -80,14 +101,21 @@ def read_and_encode(
     if hasher is None:
         hint = "make one with: hashcade build MODEL DATA -o TABLE"
         raise StorageError(f"{model} is a table without a model", hint=hint)
-    found = read_data(data, reading, labelled, hasher.config_.image_size)
-    shapes = found.items.shape[1:], tuple(hasher.config_.item_shape)
-    if shapes[0] != shapes[1]:
-        kinds = ("embeddings of {} numbers", "images of {}×{}")
-        given, expected = (kinds[len(shape) > 1].format(*shape) for shape in shapes)
-        raise ConfigError(
-            f"{found.source} has {given}, {model} was trained on {expected}",
-            hint="give data of that kind, or train another model",
-        )
+    from hashcade.data import holds_images
+
+    features, expected = hasher.image_features, tuple(hasher.config_.item_shape)
+    kinds = ("embeddings of {} numbers", "images of {}×{}")
+    trained_on = kinds[len(expected) > 1].format(*expected)
+    hint = "give data of that kind, or train another model"
+    if hasher.image_size is None and holds_images(data):
+        raise ConfigError(f"{data} has images, {model} was trained on {trained_on}", hint=hint)
+    if features is not None:
+        check_extras(**(features.extras if holds_images(data) else {}))
+        trained_on = f"images, as {trained_on} by {features.name}"
+    found = read_data(data, reading, labelled, hasher.image_size, features)
+    if found.items.shape[1:] != expected:
+        given = kinds[found.is_images].format(*found.items.shape[1:])
+        message = f"{found.source} has {given}, {model} was trained on {trained_on}"
+        raise ConfigError(message, hint=hint)
     with progress_bar("encoding", quiet=reading.quiet) as move:
         return found, hasher.encode(found.items, n_probe=n_probe, progress=move)

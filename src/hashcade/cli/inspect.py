@@ -10,6 +10,7 @@ import typer
 from hashcade._io import read_file
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
+from hashcade.cli import warn
 from hashcade.cli.errors import ERROR
 from hashcade.cli.inputs import load_table, model_path
 from hashcade.errors import CorruptIndexError, HashcadeError
@@ -41,6 +42,9 @@ def inspect(
     content = json.loads(card.read_bytes()) if card.is_file() else None
     resolved = config["resolved"]
     kind = "images" if len(resolved["item_shape"]) == 3 else "numbers (embeddings)"
+    if resolved["features"]:
+        sides = "×".join(map(str, resolved["features"]["image_size"]))
+        kind = f"features by {resolved['features']['name']}, of images of {sides}"
     network = f", network {resolved['backbone']}" if resolved["backbone"] else ""
     out.report(
         as_json,
@@ -59,11 +63,12 @@ def _inspect_table(path: Path, top: int, branches: int, as_json: bool) -> None:
     stats, tree = table.stats(), table.with_labels(table.index.tree())
     largest = sorted(_leaves(tree), key=lambda node: (-node["n_entries"], node["path"]))[:top]
     data = str(table.catalog.data or "unknown")
+    warnings = out.warn(warn.about_buckets(stats))
     n_items, megabytes = stats["n_items"], (stats["bytes_vectors"] + stats["bytes_other"]) / 1e6
     out.report(
         as_json,
         {"kind": "table", "shape": shape, "metric": table.metric, "data": data, "stats": stats,
-         "largest_buckets": largest, "tree": tree},
+         "largest_buckets": largest, "tree": tree, "warnings": warnings},
         ("table", f"{path}: {n_items:,} items of dimension {stats['dim']:,}"),
         ("shape", out.SHAPE.format(**shape)),
         ("buckets", out.OCCUPIED.format(**stats)),
@@ -168,12 +173,18 @@ def _check_index(path: Path) -> None:
 
 
 def _check_model(path: Path) -> None:
-    """Compare the weights of a model with their checksum; a table may have none."""
+    """Compare the files of a model with their checksums; a table may have none."""
+    from hashcade.data import ONNX_FILE
     from hashcade.learn import read_config
 
     model = model_path(path)
     if not model.is_dir():
         return
-    weights, expected = model / "model.safetensors", read_config(model)["model_sha256"]
-    if hashlib.sha256(read_file(weights)).hexdigest() != expected:
-        raise CorruptIndexError(f"{weights} is damaged: its checksum is wrong")
+    config = read_config(model)
+    checksums = {"model.safetensors": config["model_sha256"]}
+    features = config["resolved"]["features"]
+    if features is not None and features["name"] == "onnx":
+        checksums[ONNX_FILE] = features["sha256"]
+    for name, expected in checksums.items():
+        if hashlib.sha256(read_file(model / name)).hexdigest() != expected:
+            raise CorruptIndexError(f"{model / name} is damaged: its checksum is wrong")

@@ -59,6 +59,11 @@ _WHERE = (
     "> >=, and a value as in JSON, else text; =[...] is one of several. May be repeated: and."
 )
 Where = Annotated[list[str] | None, option(_WHERE, "--where", metavar="FIELD<VALUE", default="all")]
+_PLACE = (
+    "Where items go whose label the model knows: label (to the bucket of their label) or network "
+    "(where the model puts them, as in the paper)."
+)
+Place = Annotated[str, option(_PLACE)]
 
 # what is written
 NewTable = Annotated[Path, option("Directory for it.", "--output", "-o", metavar="TABLE")]
@@ -71,13 +76,25 @@ _BACKBONE = (
     "For images stride (fast on CPUs) or nin (the paper's); for embeddings mlp, to learn new "
     "vectors as well."
 )
-_NETWORKS, _BY_DATA = "stride for images, none for embeddings", "from the data"
-_BASE_STEPS = "Batches of the base stage, for images."
+_NETWORKS, _BY_DATA = "stride for images from scratch, none for embeddings", "from the data"
+_BASE_STEPS = "Batches of the base stage, for images from scratch."
+_BUDGET = "Time that training may take, such as 90s, 5m or 1h30m; features of photos come before."
+_FEATURES = (
+    "What photos are learned from: efficientnet-lite0 (extra transfer), or the path of an ONNX "
+    "file of an image encoder (extra onnx). The model keeps it."
+)
+_USUAL_FEATURES = "efficientnet-lite0, if it is installed"
+_PIXELS = (
+    "How an ONNX file takes pixels: imagenet (less the mean colour, over the deviation), clip, "
+    "half (-1 to 1), unit (0 to 1) or raw (0 to 255)."
+)
+_SCRATCH = "Train a small network on the images alone, without pre-trained features."
 _SET = "Any other setting of hashcade.Hasher, such as learning_rate=0.001; may be repeated."
 _SIZE = (
-    "Images from files are scaled until they cover this size, and cropped to it. Both networks "
+    "Images are scaled until they cover this size, and cropped to it. The networks from scratch "
     "are made for 32."
 )
+_USUAL_SIZE = "224 for features, 32 from scratch"
 _RUN_DIR = "Keep checkpoints and a log here; the same command resumes after an interruption."
 
 
@@ -94,7 +111,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is trained: settings of a ``Hasher``, but for ``setting`` and ``size``."""
+    """How a model is trained: settings of a ``Hasher``, and what to make of images."""
 
     width: Annotated[int | None, number("Slots per level.", default="from the classes")] = None
     depth: Annotated[int, number("Levels.")] = 2
@@ -106,7 +123,13 @@ class Training:
     random_state: Annotated[int, number("Random seed.", "--seed", min=0)] = 0
     device: Annotated[str, option("auto, cpu, cuda, ...")] = "auto"
     setting: Annotated[list[str] | None, option(_SET, "--set", metavar="NAME=VALUE")] = None
-    size: Annotated[str, option(_SIZE, "--image-size", metavar="N or HxW")] = "32"
+    budget: Annotated[str | None, option(_BUDGET, metavar="TIME", default="no limit")] = None
+    features: Annotated[str | None, option(_FEATURES, default=_USUAL_FEATURES)] = None
+    pixels: Annotated[str, option(_PIXELS)] = "imagenet"
+    from_scratch: Annotated[bool, flag("--from-scratch", _SCRATCH)] = False
+    size: Annotated[
+        str | None, option(_SIZE, "--image-size", metavar="N or HxW", default=_USUAL_SIZE)
+    ] = None
     run_dir: Annotated[Path | None, option(_RUN_DIR, metavar="DIR")] = None
 
 
@@ -161,10 +184,24 @@ def parsed_where(conditions: list[str] | None) -> dict[str, Any] | None:
     return where or None
 
 
-def image_size(text: str) -> tuple[int, int]:
+def image_size(text: str | None) -> tuple[int, int] | None:
     """Height and width from ``32`` or ``32x48``."""
+    if text is None:
+        return None
     match = re.fullmatch(r"(\d+)(?:[x×](\d+))?", text.strip())
     sides = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if min(sides) < 8:
         raise ValueError(f"--image-size={text} must be one number or HEIGHTxWIDTH, at least 8")
     return sides
+
+
+def seconds(text: str | None) -> float | None:
+    """Seconds from ``90``, ``90s``, ``5m``, ``1h30m``."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s?)?", text.strip())
+    hours, minutes, rest = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    total = 3600 * hours + 60 * minutes + rest
+    if total == 0:
+        raise ValueError(f"--budget={text} must be a time such as 90s, 5m or 1h30m")
+    return float(total)

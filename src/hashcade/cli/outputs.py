@@ -101,6 +101,13 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def warn(warnings: Sequence[str]) -> list[str]:
+    """Print warnings on stderr, one line each, and return them for the result in JSON."""
+    for line in warnings:
+        say(f"hashcade: warning: {line}")
+    return list(warnings)
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun: 1 bucket, 2 buckets."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

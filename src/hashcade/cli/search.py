@@ -1,24 +1,31 @@
 """``hashcade search`` and ``hashcade evaluate``."""
 
-from dataclasses import asdict
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
-from hashcade.cli.inputs import labels_of, load_table, read_and_encode, root_of
+from hashcade.cli import warn
+from hashcade.cli.inputs import labels_of, load_model, load_table, read_and_encode
 from hashcade.errors import ConfigError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from hashcade.index import Encoded
     from hashcade.table import HashTable
 
-_VISITS = 2**22  # buckets of all queries that are searched at a time
+_SHOWN = 10  # queries
+_SAME = 1e-5  # vectors are the same at this distance, as a part of their length
 _QUERY = "An image, a folder of images, or vectors as .npy, .npz or Parquet."
 _MOST = "Compare a query with at most this many items."
 _COUNTS = opt.number("Results per query; repeatable.", "--n-neighbors", "-n", default="1, 10")
-_EXCLUDE = "DATA is what the table was filled with: query i must not find item i."
-_RECALL = "Also the share of the truly nearest items (slow)."
+_EVALUATED = "A table made by hashcade fit or build; with --database-items also a model."
+_DATABASE = "Labelled items to search in, by the model of TABLE, instead of those that it holds."
+_SHOW = "Queries whose results are printed; --json prints those of all."
 
 
 def search(
@@ -29,6 +36,7 @@ def search(
     max_candidates: Annotated[int | None, opt.number(_MOST, default="no limit")] = None,
     fill: opt.Fill = True,
     where: opt.Where = None,
+    show: Annotated[int, opt.number(_SHOW)] = _SHOWN,
     split: opt.Split = None,
     items: opt.Items = None,
     quiet: opt.Quiet = False,
@@ -51,12 +59,17 @@ def search(
         where=opt.parsed_where(where),
     )  # fmt: skip
     names = queries.names or tuple(f"row {row}" for row in range(len(queries)))
+    if not as_json and len(names) > show:
+        way = f"--show {len(names)} or --json gives all"
+        out.say(f"hashcade: the first {show:,} of {len(names):,} queries; {way}")
+        names = names[:show]
     results = [
         {
             "query": name,
             "buckets": opened.index.shape.paths(encoded.bucket_ids[row]).tolist(),
             "candidates": int(matches.candidates[row]),
             "truncated": bool(matches.truncated[row]),
+            "exact": bool(matches.exact[row]),
             "results": [asdict(match) for match in matches[row]],
         }
         for row, name in enumerate(names)
@@ -82,72 +95,121 @@ def search(
 
 
 def evaluate(
-    table: opt.Table,
+    table: Annotated[Path, opt.argument("TABLE", _EVALUATED)],
     data: opt.Data,
     *,
+    database_items: Annotated[Path | None, opt.option(_DATABASE, metavar="DATA")] = None,
+    database_split: Annotated[str | None, opt.option("Which part of them.")] = None,
     n_neighbors: Annotated[list[int] | None, _COUNTS] = None,
     n_probe: opt.NProbe = 1,
     fill: opt.Fill = True,
-    exclude_self: Annotated[bool, opt.flag("--exclude-self", _EXCLUDE)] = False,
-    recall: Annotated[bool, opt.flag("--recall", _RECALL)] = False,
     reading: opt.Reading,
     as_json: opt.Json = False,
 ) -> None:
-    """Measure a table with labelled queries: precision and speed-up.
+    """Measure a table with labelled queries: precision, recall, speed-up and time.
 
     Precision is the share of results with the query's label, beside that of a search through
-    all items; the speed-up is how many times fewer items were compared. NMI says how well
-    buckets and classes agree.
+    all items; recall the share of the truly nearest items; the speed-up is how many times fewer
+    items were compared. NMI says how well buckets and classes agree. Queries that are the items
+    of the table are recognised: no query then finds itself.
 
     \b
     Examples:
       hashcade evaluate table/ test.npz
-      hashcade evaluate table/ photos/ --split test -n 1 -n 10 --recall
-      hashcade evaluate table/ vectors.npy --exclude-self --json
+      hashcade evaluate table/ photos/ --split test -n 1 -n 10
+      hashcade evaluate model/ test.npz --database-items train.npz
     """
-    opened = load_table(table)
+    if database_items is None:
+        opened, database = load_table(table), table
+        if database_split is not None:
+            hint = "add --database-items, or leave it out"
+            raise ConfigError(f"--database-split={database_split} is for other items", hint=hint)
+    else:
+        others = replace(reading, split=database_split)
+        opened, database = _filled(table, database_items, others), database_items
     queries, encoded = read_and_encode(opened.hasher, table, data, reading, True, n_probe)
     y = labels_of(queries) or []
     if not set(y) & set(opened.catalog.classes):
-        raise ConfigError(f"{data} and {table} have no class in common", hint="check --labels")
-    if root_of(data, reading, queries) == opened.catalog.data and not exclude_self:
-        out.say("hashcade: queries find themselves; leave them out with --exclude-self")
+        raise ConfigError(f"{data} and {database} have no class in common", hint="check --labels")
+    own, warnings = _own_items(opened, encoded), []
+    shared = int((own >= 0).sum())
+    exclude: Any = False
+    if shared == len(own):
+        exclude = own
+        out.say("queries are items of the table: each one is left out of its own results")
+    elif shared:
+        warnings.append(
+            f"{shared:,} of {len(own):,} queries are in the table and find themselves; give "
+            "queries that are not in it"
+        )
     counts = tuple(sorted(set(n_neighbors or (1, 10))))
-    same: dict[str, Any] = {"n_neighbors": counts, "exclude_self": exclude_self}
-    protocol = "paper" if fill else "plain"
-    result = opened.evaluate(encoded, y, n_probe=n_probe, protocol=protocol, recall=recall, **same)
-    everything = _exhaustive(opened, encoded, y, result.n_occupied, same)
+    result = opened.evaluate(
+        encoded, y, n_probe=n_probe, protocol="paper" if fill else "plain", recall=True,
+        n_neighbors=counts, exclude_self=exclude,
+    )  # fmt: skip
+    exhaustive, recall = result.exhaustive_precision or {}, result.recall or {}
+    milliseconds = {}
+    for k in counts:
+        start = time.perf_counter()
+        opened.search(encoded, k, n_probe=n_probe, fill=fill, exclude_self=exclude)
+        milliseconds[k] = 1000 * (time.perf_counter() - start) / len(encoded)
+    stats = opened.stats()
+    items = [label for label, each in stats["classes"].items() for _ in range(each["n_entries"])]
+    first = counts[0]
+    warnings += warn.about_precision(
+        result.precision[first], warn.chance(items, y), exhaustive[first],
+        images=opened.hasher is not None and opened.hasher.config_.takes_images,
+    )  # fmt: skip
+    warnings = out.warn(warnings + warn.about_buckets(stats))
+    times = {str(k): value for k, value in milliseconds.items()}
     out.report(
         as_json,
-        {**result.to_dict(), "exhaustive_precision": {str(k): v for k, v in everything.items()}},
+        {**result.to_dict(), "milliseconds": times, "warnings": warnings},
         ("queries", f"{result.n_queries:,} from {queries.source}"),
         ("table", f"{result.n_items:,} items in {result.n_occupied:,} buckets"),
         ("NMI", f"{result.nmi:.1f} % of buckets and classes"),
     )
     if as_json:
         return
-    columns = {"precision %": result.precision, "exhaustive %": everything}
-    columns |= {"speed-up": result.speedup} | ({"recall %": result.recall} if result.recall else {})
-    rows = [[k, *(f"{values[k]:.1f}" for values in columns.values())] for k in counts]
-    out.print_table(["neighbors", *columns], rows)
+    columns = {
+        "precision %": result.precision, "exhaustive %": exhaustive, "recall %": recall,
+        "speed-up": result.speedup,
+    }  # fmt: skip
+    rows = [
+        [k, *(f"{values[k]:.1f}" for values in columns.values()), f"{milliseconds[k]:.3f} ms"]
+        for k in counts
+    ]
+    out.print_table(["neighbors", *columns, "time a query"], rows)
 
 
-def _exhaustive(
-    table: "HashTable", encoded: "Encoded", y: list[Any], n_buckets: int, options: dict[str, Any]
-) -> dict[int, float]:
-    """Precision if every query looks into every bucket, by the number of neighbors."""
+def _filled(path: Path, data: Path, reading: opt.Reading) -> "HashTable":
+    """A table in memory: labelled items, placed by a stored model or by that of a table."""
+    from hashcade.table import HashTable
+
+    if out.known_kind(path) == out.TABLE:
+        stored = load_table(path)
+        hasher, metric, place = stored.hasher, stored.metric, stored.catalog.place
+    else:
+        hasher, metric, place = load_model(path), "euclidean", "label"
+    items, encoded = read_and_encode(hasher, path, data, reading, True)
+    table = HashTable.from_parts(hasher, metric=metric)
+    table.catalog.place = place
+    table.add(encoded, labels=labels_of(items))
+    return table
+
+
+def _own_items(table: "HashTable", encoded: "Encoded") -> "NDArray[np.int64]":
+    """For each query the item with the very same vector, -1: none. Its row number comes first."""
     import numpy as np
 
-    counts, n = options["n_neighbors"], len(encoded)
-    buckets = table.index.largest_buckets(limit=n_buckets)
-    right = np.zeros((n, counts[-1]), np.bool_)
-    step = max(1, _VISITS // n_buckets)
-    for rows in (np.arange(at, min(at + step, n)) for at in range(0, n, step)):
-        result = table.index.search(
-            encoded.vectors[rows], bucket_ids=np.tile(buckets, (len(rows), 1)), fill="none",
-            n_neighbors=counts[-1], exclude_self=rows if options["exclude_self"] else False,
-            metric=table.metric,
-        )  # fmt: skip
-        expected = np.array([y[row] for row in rows], dtype=object)
-        right[rows] = table.matches(result).labels == expected[:, None]
-    return {k: 100.0 * float(right[:, :k].mean()) for k in counts}
+    vectors, rows = encoded.vectors, np.arange(len(encoded))
+    near = _SAME * np.linalg.norm(vectors, axis=1)
+    if all(
+        row in table and np.linalg.norm(table[row].vector - vectors[row]) <= near[row]
+        for row in rows.tolist()
+    ):
+        return rows
+    nearest = table.index.search(
+        vectors, **encoded.where_to_look(1), n_neighbors=1, metric="euclidean"
+    )
+    return np.where(nearest.distances[:, 0] <= near, nearest.ids[:, 0], -1)

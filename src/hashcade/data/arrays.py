@@ -77,10 +77,15 @@ def load_npz(
     ``test_labels``, or ``X_test`` and ``y_test``; the default is ``X`` and ``y`` if the file has
     them, else the split ``train``.
     """
+    file = existing_path(path)
     if (items is None) != (labels is None):
+        name = items or labels
+        with _open_npz(file) as archive:
+            if name not in archive.files:  # first of all: what it is asked for does not exist
+                hint = f"it has the keys {', '.join(archive.files)}"
+                raise DataError(f"{file} has no key {name!r}", hint=hint)
         error = ValueError(f"items={items!r} and labels={labels!r} must be given together")
         raise add_hint(error, "name both, items= and labels= (--items, --labels)")
-    file = existing_path(path)
     pairs = _usual_keys(split) if items is None or labels is None else [(items, labels)]
     with _open_npz(file) as archive:
         pair = _first_of(pairs, archive.files, file, "items= and labels= (--items, --labels)")

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hashcade._extras import require_extra
 from hashcade._progress import progress_bar
 from hashcade._validate import checked_choice
-from hashcade.data.images import IMAGE_SUFFIXES, MAX_PIXELS, Size, checked_size, read_image
-from hashcade.data.items import AnyPath, Items, LabelledItems, existing_path
+from hashcade.data.images import (
+    IMAGE_SUFFIXES,
+    MAX_PIXELS,
+    Size,
+    checked_size,
+    image_sides,
+    read_image,
+)
+from hashcade.data.items import AnyPath, Items, LabelledItems, existing_path, smaller
 from hashcade.errors import DataError, add_hint
+
+if TYPE_CHECKING:
+    from hashcade.data.extractor import ImageFeatures
 
 _SPLITS = {"train", "test", "val", "valid", "validation", "dev"}
 
@@ -26,6 +37,8 @@ def load_image_folder(
     on_error: str = "raise",
     max_pixels: int = MAX_PIXELS,
     verbose: bool | None = None,
+    features: ImageFeatures | None = None,
+    cache: AnyPath | None = None,
 ) -> LabelledItems:
     """Load a folder of images with one sub-folder per class. Needs the extra ``images``.
 
@@ -35,11 +48,15 @@ def load_image_folder(
 
     For ``size`` and ``max_pixels`` see :func:`read_image`; without a size, all images must have the
     same. ``on_error="skip"`` lists an image that cannot be read in ``skipped`` instead of raising.
-    ``verbose`` shows progress on stderr; None: if it is a terminal.
+    ``verbose`` shows progress on stderr; None: if it is a terminal. With ``features`` the items are
+    these, some files at a time, with a ``cache`` as for :meth:`ImageFeatures.of`.
     """
     root = existing_path(path)
     files, labels, class_names = list_image_folder(root)
-    images, rows = read_images(files, root, on_error, verbose, size=size, max_pixels=max_pixels)
+    images, rows = read_images(
+        files, root, on_error, verbose, size=size, max_pixels=max_pixels, features=features,
+        cache=cache,
+    )  # fmt: skip
     unread = sorted(set(labels) - {labels[row] for row in rows})
     if unread:
         names = ", ".join(class_names[number] for number in unread)
@@ -58,6 +75,10 @@ def list_image_folder(path: AnyPath) -> tuple[list[Path], list[int], list[str]]:
     per_class = [find_images(folder) for folder in folders]
     empty = [folder.name for folder, files in zip(folders, per_class, strict=True) if not files]
     if len(empty) == len(folders):
+        flat = len(find_images(root)) if root.is_dir() else 0
+        if flat:
+            hint = f"put the images of each class into a folder of their own: {root}/CLASS/..."
+            raise DataError(f"{root} has {flat:,} images but no sub-folders: no labels", hint=hint)
         raise DataError(f"{root} must be a folder of images with one sub-folder per class")
     if empty:
         suffixes = " ".join(sorted(IMAGE_SUFFIXES))
@@ -94,38 +115,81 @@ def split_folder(root: Path, split: str | None, *, one_class_each: bool) -> Path
 
 
 def read_images(
-    files: Sequence[Path], root: Path, on_error: str, verbose: bool | None, **limits: Any
+    files: Sequence[Path],
+    root: Path,
+    on_error: str,
+    verbose: bool | None,
+    *,
+    size: Size | None,
+    max_pixels: int,
+    features: ImageFeatures | None = None,
+    cache: AnyPath | None = None,
 ) -> tuple[Items, list[int]]:
     """Read image files below ``root``, and say which of ``files`` became items."""
     require_extra("PIL.Image", "images")
-    checked_size(limits["size"])
+    target = checked_size(size) if features is None else features.image_size
     checked_choice("on_error", on_error, ("raise", "skip"))
-    images = np.empty((0, 0, 0, 3), np.uint8)
     rows: list[int] = []
     skipped: list[str] = []
-    with progress_bar("reading images", quiet=verbose is False) as progress:
-        for row, file in enumerate(files):
-            progress(row, len(files))
-            try:
-                pixels = read_image(file, **limits)
-            except DataError as error:
-                if on_error == "raise":
-                    hint = "remove it, or skip such files with on_error='skip' (--skip-bad)"
-                    raise add_hint(error, hint) from None
-                skipped.append(str(error))
-                continue
-            if not rows:
-                images = np.empty((len(files), *pixels.shape), np.uint8)
-            if pixels.shape != images.shape[1:]:
-                raise DataError(
-                    f"{file} has {pixels.shape[0]}×{pixels.shape[1]} pixels, "
-                    f"{files[rows[0]]} has {images.shape[1]}×{images.shape[2]}",
-                    hint="make them equal with size= (--image-size)",
-                )
-            images[len(rows)] = pixels
-            rows.append(row)
+
+    def failed(row: int, error: DataError) -> None:
+        if on_error == "raise":
+            hint = "remove it, or skip such files with on_error='skip' (--skip-bad)"
+            raise add_hint(error, hint) from None
+        skipped.append(str(error))
+
+    task = "reading images" if features is None else "features of images"
+    with progress_bar(task, quiet=verbose is False) as progress:
+        if features is None:
+            items = _read_pixels(files, target, max_pixels, failed, rows, progress)
+        else:
+            parts = [np.empty((0, features.record.size), np.float32)]
+            batches = features.in_batches(
+                list(files), cache, progress, max_pixels=max_pixels, failed=failed
+            )
+            for vectors, of_files in batches:
+                parts.append(vectors)
+                rows += of_files
+            items = np.concatenate(parts)
     if not rows:
         first = f"; first: {skipped[0]}" if skipped else ""
         raise DataError(f"{root}: none of {len(files)} images can be read{first}")
+    sides = [image_sides(files[row]) for row in rows] if target else []
     names = tuple(files[row].relative_to(root).as_posix() for row in rows)
-    return Items(images[: len(rows)], source=str(root), skipped=tuple(skipped), names=names), rows
+    read = Items(
+        items, source=str(root if len(files) > 1 or files[0].parent != root else files[0]),
+        skipped=tuple(skipped), names=names, features=None if features is None else features.name,
+        n_small=sum(target is not None and each is not None and smaller(each, target)
+                    for each in sides),
+    )  # fmt: skip
+    return read, rows
+
+
+def _read_pixels(
+    files: Sequence[Path],
+    target: tuple[int, int] | None,
+    max_pixels: int,
+    failed: Callable[[int, DataError], None],
+    rows: list[int],
+    progress: Callable[[int, int], None],
+) -> NDArray[np.uint8]:
+    """Pixels of the files that can be read, whose positions are added to ``rows``."""
+    images = np.empty((0, 0, 0, 3), np.uint8)
+    for row, file in enumerate(files):
+        progress(row, len(files))
+        try:
+            pixels = read_image(file, size=target, max_pixels=max_pixels)
+        except DataError as error:
+            failed(row, error)
+            continue
+        if not rows:
+            images = np.empty((len(files), *pixels.shape), np.uint8)
+        if pixels.shape != images.shape[1:]:
+            raise DataError(
+                f"{file} has {pixels.shape[0]}×{pixels.shape[1]} pixels, "
+                f"{files[rows[0]]} has {images.shape[1]}×{images.shape[2]}",
+                hint="make them equal with size= (--image-size)",
+            )
+        images[len(rows)] = pixels
+        rows.append(row)
+    return images[: len(rows)]

@@ -5,15 +5,19 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hashcade._progress import progress_bar
 from hashcade._validate import as_array, checked_vectors, name_rows
 from hashcade.errors import DataError
+
+if TYPE_CHECKING:
+    from hashcade.data.extractor import ImageFeatures
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 Label: TypeAlias = int | str
@@ -27,7 +31,9 @@ class Items:
 
     Images are uint8[n, h, w, 3], embeddings float32[n, m]. ``source`` says where they came from.
     ``skipped`` has one line for each item that could not be read, ``names`` the name of each item,
-    a file's path within its folder; it is empty if the source has no names.
+    a file's path within its folder; it is empty if the source has no names. Where images became
+    features of a pre-trained network, ``features`` is its name. ``n_small`` counts image files that
+    had to be enlarged.
     """
 
     items: NDArray[Any]
@@ -35,6 +41,8 @@ class Items:
     source: str = "arrays"
     skipped: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    features: str | None = None
+    n_small: int = 0
 
     def __len__(self) -> int:
         return len(self.items)
@@ -47,6 +55,21 @@ class Items:
     def is_images(self) -> bool:
         """Whether the items are images; otherwise they are embeddings."""
         return self.items.ndim == 4
+
+    def with_features(
+        self,
+        features: ImageFeatures | None,
+        *,
+        cache: AnyPath | None = None,
+        verbose: bool | None = None,
+    ) -> Self:
+        """Images as features of a pre-trained network; without one, or for embeddings, as it is."""
+        if features is None or not self.is_images:
+            return self
+        with progress_bar("features of images", quiet=verbose is False) as progress:
+            vectors = features.of(self.items, cache=cache, progress=progress)
+        n_small = len(self) * smaller(self.items.shape[1:3], features.image_size)
+        return replace(self, items=vectors, features=features.name, n_small=n_small)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -174,6 +197,11 @@ def _plain_label(row: int, label: object) -> Label:
     except (TypeError, UnicodeDecodeError):
         what = f"{label!r} ({type(label).__name__})"
         raise DataError(f"labels has {what} in row {row}, {_ONE_EACH}") from None
+
+
+def smaller(sides: tuple[int, ...], target: tuple[int, int]) -> bool:
+    """Whether an image has to be enlarged."""
+    return sides[0] < target[0] or sides[1] < target[1]
 
 
 def existing_path(path: AnyPath) -> Path:

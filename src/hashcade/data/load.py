@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from hashcade.data import arrays, folder, parquet
 from hashcade.data.images import IMAGE_SUFFIXES, MAX_PIXELS, Size
 from hashcade.data.items import AnyPath, Items, LabelledItems, checked_items, existing_path
 from hashcade.errors import DataError
+
+if TYPE_CHECKING:
+    from hashcade.data.extractor import ImageFeatures
 
 _KINDS = {".npy": "npy", ".npz": "npz", ".parquet": "parquet", ".pq": "parquet"}
 _KINDS |= dict.fromkeys(IMAGE_SUFFIXES, "image")
@@ -30,6 +34,8 @@ def load(
     on_error: str = "raise",
     max_pixels: int = MAX_PIXELS,
     verbose: bool | None = None,
+    features: ImageFeatures | None = None,
+    cache: AnyPath | None = None,
 ) -> LabelledItems:
     """Load labelled items from whatever is at ``path``.
 
@@ -38,18 +44,24 @@ def load(
     ``split`` is a part of an ``.npz`` file or a sub-folder: ``"train"`` or ``"test"``, say.
     ``items`` and ``labels`` are keys in an ``.npz`` file or columns in a Parquet file; ``labels``
     may be the file that belongs to an ``.npy``. An argument without meaning for the kind of data
-    is a ``ValueError``; only ``size`` and what follows, for images, is ignored for arrays.
+    is a ``ValueError``; only ``size`` and what follows, for images, is ignored for embeddings. With
+    ``features`` images become features of a pre-trained network, see :class:`ImageFeatures`.
     """
     source, kind = _recognise(path, split=split, items=items, labels=labels)
+    extract: dict[str, Any] = {"features": features, "cache": cache, "verbose": verbose}
     if kind == "npy":
-        return arrays.load_npy(source, labels=labels)
+        return arrays.load_npy(source, labels=labels).with_features(**extract)
     if kind == "npz":
-        return arrays.load_npz(source, split=split, items=items, labels=labels)
+        found = arrays.load_npz(source, split=split, items=items, labels=labels)
+        return found.with_features(**extract)
     if kind == "parquet":
         return parquet.load_parquet(source, items=items or "embedding", labels=labels or "label")
     root = folder.split_folder(source, split, one_class_each=True)
+    if kind == "image":
+        hint = f"give the folder of all images, with one sub-folder per class: {root.parent.parent}"
+        raise DataError(f"{root} is one image: there is nothing to tell it from", hint=hint)
     return folder.load_image_folder(
-        root, size=size, on_error=on_error, max_pixels=max_pixels, verbose=verbose
+        root, size=size, on_error=on_error, max_pixels=max_pixels, **extract
     )
 
 
@@ -62,6 +74,8 @@ def load_items(
     on_error: str = "raise",
     max_pixels: int = MAX_PIXELS,
     verbose: bool | None = None,
+    features: ImageFeatures | None = None,
+    cache: AnyPath | None = None,
 ) -> Items:
     """Load items alone; labels are not looked for.
 
@@ -69,11 +83,13 @@ def load_items(
     without classes, an ``.npy`` file with one vector, or an ``.npz`` file with one array.
     """
     source, kind = _recognise(path, split=split, items=items)
+    extract: dict[str, Any] = {"features": features, "cache": cache, "verbose": verbose}
     if kind == "npy":
         array = np.atleast_2d(arrays.read_npy(source))
-        return Items(checked_items(array, str(source)), source=str(source))
+        found = Items(checked_items(array, str(source)), source=str(source))
+        return found.with_features(**extract)
     if kind == "npz":
-        return arrays.load_npz_items(source, split, items)
+        return arrays.load_npz_items(source, split, items).with_features(**extract)
     if kind == "parquet":
         return parquet.load_parquet_items(source, items or "embedding")
     if kind == "image":
@@ -81,8 +97,11 @@ def load_items(
     else:
         root = folder.split_folder(source, split, one_class_each=False)
         files = folder.find_images(root)
-    limits = {"size": size, "max_pixels": max_pixels}
-    return folder.read_images(files, root, on_error, verbose, **limits)[0]
+        if not files:
+            raise DataError(f"{root} has no images", hint="check the path")
+    return folder.read_images(
+        files, root, on_error, size=size, max_pixels=max_pixels, **extract
+    )[0]  # fmt: skip
 
 
 def has_labels(path: AnyPath, *, split: str | None = None, items: str | None = None) -> bool:
@@ -96,6 +115,11 @@ def has_labels(path: AnyPath, *, split: str | None = None, items: str | None = N
         return parquet.parquet_has_labels(source)
     root = folder.split_folder(source, split, one_class_each=False)
     return any(folder.find_images(entry) for entry in folder.class_folders(root))
+
+
+def holds_images(path: AnyPath) -> bool:
+    """Whether there are image files at ``path``: one, or a folder of them."""
+    return _recognise(path)[1] in ("image", "folder")
 
 
 def required_extras(path: AnyPath) -> dict[str, str]:

@@ -35,6 +35,7 @@ class Evaluation:
     mean_average_precision: float  # for the largest number of neighbours
     nmi: float  # of buckets and classes
     recall: dict[int, float] | None  # share of the truly nearest items; None if not asked for
+    exhaustive_precision: dict[int, float] | None  # of the truly nearest items, along with recall
     classes: dict[int, metrics.ClassMetrics]
     n_queries: int
     n_items: int  # that SUF counts: without the query itself if queries are items
@@ -168,6 +169,9 @@ def measure(
     right = metrics.right_results(ids[numbers[-1]], queries, items)
     per_class = {k: metrics.per_class(ids[k], candidates[k], queries, items) for k in numbers}
     recall = {k: metrics.recall_at(ids[k], exact[:, :k]) for k in numbers if settings.recall}
+    exhaustive = {
+        k: metrics.precision_at(exact[:, :k], queries, items) for k in numbers if settings.recall
+    }
     return Evaluation(
         n_neighbors=numbers,
         speedup={k: metrics.speedup_factor(candidates[k], size) for k in numbers},
@@ -175,6 +179,7 @@ def measure(
         mean_average_precision=metrics.average_precision(right, in_class),
         nmi=database.nmi,
         recall=recall or None,
+        exhaustive_precision=exhaustive or None,
         classes={k: replace(each, labels=classes[each.labels]) for k, each in per_class.items()},
         n_queries=n_queries,
         n_items=size,

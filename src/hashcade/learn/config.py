@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from hashcade._validate import checked_choice, checked_count, checked_number
 from hashcade.codes import CodeShape
+from hashcade.data import FeatureRecord
 from hashcade.errors import ConfigError, add_hint
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 ASSIGNMENTS = ("prototype", "codebook", "path")
 SCHEDULES = ("one-cycle", "paper", "constant")
 
-_VALIDATIONS = 10  # per stage
+VALIDATIONS = 10  # per stage
 # Where prototypes are learned: items of a batch, factor on cosines, mixing of items, weight decay.
 _BATCH, _SCALE, _MIXUP, _DECAY = 256, 10.0, 0.2, 1e-3
 _FEW_CLASSES = 512
@@ -63,6 +64,10 @@ class StageConfig:
         """The ones of the code problem, as the solver takes them."""
         return {n: getattr(self, n) for n in ("sibling_penalty", "collision_penalty")}
 
+    def with_steps(self, steps: int) -> StageConfig:
+        """The same with another number of steps, over which the learning rate falls."""
+        return replace(self, steps=steps, validate_every=_validate_every(steps))
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedConfig:
@@ -81,15 +86,18 @@ class ResolvedConfig:
     shortlist: int  # groups of codes of which the prototypes are compared
     n_codes: int = 0  # rows of the code book
     codes_of: str = "classes"  # what they stand for; or "clusters" (adapted), "parts" (refined)
+    features: FeatureRecord | None = None  # the network that turns images into the items
 
     @property
     def takes_images(self) -> bool:
-        """Whether items are images."""
+        """Whether items are images; with ``features`` items are these."""
         return len(self.item_shape) == 3
 
     @property
     def image_size(self) -> tuple[int, int] | None:
         """Height and width of the images; None for embeddings."""
+        if self.features is not None:
+            return self.features.image_size
         return (self.item_shape[0], self.item_shape[1]) if self.takes_images else None
 
     @property
@@ -139,8 +147,12 @@ class ResolvedConfig:
 
     def check_base(self, base: ResolvedConfig) -> None:
         """Raise ``ValueError`` unless a model can take over the base network of another one."""
+        if self.rerank == "learned":
+            alone = "with rerank='learned' every hasher learns vectors of its own"
+            error = ValueError(f"base would share nothing: {alone}")
+            raise add_hint(error, "set rerank='given', or leave out base")
         mine, other = self.to_json(), base.to_json()
-        names = ["item_shape", "backbone", "embedding_size", "unit_length"]
+        names = ["item_shape", "backbone", "embedding_size", "unit_length", "features"]
         for name in [*names, "hidden_size"] if self.backbone == "mlp" else names:
             if mine[name] != other[name]:
                 raise ValueError(f"base has {name}={other[name]!r}, this hasher has {mine[name]!r}")
@@ -168,6 +180,9 @@ class ResolvedConfig:
         fields = dict(stored, backbone=name, item_shape=tuple(stored["item_shape"]))
         fields["shape"] = CodeShape(**stored["shape"])
         fields["stages"] = tuple(StageConfig(**stage) for stage in stored["stages"])
+        if (record := stored["features"]) is not None:
+            size = tuple(record["image_size"])
+            fields["features"] = FeatureRecord(**{**record, "image_size": size})
         return cls(**fields)
 
 
@@ -233,7 +248,8 @@ def resolve(
     if rate == 0.0:
         raise ValueError(f"learning_rate={settings['learning_rate']!r} must be > 0")
     dropout = number("dropout", 0.0)
-    mixup = number("mixup", _MIXUP if prototypes and not images else 0.0)
+    mixes = prototypes and not images and n_classes > _FEW_CLASSES
+    mixup = number("mixup", _MIXUP if mixes else 0.0)
     if dropout >= 1.0:
         raise ValueError(f"dropout={dropout!r} must be >= 0 and < 1")
     for name, value in (("dropout", dropout), ("mixup", mixup)):
@@ -260,7 +276,7 @@ def resolve(
         only_book = setting == "joint_steps" and settings[setting] == 0
         steps = 0 if only_book else count(setting, default)
         config = StageConfig(
-            name=name, loss=loss, steps=steps, validate_every=max(1, -(-steps // _VALIDATIONS)),
+            name=name, loss=loss, steps=steps, validate_every=_validate_every(steps),
             learning_rate=rate, schedule=schedule, weight_decay=5e-4, margin=number("margin", 0.3),
             base_learning_rate=number("base_learning_rate", 0.1),
             base_weight_decay=float(getattr(network, "weight_decay", 0.0)),
@@ -288,6 +304,10 @@ def resolve(
         assignment=assignment, rerank=rerank, point_size=point_size, shortlist=_SHORTLIST,
         n_codes=0 if assignment == "path" else n_classes,
     )  # fmt: skip
+
+
+def _validate_every(steps: int) -> int:
+    return max(1, -(-steps // VALIDATIONS))
 
 
 def default_width(n_classes: int, depth: int, *, prototypes: bool = False) -> int:

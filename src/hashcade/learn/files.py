@@ -68,9 +68,13 @@ def model_fingerprint(path: str | os.PathLike[str]) -> str:
 
 
 def write_tensors(
-    path: Path, config: Mapping[str, Any], tensors: Mapping[str, Array], *, kind: str = MODEL
-) -> None:
-    """Write a directory, whole or not at all; one of the same kind is replaced, no other."""
+    path: Path, config: Mapping[str, Any], tensors: Mapping[str, Array], *, kind: str = MODEL,
+    more: Mapping[str, bytes] | None = None,
+) -> None:  # fmt: skip
+    """Write a directory, whole or not at all; one of the same kind is replaced, no other.
+
+    ``more`` are further files in it.
+    """
     import safetensors.numpy
 
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
@@ -93,6 +97,8 @@ def write_tensors(
     with new_directory(path) as directory:
         write_file(directory / "model.safetensors", [blob])
         write_file(directory / "config.json", [text.encode()])
+        for name, content in (more or {}).items():
+            write_file(directory / name, [content])
 
 
 def read_tensors(path: Path, *, kind: str = MODEL) -> tuple[dict[str, Any], dict[str, Array]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -11,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade._extras import require_extra
-from hashcade._progress import Progress
-from hashcade._validate import checked_count, checked_number, checked_seed
+from hashcade._progress import Progress, progress_bar
+from hashcade._validate import as_array, checked_count, checked_number, checked_seed
 from hashcade._version import __version__
 from hashcade.codes import CodeShape
-from hashcade.errors import NotFittedError, add_hint
+from hashcade.data import ONNX_FILE, ImageFeatures, are_images, as_features
+from hashcade.errors import ConfigError, NotFittedError, add_hint
 from hashcade.evaluate import precision_at
 from hashcade.index import Encoded, HashIndex
 from hashcade.learn import files, inputs
@@ -52,6 +54,11 @@ class Hasher:
         None for embeddings as they are; ``"mlp"`` trains a network of one hidden layer on them.
         For images ``"stride"`` (made for CPUs) or ``"nin"`` (the paper's). Or a
         ``torch.nn.Module`` from float[n, 3, height, width] or float[n, size] to features.
+    features
+        Learn from images by features of a pre-trained network, which stays as it is:
+        ``"efficientnet-lite0"``, the path of an ONNX file, a ``torch.nn.Module``, or an
+        :class:`ImageFeatures` with settings. Wherever items are taken, these are then images
+        uint8[n, height, width, 3] of any size, paths of image files, or such features themselves.
     assignment
         ``"prototype"``: the groups of class codes that lie near propose, and the nearest class
         prototype among them decides. ``"codebook"``: an item goes to the class code with the
@@ -69,6 +76,9 @@ class Hasher:
         Batches of the stage that trains prototypes or slot scores, of the base stage, and of the
         one for the codes of all classes, with 0 of which these are only solved. None: from the
         size of the data.
+    budget
+        Seconds that training may take: by the measured speed there are as many batches as can be
+        done in this time, if it is less than what they would take otherwise.
     learning_rate, base_learning_rate, schedule
         Peak rate of the new layers (None: 3e-3, for images 1e-3), and the factor on it for the
         network below them in the hash stage; 0 freezes it. ``"one-cycle"`` for short runs,
@@ -80,8 +90,8 @@ class Hasher:
     augment, dropout, mixup
         Random changes: of images ``"crop-mirror"``, ``"crop"`` (such as for letters) or
         ``"none"``; the share of an embedding's values hidden from the hash network at a step; and,
-        where prototypes are learned, how much embeddings of a batch are mixed (None: 0.2, for
-        images 0).
+        where prototypes are learned, how much embeddings of a batch are mixed (None: 0.2 beyond
+        512 classes, else 0).
     validation_fraction, tune
         Share of each class in the validation set, which picks the weights, by precision at 1; and
         whether to try values for ``width`` and ``depth``, penalties and regularization on it
@@ -118,6 +128,7 @@ class Hasher:
     sparsity: int = 1
     loss: str = "npairs"
     backbone: str | nn.Module | None = None
+    features: str | os.PathLike[str] | nn.Module | ImageFeatures | None = None
     assignment: str = "prototype"
     rerank: str | None = None
     embedding_size: int | None = None
@@ -125,6 +136,7 @@ class Hasher:
     steps: int | None = None
     base_steps: int | None = None
     joint_steps: int | None = None
+    budget: float | None = None
     schedule: str | int = "one-cycle"
     learning_rate: float | None = None
     base_learning_rate: float = 0.1
@@ -156,6 +168,7 @@ class Hasher:
     _encoder: Encoder = field(init=False)
     _torch_model: HashModel | None = field(init=False)  # made when it is needed
     _row_of_class: dict[Any, int] = field(init=False)  # rows of the code book
+    _features: ImageFeatures | None = field(init=False, default=None)  # of what was fitted
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -173,6 +186,9 @@ class Hasher:
         from hashcade.learn.trainer import Trainer
         from hashcade.learn.tune import tune
 
+        features = self._checked_features()
+        record = None if features is None else features.record
+        X = self._extracted(features, X)
         images = training_data.takes_images(self.backbone, X)
         items = inputs.checked_images(X) if images else inputs.checked_views(X)
         labels = inputs.checked_classes(y, len(items))
@@ -186,10 +202,13 @@ class Hasher:
         data = training_data.TrainingData(torch.from_numpy(items), numbers, *rows)
         item_shape = items.shape[1:] if images else items.shape[-1:]
         settings, sizes = self.get_params(), (len(classes), len(data.training), item_shape)
-        config = resolve(settings, *sizes)
+        config = replace(resolve(settings, *sizes), features=record)
         if base is not None:
             config.check_base(base._fitted().config_)
 
+        budget = None if self.budget is None else checked_number("budget", self.budget)
+        if budget is not None and self.tune is not False:
+            raise ValueError(f"budget={budget:g} and tune={self.tune!r} exclude each other")
         progress = Progress(self.verbose)
         if len(data.validation) == 0 and fraction > 0:
             progress.say("no class has 4 items or more: no validation set, the last weights count")
@@ -201,8 +220,40 @@ class Hasher:
         trials = None
         if self.tune is not False:
             config, trials = tune(trainer, config, settings, sizes)
+            config = replace(config, features=record)
+        if budget is not None:
+            config = trainer.within(config, budget)
         model, metrics = trainer.train(config)
+        self._features = features
         return self._set_model(config, model, classes, metrics, trials)
+
+    def with_features(self, X: Any) -> Any:
+        """Images as features, if the hasher has a pre-trained network for them; else ``X``.
+
+        Nothing else takes as long: who needs the features of images twice calls this first.
+        """
+        return self._extracted(self._features or self._checked_features(), X)
+
+    def _extracted(self, features: ImageFeatures | None, X: Any) -> Any:
+        if features is None:
+            return X
+        if hasattr(X, "detach"):  # a tensor
+            X = as_array("X", X)
+        if not are_images(X):
+            size, n = features.record.size, np.shape(X)[-1] if np.ndim(X) else 0
+            if n != size:
+                must = f"must be images, or features of {features.name} of {size} numbers"
+                raise ValueError(f"X has shape {np.shape(X)}, {must}")
+            return X
+        single = isinstance(X, str | os.PathLike) or len(X) == 1  # a query: no bar for it
+        with progress_bar("features of images", quiet=single or self.verbose is False) as progress:
+            return features.of(X, progress=progress)
+
+    def _checked_features(self) -> ImageFeatures | None:
+        features = as_features(self.features)
+        if features is not None and self.backbone not in (None, "mlp"):
+            raise ValueError(f"features and backbone={self.backbone!r} exclude each other")
+        return features
 
     def fit_clusters(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
         """Learn from embeddings without labels: clusters take the place of classes.
@@ -214,7 +265,10 @@ class Hasher:
         torch: Any = require_extra("torch", "train")
         from hashcade.learn.recoding import cluster_model
 
-        items, seed = inputs.checked_embeddings(X), checked_seed(self.random_state)
+        features = self._checked_features()
+        record = None if features is None else features.record
+        items = inputs.checked_embeddings(self._extracted(features, X))
+        seed = checked_seed(self.random_state)
         limits = {"items in X": len(items)}
         if self.width is not None:
             limits["n_buckets"] = CodeShape(width=self.width, depth=self.depth).n_buckets
@@ -226,8 +280,9 @@ class Hasher:
         settings = {**self.get_params(), "backbone": None, "embedding_size": None}
         settings |= {"assignment": "prototype", "rerank": "given", "hidden_size": 0}
         config = resolve(settings, n_codes, len(items), items.shape[1:])
-        config = replace(config, point_size=0)
+        config = replace(config, point_size=0, features=record)
         model, config = cluster_model(config, torch.from_numpy(items), n_codes, seed=seed)
+        self._features = features
         return self._set_model(config, model, np.arange(config.n_codes), {})
 
     def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
@@ -254,7 +309,7 @@ class Hasher:
             model, config = cluster_model(config, items, n_codes, seed=seed)
         else:
             model, config = adapt_model(self._model(), config, items, n_codes, seed=seed)
-        hasher = type(self)(**{**self.get_params(), "assignment": config.assignment})
+        hasher = self._copy(assignment=config.assignment)
         return hasher._set_model(config, model, self.classes_, {})
 
     def extend(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
@@ -287,7 +342,7 @@ class Hasher:
         order = np.argsort(classes, kind="stable")
         for name in ("codebook", "prototypes"):
             weights[name] = weights[name][order]
-        hasher = type(self)(**self.get_params())
+        hasher = self._copy()
         return hasher._set_fitted(replace(config, n_codes=n_codes), weights, classes[order], {})
 
     def refine(self, X: npt.ArrayLike, y: npt.ArrayLike, *, n_codes: int) -> Self:
@@ -313,7 +368,7 @@ class Hasher:
         seed, n_codes = checked_seed(self.random_state), checked_count("n_codes", n_codes)
         refine = refine_prototypes if config.uses_prototypes else refine_model
         model, config = refine(self._model(), config, items, labels, n_codes, seed=seed)
-        hasher = type(self)(**{**self.get_params(), "depth": config.shape.depth})
+        hasher = self._copy(depth=config.shape.depth)
         return hasher._set_model(config, model, self.classes_, {})
 
     # -- use -----------------------------------------------------------------------------------
@@ -398,21 +453,39 @@ class Hasher:
         """Write the model to a directory, which appears whole or not at all, or replaces one."""
         config = {
             "hashcade_version": __version__,
-            "settings": {**self.get_params(), "backbone": None, "run_dir": None},
+            "settings": {**self.get_params(), "backbone": None, "features": None, "run_dir": None},
             "resolved": self._fitted().config_.to_json(),
             "classes": self.classes_.tolist(),
             "validation": self.validation_,
             "tuned": getattr(self, "tuned_", None),
         }
-        files.write_tensors(Path(path), config, self._weights)
+        onnx = None if self._features is None else self._features.onnx_content()
+        more = {} if onnx is None else {ONNX_FILE: onnx}
+        files.write_tensors(Path(path), config, self._weights, more=more)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> Self:
-        """Read a stored model; a ``backbone`` of your own is not stored, and must be given."""
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        backbone: nn.Module | None = None,
+        features: nn.Module | None = None,
+    ) -> Self:
+        """Read a stored model; a ``torch.nn.Module`` of your own is not stored, and must be given.
+
+        If images need a package that is not installed, a warning says so; features will do.
+        """
         stored, weights = files.read_tensors(Path(path))
         try:
             config = ResolvedConfig.from_json(stored["resolved"], backbone)
             hasher = cls(**{**stored["settings"], "backbone": config.backbone})
+            if config.features is not None:
+                hasher._features = ImageFeatures.stored(config.features, Path(path), features)
+                hasher.features = hasher._features
+                if hasher._features.missing:
+                    warnings.warn(f"{path} takes {hasher._features.missing}", stacklevel=2)
+            elif features is not None:
+                raise ConfigError("the model was not trained on features of another network")
             classes, metrics = np.asarray(stored["classes"]), dict(stored["validation"])
             return hasher._set_fitted(config, weights, classes, metrics, stored["tuned"])
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -466,9 +539,25 @@ class Hasher:
         return self._fitted().config_.item_shape
 
     @property
+    def image_size(self) -> tuple[int, int] | None:
+        """Height and width of the images that it takes; None if it takes none."""
+        return self._fitted().config_.image_size
+
+    @property
+    def image_features(self) -> ImageFeatures | None:
+        """The pre-trained network that images go through first, if there is one."""
+        return self._fitted()._features
+
+    @property
     def n_features_in_(self) -> int:
         """Numbers per item, once fitted."""
         return int(np.prod(self.config_.item_shape))  # AttributeError before fit, as it should be
+
+    def _copy(self, **changes: Any) -> Self:
+        """One with the same settings and pre-trained network, to be fitted."""
+        hasher = type(self)(**{**self.get_params(), **changes})
+        hasher._features = self._features
+        return hasher
 
     def _set_model(
         self, config: ResolvedConfig, model: HashModel, classes: npt.NDArray[Any],
@@ -524,6 +613,8 @@ class Hasher:
         shape = self.item_shape
         if len(shape) == 3:
             return inputs.checked_images(X, shape)
+        if self._features is not None:
+            X = self.with_features(X)
         return inputs.checked_embeddings(X, shape[0])
 
 

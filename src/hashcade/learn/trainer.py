@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hashcade._progress import Progress
+from hashcade._io import read_file, replace_file
+from hashcade._progress import Progress, duration
 from hashcade._validate import checked_choice
 from hashcade.errors import ConfigError
-from hashcade.learn.config import SCHEDULES, ResolvedConfig
+from hashcade.learn.assignment import Ints
+from hashcade.learn.config import SCHEDULES, VALIDATIONS, ResolvedConfig, StageConfig
 from hashcade.learn.files import Array, Run, StageState, pack, unpack
 from hashcade.learn.model import HashModel, new_model
 from hashcade.learn.prototypes import STAGES
@@ -34,6 +38,16 @@ from hashcade.learn.training_data import TrainingData
 
 _SAVE_SECONDS = 60.0  # between checkpoints, if no validation comes first
 _DECAY = 0.3  # of the paper's schedule
+_TRIALS, _TRIAL_SECONDS = 12, 2.0  # steps of a stage that say how long it takes, at most so long
+_SAFE = 0.85  # of a budget is planned: other programs may come and want a core
+
+
+class _Cost(NamedTuple):
+    """Seconds of a stage: its validations, and its steps together."""
+
+    steps: int
+    fixed: float
+    of_steps: float
 
 
 class Trainer:
@@ -45,6 +59,7 @@ class Trainer:
     ) -> None:  # fmt: skip
         self.data, self.progress, self.base = data, progress, base
         self._device, self._seed, self._run_dir = device, seed, run_dir
+        self._limits: dict[str, float] = {}  # seconds of a stage, within a budget
         self._fingerprint: dict[str, Any] = {"random_state": seed}
         if run_dir is not None:
             labels = torch.from_numpy(data.labels)
@@ -54,18 +69,16 @@ class Trainer:
 
     def train(self, config: ResolvedConfig, subdir: str = "") -> tuple[HashModel, Metrics]:
         """A model with the best weights of every stage, and the metrics of the last one."""
-        model = new_model(config, self._seed).to(self._device)
-        model.prepare.learn(self.data.whole(self.data.training))
-        stages = config.stages
-        if self.base is not None:
-            model.load_state_dict(self.base, strict=False)
-            stages = tuple(stage for stage in stages if stage.name != "base")
+        model, stages = self._new_model(config), self._stages(config)
         names, fingerprint = [s.name for s in stages], self._fingerprint | config.to_json()
         if isinstance(config.backbone, nn.Module):  # its first weights are the user's
             fingerprint["backbone_weights"] = _digest(config.backbone.state_dict())
         run = Run(self._run_dir and self._run_dir / subdir, names, fingerprint)
         checkpoint = run.restore()
         first = names.index(checkpoint[0].stage) if checkpoint else 0
+        if self.progress.on and not subdir:
+            done = checkpoint[0].step if checkpoint else 0
+            self.progress.say(self._announcement(config, stages[first:], done))
         metrics: Metrics = {}
         # Dropout draws from torch's global generator: it is seeded at every step, and restored.
         one = threads_for(config, self._device)
@@ -76,11 +89,129 @@ class Trainer:
                 checkpoint = None
         return model.eval(), metrics
 
+    def within(self, config: ResolvedConfig, budget: float) -> ResolvedConfig:
+        """A config with as many steps as can be done in ``budget`` seconds, by measured speed.
+
+        Should the machine turn slower, a stage ends with its share of the time. In a ``run_dir``
+        the numbers are stored: a run that is resumed has the same ones, and the budget is that of
+        all its parts together.
+        """
+        key = hashlib.sha256(repr((budget, self._fingerprint, config.to_json())).encode())
+        path = None if self._run_dir is None else self._run_dir / "budget.json"
+        if path is not None and path.exists():
+            stored = json.loads(read_file(path))
+            if stored["key"] != key.hexdigest():
+                message = f"{self._run_dir} holds a run with another budget or other settings"
+                raise ConfigError(message, hint="choose another run_dir, or remove that one")
+            steps: dict[str, int] = stored["steps"]
+            self._limits = stored["seconds"]
+        else:
+            clock = time.perf_counter()
+            names, costs = [s.name for s in self._stages(config)], self._costs(config)
+            spent = 2 * (time.perf_counter() - clock)  # it is measured again to be announced
+            fixed, total = (sum(column) for column in list(zip(*costs, strict=True))[1:])
+            share = min(1.0, max(0.0, _SAFE * budget - spent - fixed) / max(total, 1e-9))
+            steps = {name: int(share * c.steps) for name, c in zip(names, costs, strict=True)}
+            part = max(0.0, budget - spent) / max(fixed + share * total, 1e-9)
+            self._limits = {
+                name: part * (cost.fixed + share * cost.of_steps)
+                for name, cost in zip(names, costs, strict=True)
+            }
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                plan = {"key": key.hexdigest(), "steps": steps, "seconds": self._limits}
+                replace_file(path, json.dumps(plan))
+        stages = [
+            stage.with_steps(min(stage.steps, max(1, steps[stage.name])))
+            if stage.name in steps else stage
+            for stage in config.stages
+        ]  # fmt: skip
+        return replace(config, stages=tuple(stages))
+
+    def _announcement(
+        self, config: ResolvedConfig, stages: Sequence[StageConfig], done: int
+    ) -> str:
+        """All stages in one line, and when they will be done."""
+        seconds = sum(cost.fixed + cost.of_steps for cost in self._costs(config, stages, done))
+        parts = [
+            f"{s.name} {s.steps:,} × {s.classes_per_batch * s.items_per_class}" for s in stages
+        ]
+        end = time.localtime(time.time() + seconds)
+        until = time.strftime("%H:%M:%S" if seconds < 5400 else "%a %H:%M", end)
+        return f"training: {', '.join(parts)} items; about {duration(seconds)}, until {until}"
+
+    def _costs(
+        self, config: ResolvedConfig, stages: Sequence[StageConfig] | None = None, done: int = 0
+    ) -> list[_Cost]:
+        """What stages will cost, by a few steps of each with a model that is thrown away.
+
+        Of the first one ``done`` steps are done already.
+        """
+        model, costs = self._new_model(config), []
+        with torch.random.fork_rng(), threads_for(config, self._device):
+            for stage_config in self._stages(config) if stages is None else stages:
+                stage = STAGES[stage_config.name](stage_config, model, self.data)
+                optimizers, sampler = stage.optimizers(), stage.sampler(self._seed)
+                batches, times = self.data.training[sampler.epoch(0)], [0.0]
+                for step in range(min(_TRIALS, stage_config.steps)):
+                    if sum(times) < _TRIAL_SECONDS:
+                        clock = time.perf_counter()
+                        rows = batches[step % len(batches)]
+                        self._gradient_step(stage, optimizers, rows, step)
+                        times.append(time.perf_counter() - clock)
+                clock = time.perf_counter()
+                stage.validate()
+                fixed = VALIDATIONS * (time.perf_counter() - clock)
+                steps, done = stage_config.steps - done, 0
+                # The first step pays for what first steps pay.
+                costs.append(_Cost(steps, fixed, steps * float(np.median(times[2:] or times))))
+        return costs
+
+    def _new_model(self, config: ResolvedConfig) -> HashModel:
+        model = new_model(config, self._seed).to(self._device)
+        model.prepare.learn(self.data.whole(self.data.training))
+        if self.base is not None:
+            model.load_state_dict(self.base, strict=False)
+        return model
+
+    def _stages(self, config: ResolvedConfig) -> tuple[StageConfig, ...]:
+        return tuple(s for s in config.stages if self.base is None or s.name != "base")
+
+    def _gradient_step(
+        self, stage: Stage, optimizers: Sequence[torch.optim.Optimizer], rows: Ints, step: int
+    ) -> Tensor:
+        """One step on a batch of n classes × m items, int64[n · m]; the loss."""
+        config, device_type = stage.config, self._device.type
+        words = np.random.SeedSequence([self._seed, int.from_bytes(config.name.encode()), step])
+        seed = int(words.generate_state(1, np.uint64)[0] >> 2)
+        torch.manual_seed(seed)
+        items = self.data.varied(rows, config.augment, seed + 1)
+        items = items.to(self._device, non_blocking=True)
+        labels = torch.from_numpy(self.data.labels[rows]).to(self._device)
+        stage.train_mode()
+        with torch.autocast(device_type, dtype=torch.bfloat16, enabled=device_type == "cuda"):
+            outputs = stage.outputs(items)
+        outputs = outputs.float()
+        finite = bool(outputs.isfinite().all())  # the solver takes no other scores
+        loss = stage.loss(outputs, labels) if finite else outputs.sum()
+        if not math.isfinite(value := float(loss.detach())):
+            hint = f"set a learning_rate below {config.learning_rate:g}"
+            raise ConfigError(f"training diverged: the loss is {value}", hint=hint)
+        factor = learning_rate_factor(config.schedule, step, config.steps)
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = config.learning_rate * group["factor"] * factor
+            optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        for optimizer in optimizers:
+            optimizer.step()
+        return loss.detach()
+
     def _train_stage(
         self, stage: Stage, run: Run, interrupt: threading.Event,
         checkpoint: tuple[StageState, dict[str, Array]] | None,
     ) -> Metrics:  # fmt: skip
-        config, model, data, device_type = stage.config, stage.model, self.data, self._device.type
+        config, model, data = stage.config, stage.model, self.data
         sampler = stage.sampler(self._seed)
         self.progress.say(f"{config.name}: {sampler.describe()}")
         optimizers = stage.optimizers()
@@ -97,45 +228,22 @@ class Trainer:
         started, tick_step = tick - state.seconds, state.step
         losses: list[Tensor] = []
 
-        while state.step < config.steps:
-            # ---- a batch of n classes × m items
+        limit = self._limits.get(config.name, math.inf)
+        while state.step < config.steps and state.seconds < limit:
             step = state.step
-            words = np.random.SeedSequence([self._seed, int.from_bytes(config.name.encode()), step])
-            seed = int(words.generate_state(1, np.uint64)[0] >> 2)
-            torch.manual_seed(seed)
             if step // sampler.batches_per_epoch != epoch:
                 epoch = step // sampler.batches_per_epoch
                 batches = data.training[sampler.epoch(epoch)]
-            rows = batches[step % sampler.batches_per_epoch]  # (n · m,)
-            items = data.varied(rows, config.augment, seed + 1).to(self._device, non_blocking=True)
-            labels = torch.from_numpy(data.labels[rows]).to(self._device)
-
-            # ---- the gradient step
-            stage.train_mode()
-            with torch.autocast(device_type, dtype=torch.bfloat16, enabled=device_type == "cuda"):
-                outputs = stage.outputs(items)
-            outputs = outputs.float()
-            finite = bool(outputs.isfinite().all())  # the solver takes no other scores
-            loss = stage.loss(outputs, labels) if finite else outputs.sum()
-            losses.append(loss.detach())
-            if not math.isfinite(value := float(losses[-1])):
-                hint = f"set a learning_rate below {config.learning_rate:g}"
-                raise ConfigError(f"training diverged: the loss is {value}", hint=hint)
-            factor = learning_rate_factor(config.schedule, step, config.steps)
-            for optimizer in optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = config.learning_rate * group["factor"] * factor
-                optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            for optimizer in optimizers:
-                optimizer.step()
+            rows = batches[step % sampler.batches_per_epoch]
+            losses.append(self._gradient_step(stage, optimizers, rows, step))
             state.step += 1
 
             # ---- now and then: validate, keep the best weights, log, save
             now = time.perf_counter()
             state.seconds = now - started
             speed = (state.step - tick_step) * sampler.batch_size / (now - tick)
-            validating = state.step % config.validate_every == 0 or state.step == config.steps
+            last = state.step == config.steps or state.seconds >= limit
+            validating = state.step % config.validate_every == 0 or last
             if validating:
                 metrics = stage.validate()
                 if stage.keeps_last or _merit(metrics) >= _merit(state.best_metrics):
@@ -146,7 +254,8 @@ class Trainer:
                     "step": state.step,
                     "loss": float(torch.stack(losses).mean()),
                     **metrics,
-                    "learning_rate": config.learning_rate * factor,
+                    "learning_rate": config.learning_rate
+                    * learning_rate_factor(config.schedule, step, config.steps),
                     "items_per_second": speed,
                     "solver_share": stage.solver_seconds / (now - tick),
                     "seconds": state.seconds,
@@ -154,7 +263,7 @@ class Trainer:
                 self.progress.say(_describe(record))
                 run.log(record)
             else:
-                note = f"loss {value:.3f}  {speed:,.0f} items/s"
+                note = f"loss {float(losses[-1]):.3f}  {speed:,.0f} items/s"
                 self.progress.update(config.name, state.step, config.steps, note)
             if validating or interrupt.is_set() or now - saved > _SAVE_SECONDS:
                 run.save(state, pack(model, optimizers, best))

@@ -78,6 +78,10 @@ async def _http_error(request: Request, error: Any) -> Response:
 async def _validation_error(request: Request, error: Any) -> Response:
     """Name the first place and what is wrong with it; the value itself is not repeated."""
     first, *others = error.errors()
+    sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if first["loc"] == ("body",) and not sent.endswith("json"):
+        way = "curl -H 'Content-Type: application/json'"
+        return problem(415, f"the Content-Type is {sent!r}, must be application/json: {way}")
     place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
     more = f" (and {len(others)} more)" if others else ""
     return problem(422, f"{place or 'the body'}: {first['msg']}{more}")

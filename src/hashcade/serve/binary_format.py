@@ -2,7 +2,7 @@
 
 A request body is the vectors, float32[q, dim], followed by bucket ids, int64[q, p], or by scores,
 float32[q, depth, width]; q is in the address, p follows from the length. An answer is ids
-int64[q, n], distances float32[q, n], candidates int64[q] and truncated uint8[q], followed by a
+int64[q, n], distances float32[q, n], candidates int64[q], truncated and exact uint8[q], followed by a
 JSON object with ``labels``, ``names`` and ``payload`` of the results, row after row (null: none at
 all), and with their ``ids`` if these are text (the array of ids is then 0, or -1 for no result).
 Numbers are little-endian, nothing lies between.
@@ -69,6 +69,7 @@ def write_matches(matches: Matches) -> bytes:
             matches.distances.astype(_FLOATS, copy=False).tobytes(),
             matches.candidates.astype(_INTS, copy=False).tobytes(),
             matches.truncated.astype(np.uint8, copy=False).tobytes(),
+            matches.exact.astype(np.uint8, copy=False).tobytes(),
             to_json(texts),
         )
     )
@@ -77,7 +78,8 @@ def write_matches(matches: Matches) -> bytes:
 def read_matches(data: bytes, n_queries: int, n_neighbors: int) -> Matches:
     """An answer from its bytes."""
     cells = n_queries * n_neighbors
-    end = 12 * cells + 9 * n_queries
+    flags = 12 * cells + 8 * n_queries
+    end = flags + 2 * n_queries
     if len(data) <= end:
         raise ValueError(f"the answer has {len(data)} bytes, must have more than {end}")
     buffer = bytearray(data[:end])  # the arrays lie in it, and can be written to
@@ -85,11 +87,13 @@ def read_matches(data: bytes, n_queries: int, n_neighbors: int) -> Matches:
     text = json.loads(data[end:])
     labels, names, payload = (_objects(text[key], shape) for key in _TEXTS)
     ids = np.frombuffer(buffer, _INTS, cells).reshape(shape)
+    truncated, exact = np.frombuffer(buffer, np.bool_, 2 * n_queries, flags).reshape(2, -1)
     return Matches(
         _objects(text["ids"], shape) if "ids" in text else ids,
         np.frombuffer(buffer, _FLOATS, cells, 8 * cells).reshape(shape),
         np.frombuffer(buffer, _INTS, n_queries, 12 * cells).copy(),  # may not be aligned
-        np.frombuffer(buffer, np.bool_, n_queries, 12 * cells + 8 * n_queries),
+        truncated,
+        lambda: exact,
         lambda: labels,
         lambda: names,
         lambda: payload,

@@ -124,7 +124,7 @@ async def picture(call: ThisCall, item_id: ItemId) -> Response:
     return Response(file[0], media_type=file[1], headers=headers)
 
 
-@router.post("/items", **describe(schemas.Changed))
+@router.post("/items", **describe(schemas.Changed, 415))
 async def add_items(call: ThisCall, body: schemas.AddRequest) -> Response:
     """Add items. The answer comes when they are on disk."""
     call.check_limit("the number of items", len(body.vectors), "max_batch")
@@ -159,7 +159,7 @@ async def add_image(
     return await call.add(now, NewItems((), (), ids, labels, known=known), encoded)
 
 
-@router.post("/items/remove", **describe(schemas.Changed))
+@router.post("/items/remove", **describe(schemas.Changed, 415))
 async def remove_items(call: ThisCall, body: schemas.RemoveRequest) -> Response:
     """Remove items, by their ids or by a filter. The answer comes when this is on disk."""
     call.check_limit("the number of items", len(body.ids or ()), "max_batch")

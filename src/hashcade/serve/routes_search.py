@@ -25,7 +25,7 @@ SearchOptions = Annotated[schemas.Options, Query()]
 _SHOWN = 12  # items of a bucket in an explanation
 _MATCHES = {
     "description": "ids int64[q, n_neighbors], distances float32[q, n_neighbors],"
-    " candidates int64[q], truncated uint8[q], little-endian, without gaps; then JSON with"
+    " candidates int64[q], truncated and exact uint8[q], little-endian, without gaps; then JSON with"
     " labels, names and payload",
     "content": contents(MEDIA_TYPE),
 }
@@ -84,12 +84,13 @@ def _listed(
             **{name: rows(getattr(matches, name)) for name in names},
             "candidates": matches.candidates.tolist(),
             "truncated": matches.truncated.tolist(),
+            "exact": matches.exact.tolist(),
             "n_items": len(now.table),
         }
     )
 
 
-@router.post("/search", **describe(schemas.SearchAnswer))
+@router.post("/search", **describe(schemas.SearchAnswer, 415))
 async def search(call: ThisCall, body: schemas.SearchRequest) -> Response:
     """Find the nearest items of each query."""
     _check_limits(call, body, len(body.vectors))
@@ -170,7 +171,7 @@ def class_counts(classes: dict[Any, int] | None) -> list[dict[str, Any]] | None:
     return [{"label": label, "count": count} for label, count in classes.items()]
 
 
-@router.post("/explain", **describe(schemas.Explanation))
+@router.post("/explain", **describe(schemas.Explanation, 415))
 async def explain(call: ThisCall, body: schemas.ExplainRequest) -> Response:
     """Explain the search for one vector: its path through the tree, the buckets, the results."""
     _check_limits(call, body)

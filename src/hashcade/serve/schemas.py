@@ -112,6 +112,7 @@ class SearchAnswer(BaseModel):
     payload: list[list[dict[str, Any] | None]] | None = None
     candidates: list[int] = Field(description="Items compared with each query.")
     truncated: list[bool]
+    exact: list[bool]
     n_items: int = Field(description="Items in the table.")
 
 
@@ -239,7 +240,8 @@ class Stats(BaseModel):
     metric: str
     limits: dict[str, float]
     model: Literal["embeddings", "images"] | None = Field(description="What the model takes.")
-    item_shape: list[int] | None
+    item_shape: list[int] | None = Field(description="Of an item; of features, if there are any.")
+    features: str | None = Field(description="The network whose features of images it takes.")
     pictures: bool
     read_only: bool
     unsaved_changes: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -115,7 +116,9 @@ class Service:
         fingerprint = model_fingerprint(path)
         if before is not None and before.fingerprint == fingerprint:
             return _Rest(before.hasher, fingerprint, pictures)
-        hasher = Hasher.load(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # said below, in the log
+            hasher = Hasher.load(path)
         if hasher.shape_ != state.index.shape:
             raise ConfigError(f"{path} has {hasher.shape_}, the index has {state.index.shape}")
         # A first call finds out what the vectors look like, and pays for what first calls pay.
@@ -124,6 +127,11 @@ class Service:
         made, dim = hasher.encode(item).vectors.shape[1], state.index.dim
         if made != dim:
             raise ConfigError(f"{path} makes vectors of dim {made}, the index has dim {dim}")
+        features = hasher.image_features
+        if features is not None and features.missing:
+            log.warning("images cannot be taken: %s", features.missing)
+        elif features is not None:
+            hasher.encode(np.zeros((1, *features.image_size, 3), np.uint8))
         return _Rest(hasher, fingerprint, pictures)
 
     def now(self) -> Snapshot:
@@ -167,8 +175,9 @@ class Service:
         asked: Encoded | None = None
         if hasher is not None and hasher.config_.vectors_are_items:
             asked = hasher.encode(vectors, n_probe=n_probe)
-        elif hasher is not None and hasher.config_.takes_images and now.pictures is not None:
-            with contextlib.suppress(DataError):  # the picture is gone or damaged, the item is not
+        elif hasher is not None and hasher.image_size is not None and now.pictures is not None:
+            # The picture is gone or damaged, or the network for it is not installed: the item is.
+            with contextlib.suppress(DataError, HTTPException):
                 pixels = now.pictures.pixels(item_id, self.image_size(now))
                 if pixels is not None:
                     asked = hasher.encode(pixels[None], n_probe=n_probe)
@@ -190,11 +199,12 @@ class Service:
         hasher = now.table.hasher
         if hasher is None:
             raise HTTPException(409, "there is no model: images cannot be encoded")
-        if not hasher.config_.takes_images:
+        if hasher.image_size is None:
             size = hasher.config_.item_shape[0]
             raise HTTPException(409, f"the model takes embeddings of size {size}, not images")
-        height, width = hasher.config_.item_shape[:2]
-        return height, width
+        if hasher.image_features is not None and hasher.image_features.missing:
+            raise HTTPException(409, f"images cannot be taken: {hasher.image_features.missing}")
+        return hasher.image_size
 
     def reload(self) -> bool:
         """Take over what stands at the path of the table now; pictures are read again.

@@ -1,0 +1,81 @@
+"""Features on disk, by the content of the image: nothing is computed twice."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hashcade.errors import StorageError
+
+if TYPE_CHECKING:
+    from hashcade.data.extractor import ImageFeatures
+
+Vectors = NDArray[np.float32]
+
+_WAIT = 60.0  # seconds for another process that writes
+
+
+def feature_cache_directory() -> Path:
+    """Where features are kept: ``$HASHCADE_CACHE``, or ``~/.cache/hashcade/features``."""
+    chosen = os.environ.get("HASHCADE_CACHE")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "hashcade" / "features"
+
+
+class FeatureCache:
+    """One SQLite file per network and image size; a batch is one transaction."""
+
+    def __init__(self, directory: str | os.PathLike[str], features: ImageFeatures) -> None:
+        record = features.record
+        self._size = record.size
+        digest = hashlib.sha256(repr((record, features.precision)).encode()).hexdigest()
+        name = record.name.replace(" ", "-")
+        self.path = Path(directory).expanduser() / f"{name}-{digest[:16]}.db"
+        with self._errors():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = sqlite3.connect(self.path, timeout=_WAIT)
+            self._file.execute("PRAGMA journal_mode = WAL")
+            self._file.execute(
+                "CREATE TABLE IF NOT EXISTS features"
+                " (image BLOB PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID"
+            )
+
+    def get(self, key: bytes) -> dict[bytes, Vectors]:
+        """The features of an image by the checksum of its content, if they are there."""
+        with self._errors():
+            sought = "SELECT vector FROM features WHERE image = ?"
+            row = self._file.execute(sought, (key,)).fetchone()
+        if row is None:
+            return {}
+        vector = np.frombuffer(row[0], "<f4")
+        if vector.shape != (self._size,):
+            message = f"{self.path} is damaged: {len(vector)} features, must be {self._size}"
+            raise StorageError(message, hint="remove it")
+        return {key: vector}
+
+    def put(self, vectors: Mapping[bytes, Vectors]) -> None:
+        """Keep features; all of them or none."""
+        rows = [(key, vector.astype("<f4").tobytes()) for key, vector in vectors.items()]
+        with self._errors(), self._file:
+            self._file.executemany("INSERT OR REPLACE INTO features VALUES (?, ?)", rows)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            message = f"cannot use {self.path}: {error}"
+            raise StorageError(message, hint="remove it, or set HASHCADE_CACHE") from None
