@@ -2,9 +2,10 @@
 
 A request body is the vectors, float32[q, dim], followed by bucket ids, int64[q, p], or by scores,
 float32[q, depth, width]; q is in the address, p follows from the length. An answer is ids
-int64[q, n], distances float32[q, n], candidates int64[q], truncated and exact uint8[q], followed by a
-JSON object with ``labels``, ``names`` and ``payload`` of the results, row after row (null: none at
-all), and with their ``ids`` if these are text (the array of ids is then 0, or -1 for no result).
+int64[q, n], distances float32[q, n], candidates int64[q], truncated uint8[q] and exact uint8[q],
+followed by a JSON object with ``labels``, ``names`` and ``payload`` of the results, row after row
+(null: none at all), and with their ``ids`` if these are text (the array of ids is then 0, or -1 for
+no result).
 Numbers are little-endian, nothing lies between.
 """
 

@@ -25,8 +25,8 @@ SearchOptions = Annotated[schemas.Options, Query()]
 _SHOWN = 12  # items of a bucket in an explanation
 _MATCHES = {
     "description": "ids int64[q, n_neighbors], distances float32[q, n_neighbors],"
-    " candidates int64[q], truncated and exact uint8[q], little-endian, without gaps; then JSON with"
-    " labels, names and payload",
+    " candidates int64[q], truncated uint8[q], exact uint8[q], little-endian, without gaps; then"
+    " JSON with labels, names and payload",
     "content": contents(MEDIA_TYPE),
 }
 
