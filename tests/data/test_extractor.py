@@ -208,7 +208,7 @@ def test_a_missing_package_is_named_when_a_model_is_loaded(tmp_path, files, monk
         hasher = Hasher.load(tmp_path / "model")
     with pytest.raises(ImportError, match=r"pip install 'hashcade\[onnx\]'"):
         hasher.embed(IMAGES)
-    assert hasher.embed(np.zeros((1, 3))).shape == (1, 64)  # features will do
+    assert hasher.embed(np.zeros((1, 3))).shape == (1, 128)  # features will do
 
 
 # -- the cache -------------------------------------------------------------------------------------

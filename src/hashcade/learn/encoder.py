@@ -61,6 +61,8 @@ class Encoder:
         if config.uses_prototypes:
             size = config.point_size or config.item_shape[0]
             prototypes = _checked(weights, "prototypes", (config.n_codes, size))
+            if config.point_size:
+                _checked(weights, "point_mean", (size,))
             if config.has_parts:
                 self._assign = _by_parts(config, weights, codebook, prototypes)
             else:
