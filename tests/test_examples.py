@@ -31,6 +31,22 @@ def test_the_photos_run_and_print_what_they_say(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines() == expected
 
 
+@pytest.mark.parametrize("name", ["sentences", "growing_table"])
+def test_payload_and_growth_print_what_they_say(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    program = EXAMPLES / f"{name}.py"
+    runpy.run_path(str(program), run_name="__main__")
+    expected = re.findall(r"^ *print\(.*\)  # (.*)$", program.read_text(), flags=re.MULTILINE)
+    assert len(expected) == program.read_text().count("print(")
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_every_program_is_in_the_readme():
+    text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    for program in EXAMPLES.glob("*.py"):
+        assert f"[{program.name}]({program.name})" in text
+
+
 def test_each_task_takes_at_most_three_lines_and_is_in_the_program():
     text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     tasks = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)

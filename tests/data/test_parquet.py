@@ -3,7 +3,7 @@ import sys
 import numpy as np
 import pytest
 
-from hashcade.data import load_parquet, parquet
+from hashcade.data import load_items, load_parquet, parquet
 from hashcade.errors import DataError
 
 pa = pytest.importorskip("pyarrow")
@@ -45,6 +45,30 @@ def test_many_row_groups_and_a_large_file(tmp_path):
     items = load_parquet(path)
     np.testing.assert_array_equal(items.items, vectors)
     assert items.class_names == tuple(range(-5, 5))
+
+
+@pytest.mark.parametrize("batch_rows", [2, 100])
+def test_ids_and_payload(tmp_path, monkeypatch, batch_rows):
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", batch_rows)
+    kept = {"a": ["x", None, "y"], "a.b": [1, 2, 3], "c": [{"d": 1}, {"d": 2}, None]}
+    columns = {"embedding": VECTORS, "label": [1, 2, 1], "key": ["p", "q", "r"]}
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(columns | kept), path)
+    rows = tuple(dict(zip(kept, row, strict=True)) for row in zip(*kept.values(), strict=True))
+    items = load_parquet(path, ids="key", payload="all")
+    assert items.ids == ("p", "q", "r")
+    assert items.payload == rows
+    assert items.original_labels() == [1, 2, 1]
+    items = load_items(path, payload=["c", "key", "embedding"], ids="key")
+    assert items.ids == ("p", "q", "r")
+    assert items.payload[2] == {"c": None, "key": "r", "embedding": VECTORS[2]}
+    assert load_parquet(path, payload="a").payload == ({"a": "x"}, {"a": None}, {"a": "y"})
+    items = load_parquet(path)
+    assert items.ids is None
+    assert items.payload is None
+    with pytest.raises(DataError, match=r"looked for e$") as caught:
+        load_parquet(path, payload=["a", "e"])
+    assert caught.value.hint == "name another with payload= (--payload)"
 
 
 def test_columns_by_name_and_dictionaries(tmp_path):

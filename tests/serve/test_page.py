@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hashcade import HashTable
+from hashcade.index import Encoded
 from tests.serve.factories import make_table, process
 
 BROWSER = os.environ.get("CHROMIUM") or shutil.which("chromium")
@@ -275,6 +277,33 @@ def test_embeddings_without_pictures_show_labels(open_page, tmp_path):
         page.wait_for_selector(".tile")
         assert serious(page) == []
         keep(page, "labels-tree")
+        page.close()
+
+
+def test_results_show_their_names_and_payload(open_page, tmp_path):
+    path = make_table(tmp_path / "table")
+    payload = {"text": "<b>two</b> words", "tags": ["x", 1], "price": None, "more": "long " * 200}
+    with HashTable.open(path) as table:
+        item = table[3]
+        same = Encoded(item.vector[None], np.array([item.bucket_ids]), None, by_path=False)
+        table.add(same, ids=[9000], names=["near.png"], payload=[payload])
+    with process(path, read_only=True, deadline=120, log=tmp_path / "log") as service:
+        page = open_page("#/item/3", base=service.url, width=360)
+        page.wait_for_selector(".neighbours li")
+        first = page.locator(".neighbours li").first
+        assert first.locator("a").get_attribute("href") == "#/item/9000"
+        assert first.locator("dt").all_inner_texts() == ["name", "text", "tags", "more"]
+        shown = first.locator("dd").all_inner_texts()
+        assert shown[:3] == ["near.png", "<b>two</b> words", '["x",1]']  # never markup
+        assert first.locator("dd").last.bounding_box()["height"] < 100
+        assert page.locator(".neighbours li").nth(1).locator("dl").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert serious(page) == []
+        keep(page, "payload")
+        page = open_page("#/item/9000", base=service.url)
+        page.wait_for_selector(".neighbours li")
+        assert page.locator(".query dt").all_inner_texts() == ["text", "tags", "more"]
+        keep(page, "payload-query")
         page.close()
 
 

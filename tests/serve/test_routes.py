@@ -131,6 +131,17 @@ def test_explain_tells_what_the_library_tells(client, queries):
     assert client.get("/v1/explain/item/3").json()["n_items"] == N_ITEMS
 
 
+def test_explained_results_have_names_and_payload(client, queries):
+    _, vectors, buckets, _ = queries
+    place = {"vectors": vectors[:1].tolist(), "bucket_ids": buckets[:1, :1].tolist()}
+    more = {"ids": [9000], "names": ["near"], "payload": [{"price": 5}]}
+    assert client.post("/v1/items", json=place | more).status_code == 200
+    asked = {"vector": vectors[0].tolist(), "bucket_ids": buckets[0, :1].tolist()}
+    first, second, *_ = client.post("/v1/explain", json=asked).json()["results"]
+    assert (first["id"], first["name"], first["payload"]) == (9000, "near", {"price": 5})
+    assert second["payload"] is None
+
+
 def test_the_tree_adds_up_from_the_root_to_the_buckets(client, queries):
     index = queries[0]
     root = client.get("/v1/tree").json()

@@ -60,7 +60,8 @@ def test_an_explanation_of_an_image_has_scores(client, images):
     assert [len(level["scores"]) for level in told["levels"]] == [6, 6]
     assert told["levels"][0]["nodes"][0]["rank"] == 0
     assert told["results"][0] | {"buckets": [], "distance": 0} == {
-        "id": 8, "label": "8", "name": None, "picture": True, "buckets": [], "distance": 0
+        "id": 8, "label": "8", "name": None, "payload": None, "picture": True, "buckets": [],
+        "distance": 0,
     }  # fmt: skip
     by_item = client.get("/v1/explain/item/8").json()  # through its picture
     assert by_item["levels"][0]["scores"] == pytest.approx(told["levels"][0]["scores"], abs=1e-4)

@@ -35,19 +35,21 @@ def build(
     *,
     metric: opt.Metric = "euclidean",
     place: opt.Place = "label",
+    keep: opt.Keeping,
     reading: opt.Reading,
     force: opt.Force = False,
     as_json: opt.Json = False,
 ) -> None:
     """Fill a table with items by a model that was trained before.
 
-    The model is copied into the table. Ids are the row numbers of the data; names of images and
-    labels, if there are any, are remembered.
+    The model is copied into the table. Names of images and labels, if there are any, are
+    remembered.
 
     \b
     Examples:
       hashcade build model/ photos/ -o table/
       hashcade build model/ embeddings.npy -o table/
+      hashcade build model/ embeddings.parquet --payload all -o table/
       hashcade build model/ codes.npz -o table/        from hashcade encode
     """
     out.refuse_existing(output, out.TABLE, force=force)
@@ -60,7 +62,10 @@ def build(
 
     codes = read_npz(data) if data.suffix == ".npz" and data.is_file() else {}
     if not codes.keys() >= _CODES:
-        codes = _encode(model, data, reading)
+        codes = _encode(model, data, reading, keep=keep)
+    elif keep != opt.Keeping():
+        hint = "give the Parquet file itself"
+        raise ConfigError(f"{data} has codes, and no columns for --ids or --payload", hint=hint)
     expected, given = str(codes["model_fingerprint"]), model_fingerprint(model_path(model))
     if expected != given:
         raise ConfigError(
@@ -80,6 +85,7 @@ def build(
     table.add(
         Encoded(vectors, buckets, None, by_path=False), labels=codes.get("labels"),
         names=None if names is None else [str(name) for name in names], new_labels=True,
+        ids=codes.get("ids"), payload=codes.get("payload"),
     )  # fmt: skip
     with out.new_result(output, out.TABLE, force=force) as new:
         table.save(new)
@@ -137,14 +143,18 @@ def encode(
     out.report(as_json, result, ("codes", output), ("items", buckets))
 
 
-def _encode(model: Path, data: Path, reading: opt.Reading, scores: bool = False) -> dict[str, Any]:
-    """What ``hashcade encode`` writes."""
+def _encode(
+    model: Path, data: Path, reading: opt.Reading, scores: bool = False,
+    keep: opt.Keeping | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """What ``hashcade encode`` writes; with ``keep`` ids and payload, which it does not write."""
     import numpy as np
 
     from hashcade.learn import model_fingerprint
 
     hasher = load_model(model)
-    found, encoded = read_and_encode(hasher, model, data, reading)
+    found, encoded = read_and_encode(hasher, model, data, reading, keep=keep)
+    kept = {} if keep is None else {"ids": found.ids, "payload": found.payload}
     shape, labels, by_label = hasher.shape_, labels_of(found), {}
     if labels is not None:
         placed = hasher.place(encoded, np.array(labels, dtype=object))
@@ -156,6 +166,7 @@ def _encode(model: Path, data: Path, reading: opt.Reading, scores: bool = False)
         "model_fingerprint": model_fingerprint(model_path(model)),
         "data": str(root_of(data, reading, found)),
         **by_label,
+        **kept,
         **({"names": found.names} if found.names else {}),
         **({"scores": encoded.scores} if scores else {}),
     }
@@ -166,31 +177,35 @@ def add(
     data: opt.Data,
     *,
     new_labels: Annotated[bool, opt.flag("--new-labels", _NEW_LABELS)] = False,
+    keep: opt.Keeping,
     reading: opt.Reading,
     as_json: opt.Json = False,
 ) -> None:
     """Add items to a table. Labels are not needed; the model stays as it is but for new labels.
 
-    Ids follow the largest id that the table ever had.
+    Without --ids, they follow the largest id that the table ever had; a table whose ids are text
+    needs --ids.
 
     \b
     Examples:
       hashcade add table/ more-photos/
       hashcade add table/ new.npy --json       prints the ids
+      hashcade add table/ new.parquet --ids sku --payload text,url
     """
     with load_table(table) as opened:
-        found, encoded = read_and_encode(opened.hasher, table, data, reading)
+        found, encoded = read_and_encode(opened.hasher, table, data, reading, keep=keep)
         root, names = root_of(data, reading, found), list(found.names)
         if root != opened.catalog.data:  # names begin in the folder that the table was filled from
             names = [str(root / name) for name in names]
         ids = opened.add(
             found.items if new_labels else encoded,
             labels=labels_of(found), names=names or None, new_labels=new_labels,
+            ids=found.ids, payload=found.payload,
         )  # fmt: skip
         opened.save(table)
         n_items = len(opened)
     result = {"table": str(table), "ids": ids.tolist(), "n_items": n_items}
-    span = f", ids {ids.min()} to {ids.max()}" if len(ids) else ""
+    span = f", ids {ids.min()} to {ids.max()}" if found.ids is None and len(ids) else ""
     added = out.counted(len(ids), "item") + span
     out.report(as_json, result, ("added", added), ("table", out.counted(n_items, "item")))
 

@@ -35,12 +35,13 @@ def fit(
     *,
     metric: opt.Metric = "euclidean",
     no_labels: Annotated[bool, opt.flag("--no-labels", _NO_LABELS)] = False,
+    keep: opt.Keeping,
     given: opt.Learning,
 ) -> None:
     """Learn a hash table from labelled images or embeddings, and fill it with them.
 
-    Writes a table: one directory with the model, the index, and the labels and names of the
-    items. Ids are the row numbers of the data. Needs the extra train (torch). Photos are learned
+    Writes a table: one directory with the model, the index, and the ids, labels, names and
+    payload of the items. Needs the extra train (torch). Photos are learned
     from by features of a pre-trained network (extras images and transfer), which are cached in
     ~/.cache/hashcade/features, or $HASHCADE_CACHE. In two stages: hashcade train, then hashcade
     build.
@@ -51,11 +52,12 @@ def fit(
       hashcade fit photos/ -o table/ --features encoder.onnx --budget 5m
       hashcade fit vectors.npy -o table/        labels in vectors_labels.npy
       hashcade fit vectors.parquet --items clip --labels kind -o table/
+      hashcade fit vectors.parquet --ids sku --payload text,url -o table/
       hashcade fit photos/ --split train --run-dir run/ -o table/
     """
     if no_labels and given.labels is not None:
         raise ConfigError(f"--no-labels and --labels={given.labels} exclude each other")
-    _learn(data, output, given, metric, labelled=not no_labels)
+    _learn(data, output, given, metric, labelled=not no_labels, keep=keep)
 
 
 def train(data: opt.Data, output: opt.NewModel, *, given: opt.Learning) -> None:
@@ -74,8 +76,9 @@ def train(data: opt.Data, output: opt.NewModel, *, given: opt.Learning) -> None:
 
 
 def _learn(
-    data: Path, output: Path, given: opt.Learning, metric: str | None = None, labelled: bool = True
-) -> None:
+    data: Path, output: Path, given: opt.Learning, metric: str | None = None, labelled: bool = True,
+    keep: opt.Keeping | None = None,
+) -> None:  # fmt: skip
     """Learn, and write a table, or without a metric a model."""
     kind = out.MODEL if metric is None else out.TABLE
     out.refuse_existing(output, kind, force=given.force)
@@ -86,7 +89,7 @@ def _learn(
     check_extras(torch="train", **required_extras(data))
     features = None if scratch else _features(given, sides)
     size = None if features is not None else sides or _SCRATCH_SIZE
-    found = read_data(data, given, labelled, size, features)
+    found = read_data(data, given, labelled, size, features, keep)
     if given.backbone in ("nin", "stride") and not found.is_images:
         hint = f"leave out --backbone={given.backbone}, which is for images"
         raise ConfigError(f"{found.source} has embeddings", hint=hint)
@@ -125,7 +128,8 @@ def _learn(
         save = hasher.save
     else:
         table = HashTable(metric=metric, **settings)
-        table.fit(found.items, y, names=found.names or None)
+        kept: dict[str, Any] = {"ids": found.ids, "payload": found.payload}
+        table.fit(found.items, y, names=found.names or None, **kept)
         table.catalog.data = root_of(data, given, found)
         hasher, save = table.hasher, table.save
         stats = table.stats()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hashcade._extras import check_extras
 from hashcade._progress import progress_bar
-from hashcade.cli.options import Reading
+from hashcade.cli.options import Keeping, Reading
 from hashcade.cli.outputs import TABLE, kind_of, say
 from hashcade.errors import ConfigError, StorageError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def read_data(
     path: Path, reading: Reading, labelled: bool | None, size: Any,
-    features: ImageFeatures | None = None,
+    features: ImageFeatures | None = None, keep: Keeping | None = None,
 ) -> Items:  # fmt: skip
     """Read items with labels (``LabelledItems``) or without; None: with labels if there are any.
 
@@ -34,6 +34,7 @@ def read_data(
     options: dict[str, Any] = {"split": reading.split, "items": reading.items}
     if labelled is None:
         labelled = bool(reading.labels) or has_labels(path, **options)
+    options |= keep.columns() if keep is not None else {}
     on_error, verbose = "skip" if reading.skip_bad else "raise", False if reading.quiet else None
     options |= {"size": size, "on_error": on_error, "verbose": verbose}
     options |= {"features": features, "cache": feature_cache_directory()}
@@ -95,7 +96,7 @@ def load_table(path: Path, *, model: bool = True) -> HashTable:
 
 def read_and_encode(
     hasher: Hasher | None, model: Path, data: Path, reading: Reading,
-    labelled: bool | None = None, n_probe: int = 1,
+    labelled: bool | None = None, n_probe: int = 1, keep: Keeping | None = None,
 ) -> tuple[Items, Encoded]:  # fmt: skip
     """Read data as a model takes them, and run it once."""
     if hasher is None:
@@ -112,7 +113,7 @@ def read_and_encode(
     if features is not None:
         check_extras(**(features.extras if holds_images(data) else {}))
         trained_on = f"images, as {trained_on} by {features.name}"
-    found = read_data(data, reading, labelled, hasher.image_size, features)
+    found = read_data(data, reading, labelled, hasher.image_size, features, keep)
     if found.items.shape[1:] != expected:
         given = kinds[found.is_images].format(*found.items.shape[1:])
         message = f"{found.source} has {given}, {model} was trained on {trained_on}"

@@ -40,6 +40,11 @@ _LABELS = (
 )
 _ITEMS = "Array (.npz) or column (Parquet) of the items; without it X or train, or embedding."
 _SKIP = "Skip images that cannot be read, and say which, instead of stopping."
+_IDS = "Column (Parquet) of the ids: text, or integers; none twice."
+_PAYLOAD = (
+    "Columns (Parquet) that the table keeps and search shows, such as text,url; all: every column "
+    "that is not read as something else."
+)
 Data = Annotated[Path, argument("DATA", _DATA)]
 Table = Annotated[Path, argument("TABLE", "A table made by hashcade fit or build.")]
 Model = Annotated[Path, argument("MODEL", "A model made by hashcade train; or a table.")]
@@ -107,6 +112,23 @@ class Reading:
     labels: Annotated[str | None, option(_LABELS)] = None
     skip_bad: Annotated[bool, flag("--skip-bad", _SKIP)] = False
     quiet: Quiet = False
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Columns of a Parquet file that the table keeps with the items."""
+
+    ids: Annotated[str | None, option(_IDS, default="row numbers", metavar="COLUMN")] = None
+    payload: Annotated[str | None, option(_PAYLOAD, default="none", metavar="COLUMNS")] = None
+
+    def columns(self) -> dict[str, Any]:
+        """As ``load`` takes them."""
+        payload: Any = self.payload
+        if payload is not None and payload != "all":
+            payload = [name.strip() for name in payload.split(",") if name.strip()]
+            if not payload:
+                raise ValueError(f"--payload={self.payload} must name columns, or be all")
+        return {"ids": self.ids, "payload": payload}
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """``hashcade search`` and ``hashcade evaluate``."""
 
+import json
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,9 +13,6 @@ from hashcade.cli.inputs import labels_of, load_model, load_table, read_and_enco
 from hashcade.errors import ConfigError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from hashcade.index import Encoded
     from hashcade.table import HashTable
 
@@ -79,19 +77,28 @@ def search(
         paths = " and ".join("/".join(map(str, path)) for path in result["buckets"])
         print("\n" if number else "", f"{result['query']} is in bucket {paths}", sep="")
         found = result["results"]
-        columns = ("name", "label", "payload")
-        known = [name for name in columns if any(m[name] is not None for m in found)]
+        known = [name for name in ("name", "label") if any(m[name] is not None for m in found)]
+        payload = [m["payload"] or {} for m in found]
+        fields = list(dict.fromkeys(field for kept in payload for field in kept))
         rows = [
-            [rank, m["id"], *(m[name] for name in known), f"{m['distance']:.4f}"]
-            for rank, m in enumerate(found, 1)
-        ]
+            [rank, m["id"], *(m[name] for name in known), f"{m['distance']:.4f}",
+             *(_in_one_line(kept.get(field)) for field in fields)]
+            for rank, (m, kept) in enumerate(zip(found, payload, strict=True), 1)
+        ]  # fmt: skip
         if rows:
-            out.print_table(["#", "id", *known, "distance"], rows)
+            out.print_table(["#", "id", *known, "distance", *fields], rows)
         else:
             print("  no results")
         count, limit = result["candidates"], "; stopped at --max-candidates"
         share = f"1 in {len(opened) / max(1, count):.1f}{limit if result['truncated'] else ''}"
         print(f"  {count:,} candidates of {len(opened):,} items, {share}")
+
+
+def _in_one_line(value: Any) -> str | None:
+    """A value of the payload as a cell of a table."""
+    if value is None or isinstance(value, str):
+        return value and " ".join(value.split())
+    return json.dumps(value, ensure_ascii=False)
 
 
 def evaluate(
@@ -132,7 +139,7 @@ def evaluate(
     if not set(y) & set(opened.catalog.classes):
         raise ConfigError(f"{data} and {database} have no class in common", hint="check --labels")
     own, warnings = _own_items(opened, encoded), []
-    shared = int((own >= 0).sum())
+    shared = sum(item is not None for item in own)
     exclude: Any = False
     if shared == len(own):
         exclude = own
@@ -198,18 +205,20 @@ def _filled(path: Path, data: Path, reading: opt.Reading) -> "HashTable":
     return table
 
 
-def _own_items(table: "HashTable", encoded: "Encoded") -> "NDArray[np.int64]":
-    """For each query the item with the very same vector, -1: none. Its row number comes first."""
+def _own_items(table: "HashTable", encoded: "Encoded") -> list[int | str | None]:
+    """For each query the id of the item with the very same vector, its row number if it can be."""
     import numpy as np
 
-    vectors, rows = encoded.vectors, np.arange(len(encoded))
+    vectors, rows = encoded.vectors, list(range(len(encoded)))
     near = _SAME * np.linalg.norm(vectors, axis=1)
     if all(
         row in table and np.linalg.norm(table[row].vector - vectors[row]) <= near[row]
-        for row in rows.tolist()
+        for row in rows
     ):
-        return rows
+        return list(rows)
     nearest = table.index.search(
         vectors, **encoded.where_to_look(1), n_neighbors=1, metric="euclidean"
     )
-    return np.where(nearest.distances[:, 0] <= near, nearest.ids[:, 0], -1)
+    ids = table.matches(nearest).ids[:, 0].tolist()
+    same = nearest.distances[:, 0] <= near
+    return [item if is_same else None for item, is_same in zip(ids, same, strict=True)]

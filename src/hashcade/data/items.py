@@ -33,7 +33,8 @@ class Items:
     ``skipped`` has one line for each item that could not be read, ``names`` the name of each item,
     a file's path within its folder; it is empty if the source has no names. Where images became
     features of a pre-trained network, ``features`` is its name. ``n_small`` counts image files that
-    had to be enlarged.
+    had to be enlarged. ``ids`` and ``payload``, a dict per item, are those columns of the source
+    that were asked for.
     """
 
     items: NDArray[Any]
@@ -43,6 +44,8 @@ class Items:
     names: tuple[str, ...] = ()
     features: str | None = None
     n_small: int = 0
+    ids: tuple[Any, ...] | None = None
+    payload: tuple[dict[str, Any], ...] | None = None
 
     def __len__(self) -> int:
         return len(self.items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ _ARGUMENTS = {  # the kinds of data that each is for
     "split": ("npz", "folder"),
     "items": ("npz", "parquet"),
     "labels": ("npz", "parquet", "npy"),
+    "ids": ("parquet",),
+    "payload": ("parquet",),
 }
 
 
@@ -30,6 +33,8 @@ def load(
     split: str | None = None,
     items: str | None = None,
     labels: str | None = None,
+    ids: str | None = None,
+    payload: str | Sequence[str] | None = None,
     size: Size | None = None,
     on_error: str = "raise",
     max_pixels: int = MAX_PIXELS,
@@ -43,11 +48,13 @@ def load(
     class: see :func:`load_npz`, :func:`load_npy`, :func:`load_parquet`, :func:`load_image_folder`.
     ``split`` is a part of an ``.npz`` file or a sub-folder: ``"train"`` or ``"test"``, say.
     ``items`` and ``labels`` are keys in an ``.npz`` file or columns in a Parquet file; ``labels``
-    may be the file that belongs to an ``.npy``. An argument without meaning for the kind of data
+    may be the file that belongs to an ``.npy``; ``ids`` and ``payload`` are as for
+    :func:`load_parquet`. An argument without meaning for the kind of data
     is a ``ValueError``; only ``size`` and what follows, for images, is ignored for embeddings. With
     ``features`` images become features of a pre-trained network, see :class:`ImageFeatures`.
     """
-    source, kind = _recognise(path, split=split, items=items, labels=labels)
+    columns: dict[str, Any] = {"ids": ids, "payload": payload}
+    source, kind = _recognise(path, split=split, items=items, labels=labels, **columns)
     extract: dict[str, Any] = {"features": features, "cache": cache, "verbose": verbose}
     if kind == "npy":
         return arrays.load_npy(source, labels=labels).with_features(**extract)
@@ -55,7 +62,8 @@ def load(
         found = arrays.load_npz(source, split=split, items=items, labels=labels)
         return found.with_features(**extract)
     if kind == "parquet":
-        return parquet.load_parquet(source, items=items or "embedding", labels=labels or "label")
+        columns |= {"items": items or "embedding", "labels": labels or "label"}
+        return parquet.load_parquet(source, **columns)
     root = folder.split_folder(source, split, one_class_each=True)
     if kind == "image":
         hint = f"give the folder of all images, with one sub-folder per class: {root.parent.parent}"
@@ -70,6 +78,8 @@ def load_items(
     *,
     split: str | None = None,
     items: str | None = None,
+    ids: str | None = None,
+    payload: str | Sequence[str] | None = None,
     size: Size | None = None,
     on_error: str = "raise",
     max_pixels: int = MAX_PIXELS,
@@ -82,7 +92,7 @@ def load_items(
     The arguments are those of :func:`load`. The path may also be an image, a folder of images
     without classes, an ``.npy`` file with one vector, or an ``.npz`` file with one array.
     """
-    source, kind = _recognise(path, split=split, items=items)
+    source, kind = _recognise(path, split=split, items=items, ids=ids, payload=payload)
     extract: dict[str, Any] = {"features": features, "cache": cache, "verbose": verbose}
     if kind == "npy":
         array = np.atleast_2d(arrays.read_npy(source))
@@ -91,7 +101,7 @@ def load_items(
     if kind == "npz":
         return arrays.load_npz_items(source, split, items).with_features(**extract)
     if kind == "parquet":
-        return parquet.load_parquet_items(source, items or "embedding")
+        return parquet.load_parquet_items(source, items or "embedding", ids=ids, payload=payload)
     if kind == "image":
         files, root = [source], source.parent
     else:
@@ -128,7 +138,7 @@ def required_extras(path: AnyPath) -> dict[str, str]:
     return {"parquet": {"pyarrow": "parquet"}, "npy": {}, "npz": {}}.get(kind, {"PIL": "images"})
 
 
-def _recognise(path: AnyPath, **arguments: str | None) -> tuple[Path, str]:
+def _recognise(path: AnyPath, **arguments: str | Sequence[str] | None) -> tuple[Path, str]:
     """Return the path and the kind of data there; refuse arguments that it has no use for."""
     source = existing_path(path)
     kind = "folder" if source.is_dir() else _KINDS.get(source.suffix.lower())

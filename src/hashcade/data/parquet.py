@@ -1,9 +1,10 @@
-"""Parquet files with a column of embeddings and a column of labels."""
+"""Parquet files: embeddings, labels, ids and payload, each in columns of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,34 @@ _BATCH_ROWS = 65536
 
 
 def load_parquet(
-    path: AnyPath, *, items: str = "embedding", labels: str = "label"
+    path: AnyPath,
+    *,
+    items: str = "embedding",
+    labels: str = "label",
+    ids: str | None = None,
+    payload: str | Sequence[str] | None = None,
 ) -> LabelledItems:
     """Load embeddings and labels from the columns ``items`` and ``labels`` of a Parquet file.
 
     An embedding is a list of numbers, in all rows of one length; a label is an integer or a
-    string. Needs the extra ``parquet``, and memory for the result and one batch of rows.
+    string. ``ids`` is a column of ids, ``payload`` the columns that become the payload of the
+    items: their names, or ``"all"`` for those that are not read as something else. Needs the extra
+    ``parquet``, and memory for the result and one batch of rows.
     """
     file = existing_path(path)
-    vectors, values = _read(file, items, labels)
-    return LabelledItems.from_arrays(vectors, values, source=str(file))
+    vectors, values, more = _read(file, items, labels, ids, payload)
+    return replace(LabelledItems.from_arrays(vectors, values, source=str(file)), **more)
 
 
-def load_parquet_items(file: Path, items: str = "embedding") -> Items:
-    """Load embeddings alone."""
-    return Items(checked_items(_read(file, items, None)[0], str(file)), source=str(file))
+def load_parquet_items(
+    file: Path,
+    items: str = "embedding",
+    ids: str | None = None,
+    payload: str | Sequence[str] | None = None,
+) -> Items:
+    """Load embeddings without labels."""
+    vectors, _, more = _read(file, items, None, ids, payload)
+    return Items(checked_items(vectors, str(file)), source=str(file), **more)
 
 
 def parquet_has_labels(file: Path) -> bool:
@@ -52,14 +66,30 @@ def _open(file: Path) -> Iterator[Any]:
         raise DataError(f"{file} is damaged, or not Parquet {reason(error)}") from None
 
 
-def _read(file: Path, items: str, labels: str | None) -> tuple[NDArray[np.float32], list[object]]:
-    columns = {"items": items} | ({} if labels is None else {"labels": labels})
+def _read(
+    file: Path,
+    items: str,
+    labels: str | None,
+    ids: str | None,
+    payload: str | Sequence[str] | None,
+) -> tuple[NDArray[np.float32], list[object], dict[str, Any]]:
+    """Embeddings, labels, and what there is of ids and payload."""
+    single = {"items": items, "labels": labels, "ids": ids}
+    columns = [(argument, name) for argument, name in single.items() if name is not None]
+    fields = [payload] if isinstance(payload, str) else list(payload or ())
     vectors = np.empty((0, 0), np.float32)
     values: list[object] = []
+    keys: list[object] = []
+    kept: list[dict[str, Any]] = []
     start = 0
     with _open(file) as parquet:
+        if payload == "all":
+            read = {name for _, name in columns}
+            fields = [name for name in parquet.schema_arrow.names if name not in read]
+        columns += [("payload", name) for name in fields]
         _check_columns(parquet.schema_arrow, columns, file)
-        for batch in parquet.iter_batches(_BATCH_ROWS, columns=list(columns.values())):
+        names = list(dict.fromkeys(name for _, name in columns))
+        for batch in parquet.iter_batches(_BATCH_ROWS, columns=names):
             column = batch.column(items)
             lengths = column.value_lengths().fill_null(0).to_numpy()
             if start == 0:
@@ -74,17 +104,23 @@ def _read(file: Path, items: str, labels: str | None) -> tuple[NDArray[np.float3
                 vectors[start : start + len(column)] = numbers.reshape(len(column), dim)
             if labels is not None:
                 values += batch.column(labels).to_pylist()
+            if ids is not None:
+                keys += batch.column(ids).to_pylist()
+            if fields:
+                kept += batch.select(fields).to_pylist()
             start += len(column)
-    return vectors, values
+    more: dict[str, Any] = {"ids": None if ids is None else tuple(keys)}
+    return vectors, values, more | {"payload": tuple(kept) if fields else None}
 
 
-def _check_columns(schema: Any, columns: dict[str, str], file: Path) -> None:
-    for argument, name in columns.items():
+def _check_columns(schema: Any, columns: list[tuple[str, str]], file: Path) -> None:
+    for argument, name in columns:
         if schema.names.count(name) != 1:
             message = f"{file} has the columns {', '.join(schema.names)}; looked for {name}"
             raise DataError(message, hint=f"name another with {argument}= (--{argument})")
     types: Any = require_extra("pyarrow.types", "parquet")
-    kind = schema.field(columns["items"]).type
+    items = columns[0][1]
+    kind = schema.field(items).type
     is_list = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
     if not is_list or not (types.is_floating(kind.value_type) or types.is_integer(kind.value_type)):
-        raise DataError(f"{file}: {columns['items']} has type {kind}, must be a list of numbers")
+        raise DataError(f"{file}: {items} has type {kind}, must be a list of numbers")

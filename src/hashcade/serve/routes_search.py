@@ -157,6 +157,7 @@ async def _explain(
             bucket["classes"] = class_counts(bucket["classes"])
         for result in explained["results"]:
             result.update(now.brief(result["id"], result["label"]))
+            result["payload"] = now.table[result["id"]].payload
         return explained
 
     explained = await call.search_thread(work)

@@ -173,6 +173,7 @@ class Neighbour(ItemBrief):
 
     distance: MaybeInfinite = Field(description="Null: beyond float32.")
     buckets: list[int]
+    payload: dict[str, Any] | None
 
 
 class Explanation(BaseModel):

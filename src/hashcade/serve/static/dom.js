@@ -60,6 +60,16 @@ export function itemLink(item, ...captions) {
       captions.length ? el("small", {}, captions.join(" · ")) : null));
 }
 
+// Pairs of names and values: text as it is, other values as in JSON. A long one is cut, and whole in its title.
+export function fieldList(pairs) {
+  const present = pairs.filter(([, value]) => value !== null);
+  if (!present.length) return null;
+  return el("dl", { class: "fields" }, present.map(([name, value]) => {
+    const text = typeof value === "string" ? value : JSON.stringify(value);
+    return el("div", {}, el("dt", {}, name), el("dd", { title: text }, text));
+  }));
+}
+
 export function thumbnail(item) {
   if (item.picture) return el("img", { src: `/v1/pictures/${item.id}`, alt: "", loading: "lazy", class: "thumb" });
   return el("span", { class: "thumb nopicture", "aria-hidden": "true", vars: { "--h": hue(item.label ?? item.id) } }, `#${item.id}`);

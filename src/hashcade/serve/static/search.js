@@ -1,5 +1,5 @@
 // The search page: choose a query, see its way through the tree, the buckets and the neighbours.
-import { ask, classMix, context, el, itemLink, number, percent, plural, problem, say, svg, thumbnail } from "./dom.js";
+import { ask, classMix, context, el, fieldList, itemLink, number, percent, plural, problem, say, svg, thumbnail } from "./dom.js";
 
 let seed = 0;
 const settings = { n_neighbors: 10, n_probe: 1 };
@@ -93,7 +93,8 @@ async function showItem(results, id) {
     const told = await ask(`/v1/explain/item/${id}?${query(false)}`);
     const again = settings.n_probe > 1 && told.levels[0].scores !== null;
     return [again ? await ask(`/v1/explain/item/${id}?${query(true)}`) : told, thumbnail(item),
-      `Item ${id}` + (item.name === null ? "" : `, ${item.name}`) + (item.label === null ? "" : `, class ${item.label}`)];
+      `Item ${id}` + (item.name === null ? "" : `, ${item.name}`) + (item.label === null ? "" : `, class ${item.label}`),
+      item.payload];
   });
 }
 
@@ -110,8 +111,8 @@ async function showUpload(results, file) {
 async function shown(results, work) {
   results.setAttribute("aria-busy", "true");
   try {
-    const [told, picture, name] = await work();
-    results.replaceChildren(...explained(told, picture, name));
+    const [told, picture, name, payload] = await work();
+    results.replaceChildren(...explained(told, picture, name, payload));
     say(`${plural(told.results.length, "neighbour")} found, ${number(told.candidates)} of ${plural(told.n_items, "item")} compared`);
   } catch (error) {
     results.replaceChildren(problem(error.message));
@@ -122,7 +123,8 @@ async function shown(results, work) {
 
 // -- the explanation -----------------------------------------------------------------------------
 
-function explained(told, picture, name) {
+function explained(told, picture, name, payload) {
+  const described = told.results.some((item) => item.name !== null || item.payload !== null);
   const share = told.n_items ? told.candidates / told.n_items : 0;
   return [
     el("div", { class: "card query" }, picture,
@@ -130,14 +132,16 @@ function explained(told, picture, name) {
         el("h2", {}, name),
         el("p", { class: "headline" }, el("strong", {}, number(told.candidates)), ` of ${plural(told.n_items, "item")} compared`,
           el("span", { class: "tag" }, percent(share))),
-        el("div", { class: "meter", "aria-hidden": "true" }, el("span", { vars: { "--part": share } })))),
+        el("div", { class: "meter", "aria-hidden": "true" }, el("span", { vars: { "--part": share } })),
+        fieldList(Object.entries(payload ?? {})))),
     el("h2", {}, "Path through the levels"),
     path(told),
     el("h2", {}, told.buckets.length === 1 ? "The bucket" : `The ${number(told.buckets.length)} buckets`),
     el("ul", { class: "cards" }, told.buckets.slice(0, 12).map(bucketCard)),
     told.buckets.length > 12 ? el("p", { class: "note" }, `and ${number(told.buckets.length - 12)} more`) : null,
     el("h2", {}, `${plural(told.results.length, "neighbour")}`),
-    el("ol", { class: "grid neighbours" }, told.results.map((item) => el("li", {}, itemLink(item, inDigits(item.distance))))),
+    el("ol", { class: described ? "grid neighbours described" : "grid neighbours" }, told.results.map((item) =>
+      el("li", {}, itemLink(item, inDigits(item.distance)), fieldList([["name", item.name], ...Object.entries(item.payload ?? {})])))),
   ].filter(Boolean);
 }
 
