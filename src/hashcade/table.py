@@ -501,6 +501,9 @@ class HashTable:
         encoded = self.encode(q, n_probe=n_probe)
         if len(encoded) != 1:
             raise ValueError(f"q has {len(encoded)} items, must be one")
+        exclude = options.get("exclude_self", False)
+        if not isinstance(exclude, bool):
+            options["exclude_self"] = self.catalog.numbers_of(exclude)
         where = encoded.where_to_look(n_probe)
         explained = self.index.explain(
             encoded.vectors[0], **where, shown_scores=encoded.scores, metric=self.metric, **options

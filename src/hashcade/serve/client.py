@@ -80,13 +80,13 @@ class Client:
         vectors: npt.ArrayLike,
         *,
         labels: Any = None,
-        ids: npt.ArrayLike | None = None,
+        ids: Any = None,
         bucket_ids: npt.ArrayLike | None = None,
         names: list[str | None] | None = None,
         payload: list[dict[str, Any] | None] | None = None,
         new_labels: bool = False,
         replace: bool = False,
-    ) -> list[int]:
+    ) -> list[int] | list[str]:
         """Add items and return their ids; when this returns, they are on the service's disk.
 
         ``payload`` is a list of dicts with values of JSON; with ``replace`` items take the place of
@@ -97,17 +97,17 @@ class Client:
         if bucket_ids is not None:
             body["bucket_ids"] = np.asarray(bucket_ids).reshape(len(body["vectors"]), -1).tolist()
         if ids is not None:
-            body["ids"] = np.asarray(ids).tolist()
+            body["ids"] = _listed(ids)
         if labels is not None:
-            body["labels"] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+            body["labels"] = _listed(labels)
         return list(self.json("POST", "/v1/items", body)["ids"])
 
     def remove(
-        self, ids: npt.ArrayLike | None = None, *, where: dict[str, Any] | None = None
-    ) -> None:
-        """Remove items, by their ids or by a filter."""
-        body = {"ids": None if ids is None else np.asarray(ids).tolist(), "where": where}
-        self.json("POST", "/v1/items/remove", body)
+        self, ids: Any = None, *, where: dict[str, Any] | None = None
+    ) -> list[int] | list[str]:
+        """Remove items, by their ids or by a filter, and return their ids."""
+        body = {"ids": None if ids is None else _listed(ids), "where": where}
+        return list(self.json("POST", "/v1/items/remove", body)["ids"])
 
     def stats(self) -> dict[str, Any]:
         """The table and the service in numbers."""
@@ -153,3 +153,8 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _listed(values: Any) -> list[Any]:
+    """Ids or labels, integers or text, as JSON has them."""
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)

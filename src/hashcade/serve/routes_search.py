@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
 from hashcade.index import Encoded
@@ -20,7 +21,7 @@ from hashcade.serve.service import Snapshot, errors_as_answers
 from hashcade.table import Matches
 
 router = APIRouter(prefix="/v1", tags=["search"])
-ItemId = Annotated[int, schemas.Digits, Path(ge=0, le=2**63 - 1)]
+ItemId = Annotated[str, Path(min_length=1, max_length=1000)]
 SearchOptions = Annotated[schemas.Options, Query()]
 _SHOWN = 12  # items of a bucket in an explanation
 _MATCHES = {
@@ -29,6 +30,15 @@ _MATCHES = {
     " JSON with labels, names and payload",
     "content": contents(MEDIA_TYPE),
 }
+
+
+class _AnyText(StringConvertor):
+    """An id in an address: with slashes and ends of lines, which other patterns cut off."""
+
+    regex = r"[\s\S]+"
+
+
+register_url_convertor("id", _AnyText())
 
 
 def _check_limits(call: Call, asked: schemas.Options, n_queries: int = 1) -> None:
@@ -95,7 +105,7 @@ async def search(call: ThisCall, body: schemas.SearchRequest) -> Response:
     """Find the nearest items of each query."""
     _check_limits(call, body, len(body.vectors))
     now, encoded = await _encoded(call, body, body.vectors, body.bucket_ids, body.scores)
-    exclude = False if body.exclude_ids is None else np.array(body.exclude_ids, dtype=np.int64)
+    exclude = False if body.exclude_ids is None else body.exclude_ids
     more = {"filter_ids": body.filter_ids, "exclude_self": exclude, "where": body.where}
     matches = await _search(call, now, encoded, body, **more)
     return await call.search_thread(lambda: _listed(now, matches, body.include))
@@ -133,12 +143,13 @@ async def search_image(call: ThisCall, options: SearchOptions) -> Response:
     return _listed(now, await _search(call, now, encoded, options))
 
 
-@router.get("/search/item/{item_id}", **describe(schemas.SearchAnswer, 404))
+@router.get("/search/item/{item_id:id}", **describe(schemas.SearchAnswer, 404))
 async def search_item(call: ThisCall, item_id: ItemId, options: SearchOptions) -> Response:
     """Find the nearest items of an item of the table; itself is left out."""
     _check_limits(call, options)
     now, encoded = await call.encode_item(item_id, options.n_probe)
-    return _listed(now, await _search(call, now, encoded, options, exclude_self=[item_id]))
+    exclude = [now.id_of(item_id)]
+    return _listed(now, await _search(call, now, encoded, options, exclude_self=exclude))
 
 
 async def _explain(
@@ -187,7 +198,7 @@ async def explain_image(call: ThisCall, options: SearchOptions) -> Response:
     return await _explain(call, *await call.encode_image(options.n_probe), options)
 
 
-@router.get("/explain/item/{item_id}", **describe(schemas.Explanation, 404))
+@router.get("/explain/item/{item_id:id}", **describe(schemas.Explanation, 404))
 async def explain_item(call: ThisCall, item_id: ItemId, options: SearchOptions) -> Response:
     """Explain the search for an item of the table; itself is left out.
 
@@ -195,4 +206,4 @@ async def explain_item(call: ThisCall, item_id: ItemId, options: SearchOptions) 
     """
     _check_limits(call, options)
     now, encoded = await call.encode_item(item_id, options.n_probe)
-    return await _explain(call, now, encoded, options, exclude_self=[item_id])
+    return await _explain(call, now, encoded, options, exclude_self=[now.id_of(item_id)])
