@@ -442,6 +442,11 @@ class HashTable:
         )
         return _matches(state.catalog, result)
 
+    def n_ranked(self, n_probe: int, *, where: Any = None, filter_ids: Any = None) -> int:
+        """``n_probe`` for :meth:`encode` of queries that are searched with a filter."""
+        state = self._filled().state
+        return state.index.n_ranked(n_probe, self._filter(state, where, filter_ids))
+
     @staticmethod
     def _filter(state: State, where: Any, filter_ids: Any) -> Filter | None:
         """What may be found, as the index takes it; the last answers of ``where`` are kept."""

@@ -67,7 +67,7 @@ def test_search_with_plain_arrays_gives_the_library_bit_for_bit(client, queries,
     index, vectors, buckets, scores = queries
     rest = buckets.astype("<i8") if where == "bucket_ids" else scores.astype("<f4")
     answer = client.post(
-        f"/v1/search/binary?n_queries=7&where={where}&n_neighbors=6",
+        f"/v1/search/binary?n_queries=7&by={where}&n_neighbors=6",
         content=vectors.tobytes() + rest.tobytes(),
         headers={"Content-Type": "application/octet-stream"},
     )
@@ -391,7 +391,7 @@ def named(tmp_path):
     table.add(encoded, ids=TEXT_IDS, payload=payload)
     table.save(tmp_path / "named")
     table.close()
-    with serving(table=tmp_path / "named") as client:
+    with serving(table=tmp_path / "named", max_filter=20) as client:
         client.vectors, client.place = vectors, tmp_path / "named"
         yield client
 
@@ -463,3 +463,84 @@ def test_ids_of_the_other_kind_are_refused(named, client):
     assert client.get("/v1/items/a").status_code == 422
     assert client.get(f"/v1/items/{2**63}").status_code == 422
     assert client.get(f"/v1/pictures/{2**63}").status_code == 422
+
+
+# -- plain arrays with a selection -----------------------------------------------------------------
+
+BINARY = {"Content-Type": "application/octet-stream"}
+
+
+def ask_binary(client, selection, options="", *, n_queries=1, json_bytes=None):
+    """Search in bucket 3, with JSON or any other bytes before the arrays."""
+    head = selection if isinstance(selection, bytes) else json.dumps(selection).encode()
+    vectors, buckets = np.full((n_queries, DIM), 0.5, "<f4"), np.full((n_queries, 1), 3, "<i8")
+    size = len(head) if json_bytes is None else json_bytes
+    return client.post(
+        f"/v1/search/binary?n_queries={n_queries}&json_bytes={size}{options}",
+        content=head + vectors.tobytes() + buckets.tobytes(), headers=BINARY,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("selection", "n_results"),
+    [
+        ({}, 8),
+        ({"where": {"price": {">": 3}}}, 4),
+        ({"where": {"id": ["a", "17"]}, "include": ["payload"]}, 2),
+        ({"filter_ids": ["17", "remove", "nobody"], "include": []}, 2),
+        ({"exclude_ids": ["a"], "include": ["names", "labels"]}, 7),
+    ],
+)
+def test_a_selection_before_plain_arrays_is_that_of_json(named, selection, n_results):
+    query = {"vectors": [[0.5] * DIM], "bucket_ids": [[3]], "n_neighbors": 20}
+    told = named.post("/v1/search", json={**query, **selection}).json()
+    answer = ask_binary(named, selection, "&n_neighbors=20")
+    assert answer.status_code == 200
+    read = read_matches(answer.content, 1, 20)
+    n = len(told["ids"][0])
+    assert [item for item in read.ids[0] if item is not None] == told["ids"][0]
+    included = selection.get("include", ["labels", "names", "payload"])
+    for name in ("labels", "names", "payload"):
+        expected = told[name][0] if name in included else [None] * n
+        assert getattr(read, name)[0, :n].tolist() == expected
+    assert n == n_results
+
+
+@pytest.mark.parametrize(
+    ("selection", "words"),
+    [
+        (b"nonsense", "the body: Invalid JSON"),
+        (b"[" * 100_000, "the body: Invalid JSON"),
+        (b'{"where": ' + b'{"not": ' * 100 + b"{}" + b"}" * 101, "where is too large"),
+        (b'{"where": ' + b'{"not": ' * 5000 + b"{}" + b"}" * 5001, "the body: Invalid JSON"),
+        (b'{"where": {"price": NaN}}', "where: 'price'"),
+        (b'{"where": {"price": 1e999}}', "where: 'price'"),
+        (b'{"where": {"price": ' + b"9" * 5000 + b"}}", "number"),
+        (b'{"where": {"price": "\xff"}}', "the body: Invalid JSON"),
+        (b'{"where": {"price": "\\ud800"}}', "the body: Invalid JSON"),
+        ({"where": {"price') OR 1 --": {"~": 1}}}, "has the operator '~'"),
+        ({"where": {"any": [{str(k): k} for k in range(501)]}}, "where is too large"),
+        ({"where": [1]}, "where: Input should be an object"),
+        ({"where": {"price": 1}, "filter_ids": ["a"]}, "both given"),
+        ({"filter_ids": [1]}, "ids are integers, those of the table are text"),
+        ({"filter_ids": ["a"] * 21}, "the number of filter_ids=21 must be <= max_filter=20"),
+        ({"exclude_ids": ["a", "b"]}, "exclude_self"),
+        ({"include": ["vectors"]}, "include.0"),
+        ({"n_neighbors": 5}, "n_neighbors: Extra inputs"),
+        ([], "the body: Input should be"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else ascii(value)[:30],
+)
+def test_a_selection_that_does_not_fit_is_a_422_in_one_line(named, selection, words):
+    answer = ask_binary(named, selection)
+    assert answer.status_code == 422
+    error = answer.json()["error"]
+    assert words in error
+    assert "\n" not in error
+    assert len(error) < 300
+
+
+@pytest.mark.parametrize("json_bytes", [1, 41, 10**6, 2**63, -1, "x", ""])
+def test_the_length_of_a_selection_must_be_right(named, json_bytes):
+    assert ask_binary(named, {"include": []}, json_bytes=json_bytes).status_code == 422
+    assert ask_binary(named, {"include": []}).status_code == 200

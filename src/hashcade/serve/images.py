@@ -106,7 +106,7 @@ def _by_number(pictures: Any) -> Source:
 
     def source(item: int | str) -> Pixels | Path | None:
         is_here = isinstance(item, int) and item < len(pictures)
-        return pictures[item] if is_here else None  # type: ignore[no-any-return]
+        return pictures[item] if is_here else None
 
     return source
 

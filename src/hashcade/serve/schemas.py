@@ -47,24 +47,31 @@ class BinaryOptions(Options):
     """How to search, and the content of the body."""
 
     n_queries: Count
-    where: Literal["bucket_ids", "scores", "model"] = Field(
+    by: Literal["bucket_ids", "scores", "model"] = Field(
         "bucket_ids", description="What follows the vectors; with model nothing does."
+    )
+    json_bytes: Annotated[int, Field(ge=0, le=_MAX), Digits] = Field(
+        0, description="Length of a Selection in JSON, with which the body begins."
     )
 
 
-class SearchRequest(Options, strict=True):
+class Selection(BaseModel, strict=True, extra="forbid"):
+    """What may be a result, and what to answer about it."""
+
+    filter_ids: list[Id] | None = Field(None, description="Only these items may be results.")
+    exclude_ids: list[Id] | None = Field(None, description="One per query: not a result of it.")
+    where: dict[str, Any] | None = Field(None, description="A filter, as HashTable.search has it.")
+    include: list[Literal["labels", "names", "payload"]] = Field(
+        ["labels", "names", "payload"], description="What to answer beside ids and distances."
+    )
+
+
+class SearchRequest(Selection, Options, strict=True):
     """Queries, and where to look."""
 
     vectors: Vectors = Field(description="Without bucket_ids and scores: items for the model.")
     bucket_ids: list[list[Number]] | None = Field(None, description="Buckets of each query.")
     scores: list[list[Vector]] | None = Field(None, description="Of slots: [query][level][slot].")
-    filter_ids: list[Id] | None = Field(None, description="Only these items may be results.")
-    exclude_ids: list[Id] | None = Field(None, description="One per query: not a result of it.")
-
-    where: dict[str, Any] | None = Field(None, description="A filter, as HashTable.search has it.")
-    include: list[Literal["labels", "names", "payload"]] = Field(
-        ["labels", "names", "payload"], description="What to answer beside ids and distances."
-    )
 
 
 class ExplainRequest(Options, strict=True):
