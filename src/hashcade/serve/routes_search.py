@@ -165,12 +165,10 @@ async def search_binary(
 
 def _selection(body: bytes, n_bytes: int) -> schemas.Selection:
     """The JSON at the beginning of a body of plain arrays; 422 if it does not fit."""
-    if n_bytes == 0:
-        return schemas.Selection()
     if n_bytes > len(body):
         raise HTTPException(422, f"json_bytes={n_bytes} must be <= {len(body)}, as the body has")
     try:
-        return schemas.Selection.model_validate_json(body[:n_bytes])
+        return schemas.Selection.model_validate_json(body[:n_bytes] or b"{}")
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from None
 
