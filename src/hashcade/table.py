@@ -442,6 +442,11 @@ class HashTable:
         )
         return _matches(state.catalog, result)
 
+    def n_ranked(self, n_probe: int, *, where: Any = None, filter_ids: Any = None) -> int:
+        """``n_probe`` for :meth:`encode` of queries that are searched with a filter."""
+        state = self._filled().state
+        return state.index.n_ranked(n_probe, self._filter(state, where, filter_ids))
+
     @staticmethod
     def _filter(state: State, where: Any, filter_ids: Any) -> Filter | None:
         """What may be found, as the index takes it; the last answers of ``where`` are kept."""
@@ -501,6 +506,9 @@ class HashTable:
         encoded = self.encode(q, n_probe=n_probe)
         if len(encoded) != 1:
             raise ValueError(f"q has {len(encoded)} items, must be one")
+        exclude = options.get("exclude_self", False)
+        if not isinstance(exclude, bool):
+            options["exclude_self"] = self.catalog.numbers_of(exclude)
         where = encoded.where_to_look(n_probe)
         explained = self.index.explain(
             encoded.vectors[0], **where, shown_scores=encoded.scores, metric=self.metric, **options

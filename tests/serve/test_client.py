@@ -4,13 +4,17 @@ import http.client
 import socket
 import threading
 import time
+from datetime import date
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 
+from hashcade import HashIndex, HashTable
 from hashcade.serve import Client, ServiceError
 from hashcade.serve.metrics import Metrics
-from tests.serve.factories import DIM, make_table, process
+from hashcade.store import Catalog
+from tests.serve.factories import DIM, SHAPE, make_table, process
 
 # -- the service: bodies that arrive late ---------------------------------------------------------
 
@@ -146,6 +150,45 @@ def test_a_request_that_does_not_fit_the_socket_is_sent_whole(service):
             client.search(np.zeros((100_000, DIM)), bucket_ids=np.zeros((100_000, 1)))
         result = client.search(np.zeros((1000, DIM)), bucket_ids=np.zeros((1000, 1)))
         assert result.ids.shape == (1000, 10)
+
+
+def test_ids_of_text_filters_and_payload(tmp_path):
+    index = HashIndex.build(np.zeros((0, 1), int), np.zeros((0, DIM)), shape=SHAPE)
+    HashTable.from_parts(None, index, Catalog()).save(tmp_path / "table")
+    vectors = np.random.default_rng(0).normal(size=(4, DIM)).astype(np.float32)
+    ids = ["a", "b/c%2Fd", "17", "ä\n"]
+    payload = [{"day": date(2026, 1, day), "price": np.int64(day)} for day in (1, 2, 3)] + [None]
+    with (
+        process(tmp_path / "table", log=tmp_path / "log") as service,
+        Client(service.url) as client,
+    ):
+        where = {"bucket_ids": [[1]] * 4, "n_neighbors": 3}
+        added = client.add(vectors, ids=np.array(ids), bucket_ids=[1] * 4, payload=payload)
+        assert added == ids
+        for item in ids:
+            assert client.json("GET", f"/v1/items/{quote(item, safe='')}")["id"] == item
+        found = client.search(vectors, **where)
+        assert found.ids[:, 0].tolist() == ids
+        assert found.payload[1, 0] == {"day": "2026-01-02", "price": 2}
+        found = client.search(vectors, **where, exclude_ids=ids, include=["names"])
+        assert [item in row for item, row in zip(ids, found.ids.tolist(), strict=True)] == [
+            False
+        ] * 4
+        assert set(found.payload.ravel()) == {None}
+        found = client.search(vectors, **where, filter_ids=np.array(["17", "nobody"]))
+        assert found.ids.tolist() == [["17", None, None]] * 4
+        found = client.search(vectors, **where, where={"price": {"<": np.int64(3)}})
+        assert {item for row in found for item in (match.id for match in row)} == set(ids[:2])
+        with pytest.raises(ServiceError, match="422: where: 'price' has the operator '~'"):
+            client.search(vectors, **where, where={"price": {"~": 1}})
+        with pytest.raises(ValueError, match="JSON"):
+            client.search(vectors, **where, where={"price": float("nan")})
+        many = {"id": [*map(str, range(50_000)), "a"]}  # more than an address could hold
+        found = client.search(vectors, **where, where=many)
+        assert [sorted(match.id for match in row) for row in found] == [["17", "a"]] * 4
+        assert client.remove(where={"day": date(2026, 1, 2)}) == ["b/c%2Fd"]
+        assert client.remove(["ä\n"]) == ["ä\n"]
+        assert client.stats()["index"]["n_items"] == 2
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "host:8000", "http://"])

@@ -6,6 +6,7 @@ from threadpoolctl import threadpool_limits
 
 from hashcade import HashTable
 from hashcade.serve import Client
+from hashcade.serve.service import Service
 from tests.serve.factories import process, serving
 
 BYTES = {"Content-Type": "application/octet-stream"}
@@ -90,6 +91,28 @@ def test_service_and_client_find_what_the_table_finds(case, tmp_path):
                 answer = client.json("GET", f"/v1/search/item/{item}?n_probe={n_probe}")
                 expected = table.search(items[item], n_probe=n_probe, exclude_self=[item])
                 same(answer, expected, tolerance)
+
+
+def test_with_a_filter_as_many_codes_are_ranked_as_the_table_ranks(case, monkeypatch):
+    place, items = case
+    monkeypatch.setattr("hashcade.index.filters.EXACT_MATCHES", 5)
+    asked, encode = [], Service.encode_items
+
+    def spy(self, items, n_probe):
+        asked.append(n_probe)
+        return encode(self, items, n_probe)
+
+    monkeypatch.setattr(Service, "encode_items", spy)
+    table, kept = HashTable.load(place), list(range(0, 200, 7))
+    with serving(table=place, read_only=True) as client:
+        for selection in ({"where": {"id": kept}}, {"filter_ids": kept}):
+            body = {"vectors": items[:20].tolist(), "n_neighbors": 5, **selection}
+            same(
+                client.post("/v1/search", json=body).json(),
+                table.search(items[:20], 5, **selection),
+            )
+            assert asked.pop() == table.n_ranked(1, **selection) == 13
+    assert not asked
 
 
 def test_every_item_finds_itself(case):

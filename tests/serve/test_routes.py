@@ -1,11 +1,13 @@
 """Every route answers what the library says."""
 
 import json
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 
 from hashcade import HashIndex, HashTable
+from hashcade.index import Encoded
 from hashcade.serve.binary_format import read_matches, read_query, write_matches
 from hashcade.store import Catalog
 from tests.serve.factories import DIM, N_ITEMS, SHAPE, load_index, make_table, serving
@@ -65,7 +67,7 @@ def test_search_with_plain_arrays_gives_the_library_bit_for_bit(client, queries,
     index, vectors, buckets, scores = queries
     rest = buckets.astype("<i8") if where == "bucket_ids" else scores.astype("<f4")
     answer = client.post(
-        f"/v1/search/binary?n_queries=7&where={where}&n_neighbors=6",
+        f"/v1/search/binary?n_queries=7&by={where}&n_neighbors=6",
         content=vectors.tobytes() + rest.tobytes(),
         headers={"Content-Type": "application/octet-stream"},
     )
@@ -379,3 +381,177 @@ def test_json_that_does_not_say_so_is_told_how(client, path, sent):
         f"the Content-Type is {sent or ''!r}, must be application/json: "
         "curl -H 'Content-Type: application/json'"
     )
+
+
+# -- ids of text -----------------------------------------------------------------------------------
+
+TEXT_IDS = ["a", "photos/x y.jpg", "ä#?", "17", "remove", " ", "a\nb", "x" * 1000]
+
+
+@pytest.fixture
+def named(tmp_path):
+    """A service of a table whose ids are text, some of them awkward in an address."""
+    rng = np.random.default_rng(2)
+    n = len(TEXT_IDS)
+    vectors = rng.normal(size=(n, DIM)).astype(np.float32)
+    table = HashTable.from_parts(
+        None, HashIndex.build(np.zeros((0, 1), int), np.zeros((0, DIM)), shape=SHAPE), Catalog()
+    )
+    payload = [{"price": price} for price in range(n)]
+    encoded = Encoded(vectors, np.arange(n)[:, None], None, by_path=False)
+    table.add(encoded, ids=TEXT_IDS, payload=payload)
+    table.save(tmp_path / "named")
+    table.close()
+    with serving(table=tmp_path / "named", max_filter=20) as client:
+        client.vectors, client.place = vectors, tmp_path / "named"
+        yield client
+
+
+def test_an_item_is_asked_for_by_any_text(named):
+    for row, item in enumerate(TEXT_IDS):
+        place = quote(item, safe="")
+        told = named.get(f"/v1/items/{place}?vector=true").json()
+        assert told["id"] == item
+        assert told["vector"] == named.vectors[row].tolist()
+        near = named.get(f"/v1/search/item/{place}?n_neighbors=20").json()["ids"][0]
+        assert sorted(near) == sorted(set(TEXT_IDS) - {item})
+        explained = named.get(f"/v1/explain/item/{place}?n_neighbors=20").json()
+        assert [result["id"] for result in explained["results"]] == near
+        assert named.get(f"/v1/pictures/{place}").status_code == 404
+    assert {entry["id"] for entry in named.get("/v1/items").json()["items"]} == set(TEXT_IDS)
+    assert named.get("/v1/buckets/1").json()["items"][0]["id"] == TEXT_IDS[1]
+    assert named.get("/v1/stats").json()["ids"] == "str"
+    metrics = named.get("/metrics").text
+    assert 'route="/v1/items/{item_id}"' in metrics
+    assert "photos" not in metrics
+
+
+@pytest.mark.parametrize("item", ["nobody", "1", "%00", "%FF", "..%2F..%2Fetc", "a%0A", "x" * 1001])
+def test_an_id_that_the_table_does_not_have(named, item):
+    for method, path in (
+        ("GET", "/v1/items/"), ("GET", "/v1/search/item/"), ("DELETE", "/v1/items/"),
+    ):  # fmt: skip
+        answer = named.request(method, path + item)
+        assert answer.status_code == (422 if len(item) > 1000 else 404)
+        assert "\n" not in answer.json()["error"]
+    assert named.get("/v1/stats").json()["index"]["n_items"] == len(TEXT_IDS)
+
+
+def test_ids_of_text_in_bodies(named):
+    ask = {"vectors": named.vectors.tolist(), "scores": np.zeros((8, 2, 4)).tolist()}
+    ask |= {"n_neighbors": 20, "n_probe": 16}
+    kept = ["17", "a", "nobody"]
+    told = named.post("/v1/search", json={**ask, "filter_ids": kept}).json()
+    assert [sorted(row) for row in told["ids"]] == [["17", "a"]] * 8
+    told = named.post("/v1/search", json={**ask, "exclude_ids": TEXT_IDS}).json()
+    assert [set(TEXT_IDS) - set(row) for row in told["ids"]] == [{item} for item in TEXT_IDS]
+    item = {"vectors": [[0.5] * DIM] * 2, "bucket_ids": [[3]] * 2}
+    added = named.post("/v1/items", json={**item, "ids": ["new", "18"]}).json()
+    assert added == {"ids": ["new", "18"], "n_items": 10}
+    again = named.post("/v1/items", json={**item, "ids": ["new", "19"]})
+    assert (again.status_code, again.json()["error"]) == (422, "id 'new' already in the table")
+    removed = named.post("/v1/items/remove", json={"ids": ["18", "new"]}).json()
+    assert removed == {"ids": ["18", "new"], "n_items": 8}
+    removed = named.post("/v1/items/remove", json={"where": {"price": {"<": 2}}}).json()
+    assert removed == {"ids": TEXT_IDS[:2], "n_items": 6}
+    gone = named.delete(f"/v1/items/{quote(TEXT_IDS[2], safe='')}").json()
+    assert gone == {"ids": [TEXT_IDS[2]], "n_items": 5}
+    assert set(HashTable.load(named.place).ids()) == set(TEXT_IDS[3:])
+
+
+def test_ids_of_the_other_kind_are_refused(named, client):
+    query = {"vectors": [[0.5] * DIM], "bucket_ids": [[3]]}
+    for asked, right, wrong in ((named, "a", 1), (client, 1, "a")):
+        for path, key in (
+            ("/v1/items", "ids"), ("/v1/items/remove", "ids"),
+            ("/v1/search", "filter_ids"), ("/v1/search", "exclude_ids"),
+        ):  # fmt: skip
+            body = {} if path.endswith("remove") else query
+            for ids in ([wrong], [right, wrong], [None], [[right]], [1.5], [-1], ["x" * 1001]):
+                answer = asked.post(path, json={**body, key: ids})
+                assert answer.status_code == 422, (path, key, ids)
+                assert answer.json()["error"]
+    assert client.get("/v1/items/a").status_code == 422
+    assert client.get(f"/v1/items/{2**63}").status_code == 422
+    assert client.get(f"/v1/pictures/{2**63}").status_code == 422
+
+
+# -- plain arrays with a selection -----------------------------------------------------------------
+
+BINARY = {"Content-Type": "application/octet-stream"}
+
+
+def ask_binary(client, selection, options="", *, n_queries=1, json_bytes=None):
+    """Search in bucket 3, with JSON or any other bytes before the arrays."""
+    head = selection if isinstance(selection, bytes) else json.dumps(selection).encode()
+    vectors, buckets = np.full((n_queries, DIM), 0.5, "<f4"), np.full((n_queries, 1), 3, "<i8")
+    size = len(head) if json_bytes is None else json_bytes
+    return client.post(
+        f"/v1/search/binary?n_queries={n_queries}&json_bytes={size}{options}",
+        content=head + vectors.tobytes() + buckets.tobytes(), headers=BINARY,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("selection", "n_results"),
+    [
+        ({}, 8),
+        ({"where": {"price": {">": 3}}}, 4),
+        ({"where": {"id": ["a", "17"]}, "include": ["payload"]}, 2),
+        ({"filter_ids": ["17", "remove", "nobody"], "include": []}, 2),
+        ({"exclude_ids": ["a"], "include": ["names", "labels"]}, 7),
+    ],
+)
+def test_a_selection_before_plain_arrays_is_that_of_json(named, selection, n_results):
+    query = {"vectors": [[0.5] * DIM], "bucket_ids": [[3]], "n_neighbors": 20}
+    told = named.post("/v1/search", json={**query, **selection}).json()
+    answer = ask_binary(named, selection, "&n_neighbors=20")
+    assert answer.status_code == 200
+    read = read_matches(answer.content, 1, 20)
+    n = len(told["ids"][0])
+    assert [item for item in read.ids[0] if item is not None] == told["ids"][0]
+    included = selection.get("include", ["labels", "names", "payload"])
+    for name in ("labels", "names", "payload"):
+        expected = told[name][0] if name in included else [None] * n
+        assert getattr(read, name)[0, :n].tolist() == expected
+    assert n == n_results
+
+
+@pytest.mark.parametrize(
+    ("selection", "words"),
+    [
+        (b"nonsense", "the body: Invalid JSON"),
+        (b"[" * 100_000, "the body: Invalid JSON"),
+        (b'{"where": ' + b'{"not": ' * 100 + b"{}" + b"}" * 101, "where is too large"),
+        (b'{"where": ' + b'{"not": ' * 5000 + b"{}" + b"}" * 5001, "the body: Invalid JSON"),
+        (b'{"where": {"price": NaN}}', "where: 'price'"),
+        (b'{"where": {"price": 1e999}}', "where: 'price'"),
+        (b'{"where": {"price": ' + b"9" * 5000 + b"}}", "number"),
+        (b'{"where": {"price": "\xff"}}', "the body: Invalid JSON"),
+        (b'{"where": {"price": "\\ud800"}}', "the body: Invalid JSON"),
+        ({"where": {"price') OR 1 --": {"~": 1}}}, "has the operator '~'"),
+        ({"where": {"any": [{str(k): k} for k in range(501)]}}, "where is too large"),
+        ({"where": [1]}, "where: Input should be an object"),
+        ({"where": {"price": 1}, "filter_ids": ["a"]}, "both given"),
+        ({"filter_ids": [1]}, "ids are integers, those of the table are text"),
+        ({"filter_ids": ["a"] * 21}, "the number of filter_ids=21 must be <= max_filter=20"),
+        ({"exclude_ids": ["a", "b"]}, "exclude_self"),
+        ({"include": ["vectors"]}, "include.0"),
+        ({"n_neighbors": 5}, "n_neighbors: Extra inputs"),
+        ([], "the body: Input should be"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else ascii(value)[:30],
+)
+def test_a_selection_that_does_not_fit_is_a_422_in_one_line(named, selection, words):
+    answer = ask_binary(named, selection)
+    assert answer.status_code == 422
+    error = answer.json()["error"]
+    assert words in error
+    assert "\n" not in error
+    assert len(error) < 300
+
+
+@pytest.mark.parametrize("json_bytes", [1, 41, 10**6, 2**63, -1, "x", ""])
+def test_the_length_of_a_selection_must_be_right(named, json_bytes):
+    assert ask_binary(named, {"include": []}, json_bytes=json_bytes).status_code == 422
+    assert ask_binary(named, {"include": []}).status_code == 200

@@ -173,6 +173,19 @@ def test_an_item_is_explained_by_its_buckets_if_its_picture_cannot_be_read(
         assert client.get("/v1/explain/item/4").json()["levels"][0]["scores"] is not None
 
 
+def test_pictures_of_items_whose_ids_are_text(tmp_path, images):
+    (tmp_path / "folder" / "class").mkdir(parents=True)
+    (tmp_path / "folder" / "class" / "a.png").write_bytes(png(images[3]))
+    (tmp_path / "list.json").write_text(json.dumps({"a/b": "folder/class/a.png"}))
+    np.savez(tmp_path / "named.npz", X=images[:2], ids=np.array(["a/b", "c"]))
+    np.savez(tmp_path / "counted.npz", X=images[:2])
+    for name, here in (("list.json", "a/b"), ("named.npz", "c"), ("folder", 0), ("counted.npz", 1)):
+        pictures = Pictures(from_path(tmp_path / name), max_pixels=1000)
+        assert pictures.get(here)[1] == "image/png"
+        for item in ("0", "1", "nobody", 7):
+            assert pictures.get(item) is None
+
+
 def test_pictures_are_handed_out(client, images):
     answer = client.get("/v1/pictures/7")
     assert answer.headers["content-type"] == "image/png"

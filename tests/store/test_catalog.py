@@ -195,6 +195,24 @@ def test_bad_payload_is_named(payload, match):
     assert len(catalog.where()) == 0
 
 
+@pytest.mark.parametrize("n", [0, 1, 10, 200, 201, 5000])
+def test_items_come_in_the_order_in_which_they_are_asked_for(n):
+    """Some of them twice, and some that are not there; a few at once, and many."""
+    catalog, ids = Catalog(), [f"id{number}" for number in range(300)]
+    payload = [{"n": number} if number % 3 else None for number in range(300)]
+    names = [f"{number}.jpg" if number % 2 else None for number in range(300)]
+    catalog.put(np.zeros(300, np.int64), 0, ids=ids, names=names, payload=payload)
+    asked = np.random.default_rng(n).integers(-1, 310, (1, n))
+    for values, found in (
+        (ids, catalog.ids_of(asked)),
+        (names, catalog.names_of(asked)),
+        (payload, catalog.payload_of(asked)),
+    ):
+        assert found.shape == (1, n)
+        expected = [values[k] if 0 <= k < 300 else None for k in asked[0].tolist()]
+        assert found[0].tolist() == expected
+
+
 def test_names_are_those_of_the_last_item_with_an_id():
     catalog = Catalog()
     put(catalog, ids=[4, 7], names=["four.jpg", None])

@@ -1,17 +1,20 @@
 """Searches as plain arrays: for batches, where JSON would take longer than the search.
 
 A request body is the vectors, float32[q, dim], followed by bucket ids, int64[q, p], or by scores,
-float32[q, depth, width]; q is in the address, p follows from the length. An answer is ids
-int64[q, n], distances float32[q, n], candidates int64[q], truncated uint8[q] and exact uint8[q],
-followed by a JSON object with ``labels``, ``names`` and ``payload`` of the results, row after row
-(null: none at all), and with their ``ids`` if these are text (the array of ids is then 0, or -1 for
-no result).
+float32[q, depth, width]; q is in the address, p follows from the length. Filters and the like come
+before them, as a JSON object whose length is in the address: in the address itself they would meet
+the limits of proxies, and get into their logs. An answer is ids int64[q, n], distances
+float32[q, n], candidates int64[q], truncated uint8[q] and exact uint8[q], followed by a JSON object
+with those of ``labels``, ``names`` and ``payload`` of the results that were asked for, row after
+row (null: none at all), and with their ``ids`` if these are text (the array of ids is then 0, or -1
+for no result).
 Numbers are little-endian, nothing lies between.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,11 +26,11 @@ from hashcade.table import Matches
 
 MEDIA_TYPE = "application/octet-stream"
 _FLOATS, _INTS = np.dtype("<f4"), np.dtype("<i8")
-_TEXTS = ("labels", "names", "payload")
+TEXTS = ("labels", "names", "payload")
 
 
 def read_query(
-    body: bytes, n_queries: int, where: str, dim: int, shape: CodeShape
+    body: bytes, n_queries: int, by: str, dim: int, shape: CodeShape
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64] | None, npt.NDArray[np.float32] | None]:
     """Vectors, and bucket ids or scores if they follow. A ``ValueError`` gives both sides.
 
@@ -35,13 +38,13 @@ def read_query(
     """
     n_bytes = n_queries * dim * 4
     rest = len(body) - n_bytes
-    if where == "bucket_ids":
+    if by == "bucket_ids":
         fits = rest > 0 and rest % (8 * n_queries) == 0
         more = f"a multiple of {8 * n_queries} for int64[{n_queries}, buckets per query]"
     else:
-        of_scores = 4 * n_queries * shape.depth * shape.width if where == "scores" else 0
+        of_scores = 4 * n_queries * shape.depth * shape.width if by == "scores" else 0
         fits = rest == of_scores
-        more = f"{of_scores} for {where}"
+        more = f"{of_scores} for {by}"
     if not fits:
         raise ValueError(
             f"the body has {len(body)} bytes, must have {n_bytes} for float32[{n_queries}, {dim}]"
@@ -49,18 +52,18 @@ def read_query(
         )
     # Copies: what lies in the body is read-only and may not be aligned.
     vectors = np.frombuffer(body, _FLOATS, n_queries * dim).reshape(n_queries, dim).copy()
-    if where == "model":
+    if by == "model":
         return vectors, None, None
-    if where == "scores":
+    if by == "scores":
         scores = np.frombuffer(body, _FLOATS, offset=n_bytes)
         return vectors, None, scores.reshape(n_queries, shape.depth, shape.width).copy()
     buckets = np.frombuffer(body, _INTS, offset=n_bytes).reshape(n_queries, -1).copy()
     return vectors, buckets, None
 
 
-def write_matches(matches: Matches) -> bytes:
+def write_matches(matches: Matches, include: Sequence[str] = TEXTS) -> bytes:
     """The bytes of an answer."""
-    ids, texts = matches.ids, {name: _listed(getattr(matches, name)) for name in _TEXTS}
+    ids, texts = matches.ids, {name: _listed(getattr(matches, name)) for name in include}
     if ids.dtype == object:
         nothing: Any = None
         ids, texts["ids"] = np.equal(ids, nothing) * np.int64(-1), _listed(ids)
@@ -86,7 +89,7 @@ def read_matches(data: bytes, n_queries: int, n_neighbors: int) -> Matches:
     buffer = bytearray(data[:end])  # the arrays lie in it, and can be written to
     shape = (n_queries, n_neighbors)
     text = json.loads(data[end:])
-    labels, names, payload = (_objects(text[key], shape) for key in _TEXTS)
+    labels, names, payload = (_objects(text.get(key), shape) for key in TEXTS)
     ids = np.frombuffer(buffer, _INTS, cells).reshape(shape)
     truncated, exact = np.frombuffer(buffer, np.bool_, 2 * n_queries, flags).reshape(2, -1)
     return Matches(

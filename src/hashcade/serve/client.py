@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.serve.binary_format import MEDIA_TYPE, read_matches
+from hashcade.serve.binary_format import MEDIA_TYPE, TEXTS, read_matches
+from hashcade.store import plain_value
 from hashcade.table import Matches
 
 _LOST = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)
@@ -52,26 +54,42 @@ class Client:
         n_probe: int = 1,
         max_candidates: int | None = None,
         fill: bool = True,
+        where: dict[str, Any] | None = None,
+        filter_ids: Any = None,
+        exclude_ids: Any = None,
+        include: Sequence[str] = TEXTS,
     ) -> Matches:
         """Search as ``HashTable.search`` does.
 
         With ``bucket_ids`` or ``scores`` the queries say where to look, without them the vectors
-        are items for the model of the service.
+        are items for the model of the service. ``exclude_ids`` has an id for each query, which is
+        not a result of it. What ``include`` leaves out is not sent, and None in the results.
         """
         queries = np.atleast_2d(np.asarray(vectors, dtype="<f4"))
-        body, where = queries.tobytes(), "model"
+        body, by = queries.tobytes(), "model"
         if bucket_ids is not None:
             body += np.asarray(bucket_ids, dtype="<i8").reshape(len(queries), -1).tobytes()
-            where = "bucket_ids"
+            by = "bucket_ids"
         elif scores is not None:
             body += np.asarray(scores, dtype="<f4").tobytes()
-            where = "scores"
+            by = "scores"
         options: dict[str, Any] = {
-            "n_queries": len(queries), "where": where, "n_neighbors": n_neighbors,
+            "n_queries": len(queries), "by": by, "n_neighbors": n_neighbors,
             "n_probe": n_probe, "fill": fill,
         }  # fmt: skip
         if max_candidates is not None:
             options["max_candidates"] = max_candidates
+        ids = {"filter_ids": filter_ids, "exclude_ids": exclude_ids}
+        selection: dict[str, Any] = {
+            key: _listed(value) for key, value in ids.items() if value is not None
+        }
+        if where is not None:
+            selection["where"] = where
+        if tuple(include) != TEXTS:
+            selection["include"] = list(include)
+        if selection:
+            head = _encoded(selection)
+            body, options["json_bytes"] = head + body, len(head)
         path = f"/v1/search/binary?{urlencode(options)}"
         return read_matches(self.request("POST", path, body, MEDIA_TYPE), len(queries), n_neighbors)
 
@@ -80,13 +98,13 @@ class Client:
         vectors: npt.ArrayLike,
         *,
         labels: Any = None,
-        ids: npt.ArrayLike | None = None,
+        ids: Any = None,
         bucket_ids: npt.ArrayLike | None = None,
         names: list[str | None] | None = None,
         payload: list[dict[str, Any] | None] | None = None,
         new_labels: bool = False,
         replace: bool = False,
-    ) -> list[int]:
+    ) -> list[int] | list[str]:
         """Add items and return their ids; when this returns, they are on the service's disk.
 
         ``payload`` is a list of dicts with values of JSON; with ``replace`` items take the place of
@@ -97,17 +115,17 @@ class Client:
         if bucket_ids is not None:
             body["bucket_ids"] = np.asarray(bucket_ids).reshape(len(body["vectors"]), -1).tolist()
         if ids is not None:
-            body["ids"] = np.asarray(ids).tolist()
+            body["ids"] = _listed(ids)
         if labels is not None:
-            body["labels"] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+            body["labels"] = _listed(labels)
         return list(self.json("POST", "/v1/items", body)["ids"])
 
     def remove(
-        self, ids: npt.ArrayLike | None = None, *, where: dict[str, Any] | None = None
-    ) -> None:
-        """Remove items, by their ids or by a filter."""
-        body = {"ids": None if ids is None else np.asarray(ids).tolist(), "where": where}
-        self.json("POST", "/v1/items/remove", body)
+        self, ids: Any = None, *, where: dict[str, Any] | None = None
+    ) -> list[int] | list[str]:
+        """Remove items, by their ids or by a filter, and return their ids."""
+        body = {"ids": None if ids is None else _listed(ids), "where": where}
+        return list(self.json("POST", "/v1/items/remove", body)["ids"])
 
     def stats(self) -> dict[str, Any]:
         """The table and the service in numbers."""
@@ -115,7 +133,7 @@ class Client:
 
     def json(self, method: str, path: str, body: object = None) -> Any:
         """Send a request in JSON, and return the answer."""
-        data = None if body is None else json.dumps(body, allow_nan=False).encode()
+        data = None if body is None else _encoded(body)
         return json.loads(self.request(method, path, data, "application/json"))
 
     def request(self, method: str, path: str, body: bytes | None, media_type: str) -> bytes:
@@ -153,3 +171,13 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _listed(values: Any) -> list[Any]:
+    """Ids or labels, integers or text, as JSON has them."""
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+
+def _encoded(body: object) -> bytes:
+    """JSON; values of numpy and dates as payload and filters of a table take them."""
+    return json.dumps(body, allow_nan=False, default=plain_value).encode()

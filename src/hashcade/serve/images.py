@@ -21,7 +21,7 @@ _SIDE = 192  # of what is handed out
 _CACHED = 4096  # small files in memory
 
 Pixels = npt.NDArray[np.uint8]
-Source = Callable[[int], "Pixels | Path | None"]
+Source = Callable[[int | str], "Pixels | Path | None"]
 
 
 class Pictures:
@@ -32,10 +32,10 @@ class Pictures:
         self._source, self._max_pixels = source, max_pixels
         self._small_file = lru_cache(_CACHED)(self._make_small_file)
 
-    def __contains__(self, item: int) -> bool:
+    def __contains__(self, item: int | str) -> bool:
         return self._source(item) is not None
 
-    def pixels(self, item: int, size: tuple[int, int]) -> Pixels | None:
+    def pixels(self, item: int | str, size: tuple[int, int]) -> Pixels | None:
         """The picture of an item in a given height and width, or None if there is none."""
         source = self._source(item)
         if isinstance(source, Path):
@@ -44,15 +44,15 @@ class Pictures:
             return source
         return resize_image(source, size)
 
-    def get(self, item: int) -> tuple[bytes, str] | None:
+    def get(self, item: int | str) -> tuple[bytes, str] | None:
         """A small file and its media type, or None if there is no picture of the item."""
         return self._small_file(item) if item in self else None
 
-    def _make_small_file(self, item: int) -> tuple[bytes, str]:
+    def _make_small_file(self, item: int | str) -> tuple[bytes, str]:
         """Tiny pictures stay as they are; others are reduced."""
         source = self._source(item)
         if source is None:  # it was there a moment ago
-            raise DataError(f"there is no picture of item {item}")
+            raise DataError(f"there is no picture of item {item!r}")
         if isinstance(source, Path):
             source = read_image(source, max_pixels=self._max_pixels)
         image_module: Any = require_extra("PIL.Image", "images")
@@ -68,13 +68,13 @@ def from_path(path: Path) -> Source:
     """See ``ServeSettings.pictures``."""
     if path.is_dir():
         files, _, _ = list_image_folder(path)
-        return lambda item: files[item] if item < len(files) else None
+        return _by_number(files)
     if not path.is_file():
         raise DataError(f"{path}: no such file or folder of pictures")
     if path.suffix == ".json":
         try:
             entries = json.loads(path.read_text("utf-8"))
-            names = {int(item): str(file) for item, file in entries.items()}
+            names = {item: str(file) for item, file in entries.items()}
         except (OSError, ValueError, AttributeError) as error:
             raise DataError(f"{path}: must be an object with a path for each id: {error}") from None
         return _below(path.parent, names)
@@ -93,7 +93,7 @@ def from_catalog(catalog: Catalog, current: Callable[[], Catalog]) -> Source | N
         return None
     root = data.resolve()
 
-    def source(item: int) -> Path | None:
+    def source(item: int | str) -> Path | None:
         name = current().name_of(item)
         file = None if name is None else (root / name).resolve()
         return file if file is not None and file.is_relative_to(root) else None
@@ -101,14 +101,24 @@ def from_catalog(catalog: Catalog, current: Callable[[], Catalog]) -> Source | N
     return source
 
 
-def _below(folder: Path, names: Mapping[int, str]) -> Source:
+def _by_number(pictures: Any) -> Source:
+    """The picture at the place that an id gives, if it is a number."""
+
+    def source(item: int | str) -> Pixels | Path | None:
+        is_here = isinstance(item, int) and item < len(pictures)
+        return pictures[item] if is_here else None
+
+    return source
+
+
+def _below(folder: Path, names: Mapping[str, str]) -> Source:
     """Files by id; all of them must stay below the folder."""
     root = folder.resolve()
     files = {item: (root / name).resolve() for item, name in names.items()}
     for item, file in files.items():
         if not file.is_relative_to(root):
             raise DataError(f"{folder}: {names[item]} of id {item} lies outside of {root}")
-    return files.get
+    return lambda item: files.get(str(item))
 
 
 def _from_arrays(path: Path) -> Source:
@@ -121,7 +131,7 @@ def _from_arrays(path: Path) -> Source:
         raise DataError(f"{path}: is {images.dtype}{list(images.shape)}, must be uint8[n, h, w, 3]")
     ids = arrays.get("ids")
     if ids is None:
-        return lambda item: np.asarray(images[item]) if item < len(images) else None
+        return _by_number(images)
     if ids.shape != (len(images),):
         raise DataError(f"{path}: has {len(images)} pictures and ids of shape {ids.shape}")
     return dict(zip(ids.tolist(), images, strict=True)).get

@@ -82,7 +82,7 @@ class Middleware:
             await self._app(scope, body.receive, send_marked)
         finally:
             self._active -= counted
-            route = getattr(scope.get("route"), "path", "other")
+            route = getattr(scope.get("route"), "path_format", "other")
             self._metrics.answered(route, status, time.perf_counter() - start)
             if self._settings.access_log:
                 # Decoded, a path may hold what ends a line or moves the cursor.

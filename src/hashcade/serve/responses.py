@@ -62,15 +62,14 @@ class Call:
         return await self._before(self.service.slow_pool.submit(work), finish)
 
     async def change(self, begin: Callable[..., Future[Change]], *args: Any, **more: Any) -> Any:
-        """Make a change, and return its ids when it is on disk."""
+        """Make a change, and return it when it is on disk."""
         with errors_as_answers():
             future = begin(*args, **more)
-        change = await self._before(future, finish=True)
-        return change.numbers.tolist()
+        return await self._before(future, finish=True)
 
-    def changed(self, ids: Any) -> Response:
+    def changed(self, ids: list[Any]) -> Response:
         """Answer that items were added or removed."""
-        return as_json({"ids": list(ids), "n_items": len(self.service.durable.index)})
+        return as_json({"ids": ids, "n_items": len(self.service.durable.index)})
 
     async def add(self, now: Snapshot, items: NewItems, encoded: Encoded | None = None) -> Response:
         """Add items; what was encoded, to the index that the model belongs to, and to no other."""
@@ -82,8 +81,8 @@ class Call:
                 encoded = now.table.placed(encoded, items.labels)
             epoch = now.epoch
             items = replace(items, bucket_ids=encoded.bucket_ids, vectors=encoded.vectors)
-        numbers = await self.change(now.durable.add, items, epoch=epoch)
-        return self.changed(numbers if items.ids is None else items.ids)
+        change = await self.change(now.durable.add, items, epoch=epoch)
+        return self.changed(change.numbers.tolist() if items.ids is None else items.ids)
 
     async def _before(self, future: Future[T], finish: bool = False) -> T:
         """Wait until the deadline. What has not begun by then never will.
@@ -106,7 +105,7 @@ class Call:
         """What the model makes of embeddings."""
         return await self.slow_thread(partial(self.service.encode_items, vectors, n_probe))
 
-    async def encode_item(self, item_id: int, n_probe: int) -> tuple[Snapshot, Encoded]:
+    async def encode_item(self, item_id: str, n_probe: int) -> tuple[Snapshot, Encoded]:
         """An item of the table as a query."""
         return await self.slow_thread(partial(self.service.encode_item, item_id, n_probe))
 
@@ -160,7 +159,7 @@ async def _call(request: Request) -> Call:
     """The call; 422 if the address has a parameter that the route does not have."""
     if request.query_params:
         routes = request.app.openapi()["paths"]
-        described = routes[request.scope["route"].path][request.method.lower()]
+        described = routes[request.scope["route"].path_format][request.method.lower()]
         parameters = described.get("parameters", ())
         allowed = {part["name"] for part in parameters if part["in"] == "query"}
         unknown = [name for name in request.query_params if name not in allowed]

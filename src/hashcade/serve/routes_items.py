@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
@@ -23,6 +23,7 @@ _PICTURE = {
     "description": "A small picture of the item",
     "content": contents("image/png", "image/jpeg"),
 }
+BucketId = Annotated[int, Digits, Path(ge=0, le=2**63 - 1)]
 Start = Annotated[int, Digits, Query(ge=0, le=2**62)]
 Limit = Annotated[int, Digits, Query(ge=1, le=1000)]
 Seed = Annotated[int, Digits, Query(ge=0, le=2**63 - 1)]
@@ -42,7 +43,7 @@ async def sample_items(call: ThisCall, limit: Limit = 24, seed: Seed = 0) -> Res
     return await call.search_thread(work)
 
 
-@router.get("/items/{item_id}", **describe(schemas.Item, 404))
+@router.get("/items/{item_id:id}", **describe(schemas.Item, 404))
 async def get_item(call: ThisCall, item_id: ItemId, vector: bool = False) -> Response:
     """One item; with ``vector`` its vector as well."""
     now = call.service.now()
@@ -54,7 +55,7 @@ async def get_item(call: ThisCall, item_id: ItemId, vector: bool = False) -> Res
         numbers = item.vector.tolist() if vector else None
         more = {"bucket_ids": buckets.tolist(), "paths": paths, "vector": numbers}
         more["payload"] = item.payload
-        return as_json(now.brief(item_id, item.label) | more)
+        return as_json(now.brief(item.id, item.label) | more)
 
     return await call.search_thread(work)
 
@@ -90,7 +91,7 @@ def _some_below(now: Snapshot, path: list[int], limit: int) -> list[dict[str, An
 
 @router.get("/buckets/{bucket_id}", **describe(schemas.Bucket))
 async def bucket_items(
-    call: ThisCall, bucket_id: ItemId, start: Start = 0, limit: Limit = 60
+    call: ThisCall, bucket_id: BucketId, start: Start = 0, limit: Limit = 60
 ) -> Response:
     """A part of the items of a bucket, in the order in which they were added."""
     now = call.service.now()
@@ -104,22 +105,23 @@ async def bucket_items(
     return await call.search_thread(work)
 
 
-@router.get("/pictures/{item_id}", **describe(_PICTURE, 404))
+@router.get("/pictures/{item_id:id}", **describe(_PICTURE, 404))
 async def picture(call: ThisCall, item_id: ItemId) -> Response:
     """The picture of an item."""
-    pictures = call.service.now().pictures
+    now = call.service.now()
+    pictures, item = now.pictures, now.id_of(item_id)
     if pictures is None:
         raise HTTPException(404, "there are no pictures")
 
     def work() -> tuple[bytes, str] | None:
         try:
-            return pictures.get(item_id)
+            return pictures.get(item)
         except DataError as error:
             raise HTTPException(404, str(error)) from None
 
     file = await call.search_thread(work)
     if file is None:
-        raise HTTPException(404, f"there is no picture of item {item_id}")
+        raise HTTPException(404, f"there is no picture of item {item!r}")
     headers = {"Cache-Control": "private, max-age=300"}
     return Response(file[0], media_type=file[1], headers=headers)
 
@@ -142,7 +144,7 @@ async def add_items(call: ThisCall, body: schemas.AddRequest) -> Response:
 @router.post("/items/image", **describe(schemas.Changed, 409, 415, takes=IMAGE_BODY))
 async def add_image(
     call: ThisCall,
-    id: Annotated[schemas.Id, Digits] | None = None,
+    id: schemas.TextId | None = None,
     label: Annotated[str, Query(max_length=1000)] | None = None,
     label_number: Annotated[int, Digits, Query(ge=-(2**63), le=2**63 - 1)] | None = None,
     new_labels: bool = False,
@@ -155,7 +157,7 @@ async def add_image(
         raise HTTPException(422, "label and label_number are both given, must be one of them")
     labels = np.array([label_number if label is None else label], dtype=object)
     now, encoded = await call.encode_image()
-    ids, known = None if id is None else [id], None if new_labels else ()
+    ids, known = None if id is None else [now.id_of(id)], None if new_labels else ()
     return await call.add(now, NewItems((), (), ids, labels, known=known), encoded)
 
 
@@ -163,14 +165,16 @@ async def add_image(
 async def remove_items(call: ThisCall, body: schemas.RemoveRequest) -> Response:
     """Remove items, by their ids or by a filter. The answer comes when this is on disk."""
     call.check_limit("the number of items", len(body.ids or ()), "max_batch")
-    removed = await call.change(call.service.durable.remove, body.ids, where=body.where)
-    return call.changed(removed)
+    change = await call.change(call.service.durable.remove, body.ids, where=body.where)
+    return call.changed(body.ids or change.ids.tolist())
 
 
-@router.delete("/items/{item_id}", **describe(schemas.Changed, 404))
+@router.delete("/items/{item_id:id}", **describe(schemas.Changed, 404))
 async def remove_item(call: ThisCall, item_id: ItemId) -> Response:
     """Remove one item. The answer comes when this is on disk."""
-    if item_id not in call.service.durable.index:
-        raise HTTPException(404, f"id {item_id} not in the table")
-    await call.change(call.service.durable.remove, [item_id])
-    return call.changed([item_id])
+    now = call.service.now()
+    item = now.id_of(item_id)
+    if item not in now.table:
+        raise HTTPException(404, f"id {item!r} not in the table")
+    await call.change(now.durable.remove, [item])
+    return call.changed([item])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 from fastapi import APIRouter, Path, Query
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from pydantic import ValidationError
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
 from hashcade.index import Encoded
@@ -20,15 +23,24 @@ from hashcade.serve.service import Snapshot, errors_as_answers
 from hashcade.table import Matches
 
 router = APIRouter(prefix="/v1", tags=["search"])
-ItemId = Annotated[int, schemas.Digits, Path(ge=0, le=2**63 - 1)]
+ItemId = Annotated[str, Path(min_length=1, max_length=1000)]
 SearchOptions = Annotated[schemas.Options, Query()]
 _SHOWN = 12  # items of a bucket in an explanation
 _MATCHES = {
     "description": "ids int64[q, n_neighbors], distances float32[q, n_neighbors],"
     " candidates int64[q], truncated uint8[q], exact uint8[q], little-endian, without gaps; then"
-    " JSON with labels, names and payload",
+    " JSON with labels, names and payload, as far as they are included",
     "content": contents(MEDIA_TYPE),
 }
+
+
+class _AnyText(StringConvertor):
+    """An id in an address: with slashes and ends of lines, which other patterns cut off."""
+
+    regex = r"[\s\S]+"
+
+
+register_url_convertor("id", _AnyText())
 
 
 def _check_limits(call: Call, asked: schemas.Options, n_queries: int = 1) -> None:
@@ -43,11 +55,14 @@ def _check_limits(call: Call, asked: schemas.Options, n_queries: int = 1) -> Non
 
 
 async def _encoded(
-    call: Call, asked: schemas.Options, vectors: Any, bucket_ids: Any, scores: Any
+    call: Call, n_probe: int, vectors: Any, bucket_ids: Any, scores: Any, **filters: Any
 ) -> tuple[Snapshot, Encoded]:
     """Queries that say themselves where to look, or what the model makes of them."""
     if bucket_ids is None and scores is None:
-        return await call.encode(vectors, asked.n_probe)
+        if any(part is not None for part in filters.values()):
+            work = partial(call.service.now().table.n_ranked, n_probe, **filters)
+            n_probe = await call.search_thread(work)
+        return await call.encode(vectors, n_probe)
     if bucket_ids is not None and scores is not None:
         raise HTTPException(422, "bucket_ids and scores are both given, must be one of them")
     with errors_as_answers(), np.errstate(over="ignore"):
@@ -60,13 +75,28 @@ def _options(asked: schemas.Options) -> dict[str, Any]:
     return {name: getattr(asked, name) for name in schemas.Options.model_fields}
 
 
+def _filters(asked: schemas.Selection) -> dict[str, Any]:
+    return {"where": asked.where, "filter_ids": asked.filter_ids}
+
+
 async def _search(
-    call: Call, now: Snapshot, encoded: Encoded, asked: schemas.Options, **more: Any
-) -> Matches:
-    work = partial(now.table.search, encoded, **_options(asked), **more)
-    matches = await call.search_thread(work)
-    call.service.metrics.searched(len(matches), int(matches.candidates.sum()))
-    return matches
+    call: Call,
+    now: Snapshot,
+    encoded: Encoded,
+    asked: schemas.Options,
+    answer: Callable[[Matches], Response] | None = None,
+    exclude: Sequence[int | str] | None = None,
+    **filters: Any,
+) -> Response:
+    """Search and answer, in JSON unless told otherwise."""
+
+    def work() -> Response:
+        without = False if exclude is None else exclude
+        matches = now.table.search(encoded, **_options(asked), **filters, exclude_self=without)
+        call.service.metrics.searched(len(matches), int(matches.candidates.sum()))
+        return _listed(now, matches) if answer is None else answer(matches)
+
+    return await call.search_thread(work)
 
 
 def _listed(
@@ -94,11 +124,10 @@ def _listed(
 async def search(call: ThisCall, body: schemas.SearchRequest) -> Response:
     """Find the nearest items of each query."""
     _check_limits(call, body, len(body.vectors))
-    now, encoded = await _encoded(call, body, body.vectors, body.bucket_ids, body.scores)
-    exclude = False if body.exclude_ids is None else np.array(body.exclude_ids, dtype=np.int64)
-    more = {"filter_ids": body.filter_ids, "exclude_self": exclude, "where": body.where}
-    matches = await _search(call, now, encoded, body, **more)
-    return await call.search_thread(lambda: _listed(now, matches, body.include))
+    queries, filters = (body.vectors, body.bucket_ids, body.scores), _filters(body)
+    now, encoded = await _encoded(call, body.n_probe, *queries, **filters)
+    answer = partial(_listed, now, include=body.include)
+    return await _search(call, now, encoded, body, answer, body.exclude_ids, **filters)
 
 
 @router.post("/search/binary", **describe(_MATCHES, 409, 415, takes=[MEDIA_TYPE]))
@@ -107,22 +136,41 @@ async def search_binary(
 ) -> Response:
     """Find the nearest items of each query, with arrays instead of JSON.
 
-    The body is vectors float32[n_queries, dim], followed by bucket ids int64[n_queries, p] or
-    scores float32[n_queries, depth, width], as ``where`` says; little-endian, without gaps.
+    The body is a Selection in JSON of ``json_bytes`` bytes, vectors float32[n_queries, dim], and
+    bucket ids int64[n_queries, p] or scores float32[n_queries, depth, width], as ``by`` says;
+    little-endian, without gaps.
     """
     _check_limits(call, options, options.n_queries)
     body = await call.body(MEDIA_TYPE)
+    selection = _selection(body, options.json_bytes)
+    call.check_limit("the number of filter_ids", len(selection.filter_ids or ()), "max_filter")
     table = call.service.now().table
     dim = table.index.dim
-    if options.where == "model":
+    if options.by == "model":
         if table.hasher is None or table.hasher.config_.takes_images:
             raise HTTPException(409, "there is no model that takes embeddings")
         dim = table.hasher.config_.item_shape[0]
     with errors_as_answers():
-        arrays = read_query(body, options.n_queries, options.where, dim, table.index.shape)
-    now, encoded = await _encoded(call, options, *arrays)
-    matches = await _search(call, now, encoded, options)
-    return Response(write_matches(matches), media_type=MEDIA_TYPE)
+        arrays = read_query(
+            body[options.json_bytes :], options.n_queries, options.by, dim, table.index.shape
+        )
+    filters = _filters(selection)
+    now, encoded = await _encoded(call, options.n_probe, *arrays, **filters)
+
+    def answer(matches: Matches) -> Response:
+        return Response(write_matches(matches, selection.include), media_type=MEDIA_TYPE)
+
+    return await _search(call, now, encoded, options, answer, selection.exclude_ids, **filters)
+
+
+def _selection(body: bytes, n_bytes: int) -> schemas.Selection:
+    """The JSON at the beginning of a body of plain arrays; 422 if it does not fit."""
+    if n_bytes > len(body):
+        raise HTTPException(422, f"json_bytes={n_bytes} must be <= {len(body)}, as the body has")
+    try:
+        return schemas.Selection.model_validate_json(body[:n_bytes] or b"{}")
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
 
 
 @router.post("/search/image", **describe(schemas.SearchAnswer, 409, 415, takes=IMAGE_BODY))
@@ -130,15 +178,15 @@ async def search_image(call: ThisCall, options: SearchOptions) -> Response:
     """Find the nearest items of an image: the body is the image file."""
     _check_limits(call, options)
     now, encoded = await call.encode_image(options.n_probe)
-    return _listed(now, await _search(call, now, encoded, options))
+    return await _search(call, now, encoded, options)
 
 
-@router.get("/search/item/{item_id}", **describe(schemas.SearchAnswer, 404))
+@router.get("/search/item/{item_id:id}", **describe(schemas.SearchAnswer, 404))
 async def search_item(call: ThisCall, item_id: ItemId, options: SearchOptions) -> Response:
     """Find the nearest items of an item of the table; itself is left out."""
     _check_limits(call, options)
     now, encoded = await call.encode_item(item_id, options.n_probe)
-    return _listed(now, await _search(call, now, encoded, options, exclude_self=[item_id]))
+    return await _search(call, now, encoded, options, exclude=[now.id_of(item_id)])
 
 
 async def _explain(
@@ -178,7 +226,9 @@ async def explain(call: ThisCall, body: schemas.ExplainRequest) -> Response:
     _check_limits(call, body)
     buckets = None if body.bucket_ids is None else [body.bucket_ids]
     scores = None if body.scores is None else [body.scores]
-    return await _explain(call, *await _encoded(call, body, [body.vector], buckets, scores), body)
+    return await _explain(
+        call, *await _encoded(call, body.n_probe, [body.vector], buckets, scores), body
+    )
 
 
 @router.post("/explain/image", **describe(schemas.Explanation, 409, 415, takes=IMAGE_BODY))
@@ -188,7 +238,7 @@ async def explain_image(call: ThisCall, options: SearchOptions) -> Response:
     return await _explain(call, *await call.encode_image(options.n_probe), options)
 
 
-@router.get("/explain/item/{item_id}", **describe(schemas.Explanation, 404))
+@router.get("/explain/item/{item_id:id}", **describe(schemas.Explanation, 404))
 async def explain_item(call: ThisCall, item_id: ItemId, options: SearchOptions) -> Response:
     """Explain the search for an item of the table; itself is left out.
 
@@ -196,4 +246,4 @@ async def explain_item(call: ThisCall, item_id: ItemId, options: SearchOptions) 
     """
     _check_limits(call, options)
     now, encoded = await call.encode_item(item_id, options.n_probe)
-    return await _explain(call, now, encoded, options, exclude_self=[item_id])
+    return await _explain(call, now, encoded, options, exclude_self=[now.id_of(item_id)])

@@ -60,6 +60,7 @@ async def stats(call: ThisCall) -> Response:
                 "index": described,
                 "shape": {"width": shape.width, "depth": shape.depth, "sparsity": shape.sparsity},
                 "metric": now.table.metric,
+                "ids": now.table.catalog.id_kind,
                 "limits": limits,
                 "model": model and ("images" if model.image_size else "embeddings"),
                 "item_shape": model and list(model.item_shape),

@@ -18,7 +18,9 @@ def _digits(value: object) -> object:
 
 
 Digits = BeforeValidator(_digits)
-Id = Annotated[int, Field(ge=0, le=_MAX)]
+Number = Annotated[int, Field(ge=0, le=_MAX)]
+TextId = Annotated[str, Field(max_length=1000)]
+Id = Number | TextId  # as those of the table are: numbers or text
 Count = Annotated[int, Field(ge=1, le=_MAX), Digits]
 Label = Annotated[int, Field(ge=-(2**63), le=_MAX)] | Annotated[str, Field(max_length=1000)]
 Name = Annotated[str, Field(max_length=1000)]
@@ -45,31 +47,38 @@ class BinaryOptions(Options):
     """How to search, and the content of the body."""
 
     n_queries: Count
-    where: Literal["bucket_ids", "scores", "model"] = Field(
+    by: Literal["bucket_ids", "scores", "model"] = Field(
         "bucket_ids", description="What follows the vectors; with model nothing does."
+    )
+    json_bytes: Annotated[int, Field(ge=0, le=_MAX), Digits] = Field(
+        0, description="Length of a Selection in JSON, with which the body begins."
     )
 
 
-class SearchRequest(Options, strict=True):
-    """Queries, and where to look."""
+class Selection(BaseModel, strict=True, extra="forbid"):
+    """What may be a result, and what to answer about it."""
 
-    vectors: Vectors = Field(description="Without bucket_ids and scores: items for the model.")
-    bucket_ids: list[list[Id]] | None = Field(None, description="Buckets of each query.")
-    scores: list[list[Vector]] | None = Field(None, description="Of slots: [query][level][slot].")
     filter_ids: list[Id] | None = Field(None, description="Only these items may be results.")
     exclude_ids: list[Id] | None = Field(None, description="One per query: not a result of it.")
-
     where: dict[str, Any] | None = Field(None, description="A filter, as HashTable.search has it.")
     include: list[Literal["labels", "names", "payload"]] = Field(
         ["labels", "names", "payload"], description="What to answer beside ids and distances."
     )
 
 
+class SearchRequest(Selection, Options, strict=True):
+    """Queries, and where to look."""
+
+    vectors: Vectors = Field(description="Without bucket_ids and scores: items for the model.")
+    bucket_ids: list[list[Number]] | None = Field(None, description="Buckets of each query.")
+    scores: list[list[Vector]] | None = Field(None, description="Of slots: [query][level][slot].")
+
+
 class ExplainRequest(Options, strict=True):
     """One query, and where to look."""
 
     vector: Vector
-    bucket_ids: list[Id] | None = None
+    bucket_ids: list[Number] | None = None
     scores: list[Vector] | None = None
 
 
@@ -77,7 +86,7 @@ class AddRequest(BaseModel, strict=True, extra="forbid"):
     """Items to add."""
 
     vectors: Vectors = Field(description="One per item. Without bucket_ids: items for the model.")
-    bucket_ids: list[list[Id]] | None = None
+    bucket_ids: list[list[Number]] | None = None
     ids: list[Id] | None = Field(None, description="Default: the next free ones.")
     labels: list[Label | None] | None = None
     new_labels: bool = Field(False, description="Let labels that are new become classes.")
@@ -229,7 +238,7 @@ class Node(_Counts):
 class Changed(BaseModel):
     """A change that is on disk."""
 
-    ids: list[int]
+    ids: list[int | str]
     n_items: int
 
 
@@ -239,6 +248,7 @@ class Stats(BaseModel):
     index: dict[str, Any] = Field(description="As HashIndex.stats; classes as a list.")
     shape: dict[str, int]
     metric: str
+    ids: Literal["int", "str"] | None = Field(description="Kind of the ids.")
     limits: dict[str, float]
     model: Literal["embeddings", "images"] | None = Field(description="What the model takes.")
     item_shape: list[int] | None = Field(description="Of an item; of features, if there are any.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -48,10 +49,18 @@ class Snapshot(NamedTuple):
     epoch: int
     pictures: Pictures | None
 
-    def item(self, item_id: int) -> Item:
-        """An item of the table, or 404."""
+    def id_of(self, text: str) -> int | str:
+        """An id that stands in an address: as the ids of the table are, or 422."""
+        if self.table.catalog.id_kind == "str":
+            return text
+        if not re.fullmatch("[0-9]+", text) or int(text) >= 2**63:
+            raise HTTPException(422, "the id must be a whole number below 2**63, in digits")
+        return int(text)
+
+    def item(self, text: str) -> Item:
+        """The item with an id that stands in an address, or 404."""
         try:
-            return self.table[item_id]
+            return self.table[self.id_of(text)]
         except KeyError as error:
             raise HTTPException(404, str(error.args[0])) from None
 
@@ -166,7 +175,7 @@ class Service:
             raise HTTPException(422, "the model takes images: give bucket_ids or scores")
         return now, now.table.encode(items, n_probe=n_probe)
 
-    def encode_item(self, item_id: int, n_probe: int) -> tuple[Snapshot, Encoded]:
+    def encode_item(self, item_id: str, n_probe: int) -> tuple[Snapshot, Encoded]:
         """An item of the table as a query, with scores if the model can be asked about it."""
         now = self.now()
         item = now.item(item_id)
@@ -178,7 +187,7 @@ class Service:
         elif hasher is not None and hasher.image_size is not None and now.pictures is not None:
             # The picture is gone or damaged, or the network for it is not installed: the item is.
             with contextlib.suppress(DataError, HTTPException):
-                pixels = now.pictures.pixels(item_id, self.image_size(now))
+                pixels = now.pictures.pixels(item.id, self.image_size(now))
                 if pixels is not None:
                     asked = hasher.encode(pixels[None], n_probe=n_probe)
         scores, by_path, ranked, all_ranked = None, False, None, False

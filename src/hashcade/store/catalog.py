@@ -10,6 +10,7 @@ import weakref
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -479,21 +480,20 @@ class Catalog:
         present = self._present(given)
         return np.fromiter((present.get(item, -1) for item in given), np.int64, len(given))
 
-    def _rows(self, columns: str, numbers: Int64s) -> list[Any]:
-        """Columns of items, as tuples."""
-        if numbers.size <= _FEW:
-            marks, given = ",".join("?" * numbers.size), numbers.ravel().tolist()
-            return self._all(f"SELECT {columns} FROM items WHERE number IN ({marks})", *given)
-        listed = json.dumps(np.unique(numbers).tolist())
-        return self._all(f"SELECT {columns} FROM items WHERE number {_AMONG}", listed)
+    def _rows(self, columns: str, numbers: list[int]) -> list[Any]:
+        """Columns of items as tuples, one for each number; nulls where there is no item."""
+        if 0 < len(numbers) <= _FEW:
+            return self._all(_select(columns, len(numbers)), *numbers)
+        return self._all(_select(columns), json.dumps(numbers))
 
-    def _described(self, numbers: Int64s, column: int) -> npt.NDArray[np.object_]:
-        """Ids (1) or names (3) of items."""
-        rows = self._rows("number, id, label, name, crc", numbers)
-        for row in rows:
-            if row[4] != _crc(*row[:4]):
-                raise self._damaged(row[0])
-        return _spread(numbers, {row[0]: row[column] for row in rows})
+    def _described(self, numbers: Int64s, column: str) -> npt.NDArray[np.object_]:
+        """Ids or names of items."""
+        listed = numbers.ravel().tolist()
+        rows = self._rows(f"{column}, number, id, label, name, crc", listed)
+        for number, (_, found, *checked, crc) in zip(listed, rows, strict=True):
+            if found is not None and crc != _crc(number, *checked):
+                raise self._damaged(number)
+        return _objects([row[0] for row in rows], numbers)
 
     def _damaged(self, number: object) -> CorruptIndexError:
         return CorruptIndexError(
@@ -504,11 +504,11 @@ class Catalog:
         """Ids of items, of the same shape; -1, or None for ids of text, where there is no item."""
         if self.id_kind != "str":
             return numbers
-        return self._described(numbers, 1)
+        return self._described(numbers, "id")
 
     def names_of(self, numbers: Int64s) -> npt.NDArray[np.object_]:
         """Names of items, an array of objects of the same shape; None where there is none."""
-        return self._described(numbers, 3)
+        return self._described(numbers, "name")
 
     def name_of(self, item_id: object) -> str | None:
         """Name of the item with this id, or None."""
@@ -523,17 +523,16 @@ class Catalog:
 
     def payload_of(self, numbers: Int64s) -> npt.NDArray[np.object_]:
         """Payload of items, an array of objects of the same shape; None where there is none."""
-        texts = {}
-        for number, text, crc in self._rows("number, payload, payload_crc", numbers):
+        listed = numbers.ravel().tolist()
+        rows = self._rows("payload, payload_crc", listed)
+        for number, (text, crc) in zip(listed, rows, strict=True):
             if crc != _payload_crc(number, text):
                 raise self._damaged(number)
-            if text is not None:
-                texts[number] = text
-        try:
-            values = json.loads(f"[{','.join(texts.values())}]")
+        try:  # at once takes less time than one by one
+            texts = ["null" if text is None else text for text, _ in rows]
+            return _objects(json.loads(f"[{','.join(texts)}]"), numbers)
         except (ValueError, RecursionError) as error:
             raise CorruptIndexError(f"{self.path}: a payload is damaged: {error}") from None
-        return _spread(numbers, dict(zip(texts, values, strict=True)))
 
     # -- filters -----------------------------------------------------------------------------------
 
@@ -603,7 +602,14 @@ def _payload_crc(number: int, text: object) -> int | None:
     return zlib.crc32(text.encode(), number & 0xFFFFFFFF)  # beginning with the number
 
 
-def _spread(numbers: Int64s, by_number: dict[int, Any]) -> npt.NDArray[np.object_]:
-    values = np.empty(numbers.size, dtype=object)
-    values[:] = [by_number.get(number) for number in numbers.ravel().tolist()]
-    return values.reshape(numbers.shape)
+@lru_cache
+def _select(columns: str, n: int | None = None) -> str:
+    """A query for so many numbers, or for a list of them: its rows are in their order."""
+    given = "SELECT value AS column1 FROM json_each(?)"
+    if n is not None:
+        given = "VALUES " + ", ".join(["(?)"] * n)
+    return f"SELECT {columns} FROM ({given}) LEFT JOIN items ON number = column1"
+
+
+def _objects(values: list[Any], numbers: Int64s) -> npt.NDArray[np.object_]:
+    return np.fromiter(values, object, numbers.size).reshape(numbers.shape)

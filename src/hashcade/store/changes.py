@@ -35,6 +35,7 @@ class Remove:
     """Items that were removed."""
 
     numbers: npt.NDArray[np.int64]  # (n,)
+    ids: Any = None  # of a filter: what the items were called; not in a record
 
 
 Change = Add | Remove

@@ -71,7 +71,10 @@ def removal(ids: object = None, where: object = None) -> Prepare:
 
     def prepare(state: State, next_number: int) -> Remove:
         catalog = state.catalog
-        return Remove(catalog.remove(ids) if where is None else catalog.remove_where(where))
+        if where is None:
+            return Remove(catalog.remove(ids))
+        removed = catalog.ids_of(catalog.where(where))  # while they are there
+        return Remove(catalog.remove_where(where), removed)
 
     return prepare
 

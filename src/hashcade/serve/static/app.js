@@ -28,7 +28,7 @@ async function show() {
     await loadStats();
     if (!isCurrent()) return;
     if (page === "tree") await showTree(main, rest.map(Number), isCurrent);
-    else await showSearch(main, page === "item" ? Number(rest[0]) : null, isCurrent);
+    else await showSearch(main, page === "item" ? decodeURIComponent(rest.join("/")) : null, isCurrent);
   } catch (error) {
     if (isCurrent()) main.replaceChildren(problem(error.message));
   }

@@ -54,7 +54,7 @@ export function problem(text) {
 // An item as a link to its own search: the picture, or its label where there is none.
 export function itemLink(item, ...captions) {
   const title = [`Item ${item.id}`, item.name, item.label].filter((part) => part !== null).join(", ");
-  return el("a", { class: "item", href: `#/item/${item.id}`, "aria-label": [title, ...captions].join(", "), title },
+  return el("a", { class: "item", href: `#/item/${encodeURIComponent(item.id)}`, "aria-label": [title, ...captions].join(", "), title },
     thumbnail(item),
     el("span", { class: "caption" }, item.label === null ? `#${item.id}` : `${item.label}`,
       captions.length ? el("small", {}, captions.join(" · ")) : null));
@@ -71,7 +71,7 @@ export function fieldList(pairs) {
 }
 
 export function thumbnail(item) {
-  if (item.picture) return el("img", { src: `/v1/pictures/${item.id}`, alt: "", loading: "lazy", class: "thumb" });
+  if (item.picture) return el("img", { src: `/v1/pictures/${encodeURIComponent(item.id)}`, alt: "", loading: "lazy", class: "thumb" });
   return el("span", { class: "thumb nopicture", "aria-hidden": "true", vars: { "--h": hue(item.label ?? item.id) } }, `#${item.id}`);
 }
 

@@ -34,11 +34,13 @@ async function makeChooser(results) {
     samples.replaceChildren(...told.items.map((item) => itemLink(item)));
   };
   await fill();
-  const field = el("input", { id: "item-id", name: "id", type: "number", min: 0, step: 1, required: true, inputmode: "numeric" });
+  const isText = context.stats.ids === "str";
+  const kind = isText ? { type: "text" } : { type: "number", min: 0, step: 1, inputmode: "numeric" };
+  const field = el("input", { id: "item-id", name: "id", required: true, ...kind });
   return el("section", { class: "chooser", "aria-label": "Query" },
     dropZone(results),
-    el("form", { class: "row", onsubmit: (event) => { event.preventDefault(); location.hash = `#/item/${field.value}`; } },
-      el("label", { for: "item-id" }, "Item number"), field, el("button", { type: "submit" }, "Find")),
+    el("form", { class: "row", onsubmit: (event) => { event.preventDefault(); location.hash = `#/item/${encodeURIComponent(field.value)}`; } },
+      el("label", { for: "item-id" }, isText ? "Item id" : "Item number"), field, el("button", { type: "submit" }, "Find")),
     el("div", { class: "row" }, el("h2", {}, "Or choose an item"),
       el("button", { type: "button", class: "quiet", onclick: () => { seed += 1; fill(); } }, "Others")),
     samples,
@@ -87,12 +89,13 @@ const query = (withScores) => {
 };
 
 async function showItem(results, id) {
+  const place = encodeURIComponent(id);
   repeat = () => showItem(results, id);
   await shown(results, async () => {
-    const item = await ask(`/v1/items/${id}`);
-    const told = await ask(`/v1/explain/item/${id}?${query(false)}`);
+    const item = await ask(`/v1/items/${place}`);
+    const told = await ask(`/v1/explain/item/${place}?${query(false)}`);
     const again = settings.n_probe > 1 && told.levels[0].scores !== null;
-    return [again ? await ask(`/v1/explain/item/${id}?${query(true)}`) : told, thumbnail(item),
+    return [again ? await ask(`/v1/explain/item/${place}?${query(true)}`) : told, thumbnail(item),
       `Item ${id}` + (item.name === null ? "" : `, ${item.name}`) + (item.label === null ? "" : `, class ${item.label}`),
       item.payload];
   });
