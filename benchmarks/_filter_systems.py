@@ -58,17 +58,20 @@ class Hashcade:
 
     def __init__(self, data: Data, folder: Path) -> None:
         place = build_once(folder / data.folder_name / "hashcade", lambda to: self._build(data, to))
-        self._table = HashTable.load(place / "table")
-        self._prices = data.prices
-        self._filters: dict[float, Any] = {}
+        self._path = place / "table"
+        self._table = HashTable.load(self._path)
 
     @staticmethod
     def _build(data: Data, folder: Path) -> None:
         n = len(data.items) if data.labels is not None else min(LEARN_FROM, len(data.items))
-        table = HashTable(rerank="given").fit(data.items[:n], data.labels)
+        prices = data.prices
+        table = HashTable(rerank="given").fit(
+            data.items[:n], data.labels, payload={"price": prices[:n]}
+        )
         if n < len(data.items):
-            table.add(data.items[n:])
+            table.add(data.items[n:], payload={"price": prices[n:]})
             table.index.compact()
+        table.create_index("price")
         table.save(folder / "table")
 
     def settings(self) -> list[list[int]]:
@@ -76,16 +79,12 @@ class Hashcade:
 
     def search(self, query: np.ndarray, share: float, n_probe: int = 1) -> np.ndarray:
         """The one place that says how a table is asked with a filter."""
-        if share < 1 and share not in self._filters:
-            ids = np.flatnonzero(self._prices < share)
-            self._filters[share] = self._table.index.make_filter(ids)
-        chosen = self._filters.get(share)
-        found = self._table.search(query, N_NEIGHBORS, n_probe=n_probe, filter_ids=chosen)
-        return found.ids[0]
+        where = {"price": {"<": share}} if share < 1 else None
+        return self._table.search(query, N_NEIGHBORS, n_probe=n_probe, where=where).ids[0]
 
     def forget_filters(self) -> None:
         """The next search makes its filter anew."""
-        self._filters.clear()
+        self._table = HashTable.load(self._path)
 
     def close(self) -> None:
         """Nothing is open."""
