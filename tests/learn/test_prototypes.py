@@ -60,7 +60,7 @@ def expected_buckets(table, shortlist, n_probe):
     means = np.array([centres[groups == name].mean(axis=0, dtype=np.float64) for name in names])
     means = means.astype(np.float32)
     n_classes = min(n_probe, len(codebook))
-    shortlist = max(shortlist, 8 * n_classes * len(names) // len(codebook))
+    shortlist = max(shortlist, 24 * n_classes * len(names) // len(codebook))
     rows = []
     for point in points:
         near = names[nearest_classes(point, means, range(len(names)))[:shortlist]]

@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float32]
 FEW_PROTOTYPES = 2048
 
 _CHUNK = 1024
-_ROOM = 8  # prototypes compared for each code that is ranked, or more
+_ROOM = 24  # prototypes compared for each code that is ranked, or more
 
 
 class Assignment(Protocol):
