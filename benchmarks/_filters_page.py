@@ -33,7 +33,7 @@ def write_page(
         lines += [
             "## With default settings",
             "",
-            "First: milliseconds of the first query with a filter, on a table that was just loaded; "
+            "First: milliseconds of the first query with a filter, on a table just loaded; "
             "further queries with the same filter do not prepare it again.",
             "",
             "| data | items that pass | share | recall | first ms |",
