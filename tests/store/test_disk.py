@@ -117,7 +117,8 @@ def start(script, *arguments, before=(), **more):
 def killed(process):
     """Kill a process, and return what it had said and nobody had read."""
     process.send_signal(signal.SIGKILL)
-    lines = process.stdout.read().splitlines()  # communicate() would lose what was read ahead
+    # communicate() would lose what was read ahead; a last line without its end may be a part of one
+    lines = process.stdout.read().split("\n")[:-1]
     process.wait(60)
     process.stdout.close()
     process.stderr.close()
