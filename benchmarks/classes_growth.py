@@ -91,6 +91,8 @@ def make_queries(n_classes: int, n: int) -> np.ndarray:
 class Clock:
     """Takes the place of the progress display of training, and notes when it is called."""
 
+    on = False  # nothing is shown
+
     def __init__(self) -> None:
         self.steps: list[float] = []
         self.stages: dict[str, float] = {}
