@@ -13,9 +13,9 @@ EACH_SEED = $(SEEDS:%=--seed %)
 CODE   := src tests tools examples $(wildcard benchmarks experiments)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-classes bench-end-to-end bench-without-labels bench-filters bench-payload bench-service docs docs-api docs-cli \
+.PHONY: help setup demo test lint types test-fast test-slow hostile format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-classes bench-end-to-end bench-without-labels bench-filters bench-payload bench-service docs docs-api docs-cli \
   fonts han glove reproduce-classes reproduce-smoke reproduce-transfer reproduce-cpu reproduce-imagenet reproduce-split reproduce-ablation reproduce-solver \
-  clean distclean
+  hashes audit clean distclean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ printf "  %-24s %s\n", $$1, $$2 }'
@@ -24,13 +24,15 @@ test: lint types test-fast ## Set up once, then lint, types and the quick tests
 
 setup: $(STAMP) ## Create .venv and install the pinned dependencies
 
-# The build backend goes in first, by its pin, so that no step resolves a version of its own.
-$(STAMP): pyproject.toml constraints.txt
+# Everything, the build backend too, is what hashes.txt says, to the byte; torch by its pin alone.
+$(STAMP): pyproject.toml constraints.txt hashes.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hashcade needs Python >= 3.11, this is " + sys.version.split()[0])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing pinned dependencies into $(VENV) (once)"
-	@$(PIP) hatchling editables
-	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@$(PIP) torch
+	@$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement hashes.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip check
 	@touch $@
 
 demo: $(STAMP) ## Learn, fill, search and evaluate a table of scikit-learn's digits; writes demo/
@@ -60,6 +62,11 @@ test-fast: $(STAMP) ## The quick tests alone
 
 test-slow: $(STAMP) ## The slow tests, with many more examples per property
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m slow
+
+hostile: $(STAMP) ## Attacks and faults, the long way; writes docs/results/hostile.md
+	mkdir -p build
+	$(BIN)/python -m pytest tests/hostile -m 'slow or not slow' --promises build/promises.jsonl
+	$(BIN)/python tools/hostile_page.py build/promises.jsonl docs/results/hostile.md
 
 bench: bench-solver bench-index bench-learn-embeddings bench-service ## All benchmarks
 
@@ -135,6 +142,13 @@ bench-payload: $(STAMP) ## What payload costs: filling, adding, size, search; wr
 
 bench-service: $(STAMP) ## The service under load, under kill -9, and beside the library; writes docs/results
 	$(BIN)/python benchmarks/service.py
+
+hashes: $(STAMP) ## Write hashes.txt: the pinned versions with the hashes of their files
+	$(BIN)/python tools/pin_hashes.py constraints.txt hashes.txt
+
+audit: $(STAMP) ## pip-audit: known vulnerabilities of the pinned versions
+	$(PIP) pip-audit
+	$(BIN)/pip-audit --requirement hashes.txt --disable-pip --require-hashes --strict
 
 clean: ## Remove caches and build results
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
