@@ -25,21 +25,24 @@ def reference_keys(
     For ``"cosine"`` vectors, not queries, are of unit length, as they are in the index.
     """
     x, q = vectors.astype(np.float64), query.astype(np.float64)
-    terms = (x - q) * (x - q) if metric == "euclidean" else x * q
-    dim = terms.shape[1]
-    terms = np.pad(terms, ((0, 0), (0, -dim % 8)))
-    sums = np.zeros((len(x), 8))
+    total = _in_eight_sums((x - q) * (x - q) if metric == "euclidean" else x * q)
+    with np.errstate(over="ignore"):
+        if metric == "cosine":
+            norm = np.sqrt(_in_eight_sums(q[None] * q))  # that of the others is 1
+            return np.maximum(1.0 - total / norm, 0.0).astype(np.float32)
+        keys = np.sqrt(total) if metric == "euclidean" else -total
+        return keys.astype(np.float32)
+
+
+def _in_eight_sums(terms: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    terms = np.pad(terms, ((0, 0), (0, -terms.shape[1] % 8)))
+    sums = np.zeros((len(terms), 8))
     for at in range(0, terms.shape[1], 8):
         sums += terms[:, at : at + 8]
     total = sums[:, 0]
     for lane in range(1, 8):
         total = total + sums[:, lane]
-    with np.errstate(over="ignore"):
-        if metric == "cosine":
-            norm = np.sqrt(np.sum(q * q))  # that of the others is 1
-            return np.maximum(1.0 - total / norm, 0.0).astype(np.float32)
-        keys = np.sqrt(total) if metric == "euclidean" else -total
-        return keys.astype(np.float32)
+    return total
 
 
 def reference_search(
@@ -135,7 +138,7 @@ def _order(
         yield from ((b, at >= n_always) for at, b in enumerate(own))
         for up in range(1, shape.depth + 1):
             span = shape.width**up
-            for own_bucket in own:
+            for own_bucket in own if up < shape.depth else own[:1]:  # everything comes once
                 yield from ((b, True) for b in occupied if b // span == own_bucket // span)
         return
     values = np.asarray(scores, dtype=np.float64)

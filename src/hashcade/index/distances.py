@@ -158,6 +158,12 @@ def exact_key(vectors, row, queries, q, metric, norm):  # type: ignore[no-untype
     return np.float32(-total)
 
 
+@helper()
+def exact_norm(queries, q):  # type: ignore[no-untyped-def]
+    """Return the norm of a query, summed in the same order: a cosine distance depends on it."""
+    return math.sqrt(_exact_sum(queries, q, queries, q, INNER_PRODUCT))
+
+
 @helper(fastmath=_SUMS)
 def sum_of_squares(queries, q):  # type: ignore[no-untyped-def]
     """Return the squared norm of a query; NaN or infinite if a value is."""

@@ -26,6 +26,7 @@ from hashcade.index.distances import (
     EUCLIDEAN,
     INNER_PRODUCT,
     exact_key,
+    exact_norm,
     sum_of_squares,
 )
 from hashcade.index.layout import array_at, entries_at, segment_row
@@ -258,6 +259,8 @@ def search(  # type: ignore[no-untyped-def]
             if bucket_ids[q, k] < 0 or bucket_ids[q, k] > table[layout.MAX_BUCKET_ID]:
                 return BAD_INPUT
         norms[q], errors[q] = math.sqrt(square), 1e-36
+        if metric == COSINE:
+            norms[q] = exact_norm(queries, q)
         if metric != EUCLIDEAN:
             size = norms[q] * max_norm
             # Beyond 1e37 float32 may overflow: everything is ranked exactly. Twice the 8 that sums
