@@ -36,7 +36,7 @@ def serve(
     threads: Annotated[int, opt.number("Searches at once; 0: one per core.", min=0)] = 0,
     fold_seconds: Annotated[float, opt.number(_FOLD, min=0)] = 60.0,
     fold_bytes: Annotated[int, opt.number("Or when so many bytes are unsaved.")] = 64 << 20,
-    stop_seconds: Annotated[float, opt.number("Seconds until it has ended on SIGTERM.", min=0)] = 4.0,
+    stop_seconds: Annotated[float, opt.number("Seconds to end in on SIGTERM.", min=0)] = 4.0,
     access_log: Annotated[bool, opt.flag("--access-log", "Log each request.")] = False,
 ) -> None:
     """Serve a table on HTTP, with a page to look into it. Needs the extra serve.
@@ -58,6 +58,7 @@ def serve(
         table, use_model=not no_model, host=host, port=port, token=token, pictures=pictures,
         read_only=read_only, max_body=max_body, max_batch=max_batch, max_neighbors=max_neighbors,
         max_probe=max_probe, max_filter=max_filter, max_pixels=max_pixels,
-        max_work=max_work, max_requests=max_requests, deadline=deadline, threads=threads, fold_seconds=fold_seconds,
-        fold_bytes=fold_bytes, stop_seconds=stop_seconds, access_log=access_log,
+        max_work=max_work, max_requests=max_requests, deadline=deadline, threads=threads,
+        fold_seconds=fold_seconds, fold_bytes=fold_bytes, stop_seconds=stop_seconds,
+        access_log=access_log,
     )  # fmt: skip

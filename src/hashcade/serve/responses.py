@@ -125,8 +125,9 @@ class Call:
             done, _ = await asyncio.wait([waiting], timeout=min(self._left(), _PATIENCE))
             if not done:
                 gone = asyncio.ensure_future(self._disconnected())
+                both: list[asyncio.Future[Any]] = [waiting, gone]
                 either = asyncio.FIRST_COMPLETED
-                await asyncio.wait([waiting, gone], timeout=self._left(), return_when=either)
+                await asyncio.wait(both, timeout=self._left(), return_when=either)
                 if gone.done() and not waiting.done():
                     status, why = 499, "the client has gone"
                 gone.cancel()
@@ -159,7 +160,7 @@ class Call:
 
     async def _disconnected(self) -> None:
         """Wait until the client has gone."""
-        with contextlib.suppress(HTTPException):  # of a body that nobody reads: the deadline ends it
+        with contextlib.suppress(HTTPException):  # of a body that nobody reads
             while (await self._request.receive())["type"] != "http.disconnect":
                 pass
             return
@@ -167,7 +168,9 @@ class Call:
 
     async def encode(self, vectors: Any, n_probe: int = 1) -> tuple[Snapshot, Encoded]:
         """What the model makes of embeddings."""
-        return await self.slow_thread(partial(self.service.encode_items, vectors, n_probe, self.cancel))
+        return await self.slow_thread(
+            partial(self.service.encode_items, vectors, n_probe, self.cancel)
+        )
 
     async def encode_item(self, item_id: str, n_probe: int) -> tuple[Snapshot, Encoded]:
         """An item of the table as a query."""
@@ -180,7 +183,9 @@ class Call:
         sent = self._request.headers["content-type"]
         if sent.lower().startswith(_MULTIPART):
             body = file_of_form(sent, body)
-        return await self.slow_thread(partial(self.service.encode_image, body, n_probe, self.cancel))
+        return await self.slow_thread(
+            partial(self.service.encode_image, body, n_probe, self.cancel)
+        )
 
     async def body(self, *types: str) -> bytes:
         """The body, if it says that it is of one of these types."""
