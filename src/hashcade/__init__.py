@@ -54,5 +54,6 @@ __all__ = [
     "Cancel", "Cancelled", "CodeShape", "ConfigError", "CorruptIndexError", "DataError",
     "HashIndex", "HashTable", "HashcadeError", "Hasher", "IncompatibleFormatError",
     "IndexLockedError", "Match", "Matches", "NotFittedError", "SearchResult", "StorageError",
-    "__version__", "code_energy", "expected_speedup", "relabel_by_code", "solve_cascade", "solve_level",
+    "__version__", "code_energy", "expected_speedup", "relabel_by_code", "solve_cascade",
+    "solve_level",
 ]  # fmt: skip
