@@ -114,7 +114,7 @@ def test_what_takes_too_long_is_refused_before_it_begins(place, tmp_path, cases)
         kind = "application/json"
         status, text = Request(service.url, "/v1/search", json.dumps(body), kind).answer()
         assert status == 422
-        assert "40 queries × (200,000 candidates + 10 × 64 buckets + 100 × 10 results)" in text
+        assert "40 queries × (200,000 candidates + 100 × 64 buckets + 400 × 10 results)" in text
         assert "lower n_probe or max_candidates" in text
         body["max_candidates"] = 10_000
         status, text = Request(service.url, "/v1/search", json.dumps(body), kind).answer()

@@ -12,7 +12,7 @@ _NAME = "the variable HASHCADE_TOKEN"
 _PICTURES = "Pictures of the items: a folder, .npy, .npz or .json."
 _OWN = "the images that the table was filled with"
 _NO_MODEL = "Do without the model, and so without torch: queries bring their buckets or scores."
-_WORK = "Queries × (candidates + 10 × buckets + 100 × results) of a search."
+_WORK = "Queries × (candidates + 100 × buckets + 400 × results) of a search."
 _FOLD = "Save the table when the oldest change is so old."
 
 
@@ -30,7 +30,7 @@ def serve(
     max_probe: Annotated[int, opt.number("Largest n_probe.")] = 4096,
     max_filter: Annotated[int, opt.number("Ids of a filter.")] = 100_000,
     max_pixels: Annotated[int, opt.number("Pixels of an uploaded image.")] = 25_000_000,
-    max_work: Annotated[int, opt.number(_WORK)] = 250_000_000,
+    max_work: Annotated[int, opt.number(_WORK)] = 500_000_000,
     max_requests: Annotated[int, opt.number("Requests at once; more are answered by 429.")] = 64,
     deadline: Annotated[float, opt.number("Seconds that a request may take.", min=0)] = 10.0,
     threads: Annotated[int, opt.number("Searches at once; 0: one per core.", min=0)] = 0,

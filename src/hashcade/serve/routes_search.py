@@ -12,6 +12,7 @@ from fastapi import APIRouter, Path, Query
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import ValidationError
+from pydantic_core import to_json
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
@@ -25,7 +26,7 @@ from hashcade.table import Matches
 router = APIRouter(prefix="/v1", tags=["search"])
 ItemId = Annotated[str, Path(min_length=1, max_length=1000)]
 SearchOptions = Annotated[schemas.Options, Query()]
-_PROBE, _RESULT = 10, 100  # candidates that take as long as a bucket, and as a result
+_PROBE, _RESULT = 100, 400  # candidates that take as long as a bucket, and as a result
 _SHOWN = 12  # items of a bucket in an explanation
 _MATCHES = {
     "description": "ids int64[q, n_neighbors], distances float32[q, n_neighbors],"
@@ -128,22 +129,23 @@ async def _search(
 def _listed(
     now: Snapshot, matches: Matches, include: Sequence[str] = ("labels", "names", "payload")
 ) -> Response:
-    """Answer in JSON: without the padding, which JSON has no number for."""
+    """Answer in JSON: without the padding, which JSON has no number for.
+
+    Row by row: to write a million results at once would keep all other threads waiting.
+    """
     ends = matches.counts.tolist()
 
-    def rows(values: npt.NDArray[Any]) -> list[list[Any]]:
-        return [row[:end] for row, end in zip(values.tolist(), ends, strict=True)]
+    def rows(values: npt.NDArray[Any]) -> bytes:
+        listed = (row[:end].tolist() for row, end in zip(values, ends, strict=True))
+        return b"[%s]" % b",".join(to_json(row, inf_nan_mode="null") for row in listed)
 
     names = ("ids", "distances", *include)
-    return as_json(
-        {
-            **{name: rows(getattr(matches, name)) for name in names},
-            "candidates": matches.candidates.tolist(),
-            "truncated": matches.truncated.tolist(),
-            "exact": matches.exact.tolist(),
-            "n_items": len(now.table),
-        }
-    )
+    parts = {name: rows(getattr(matches, name)) for name in names}
+    for name in ("candidates", "truncated", "exact"):
+        parts[name] = to_json(getattr(matches, name).tolist())
+    parts["n_items"] = to_json(len(now.table))
+    body = b",".join(b'"%s":%s' % (name.encode(), part) for name, part in parts.items())
+    return Response(b"{%s}" % body, media_type="application/json")
 
 
 @router.post("/search", **describe(schemas.SearchAnswer, 415))

@@ -58,7 +58,7 @@ async def _serve(app: Any, listening: socket.socket, settings: ServeSettings) ->
     config.h11_max_incomplete_size = _MAX_HEAD
     config.keep_alive_timeout = _IDLE_SECONDS
     config.keep_alive_max_requests = 1_000_000
-    config.graceful_timeout = 0.6 * settings.stop_seconds
+    config.graceful_timeout = 0.5 * settings.stop_seconds
     config.shutdown_timeout = 2 * settings.stop_seconds  # the service ends in time by itself
     config.backlog = 512
     config.include_server_header = False
@@ -68,8 +68,8 @@ async def _serve(app: Any, listening: socket.socket, settings: ServeSettings) ->
 
     def begin_to_stop() -> None:
         if not stop.is_set():
-            service.end_within(0.8 * settings.stop_seconds)  # Python takes some time as well
-            loop.call_later(0.5 * settings.stop_seconds, service.stop_work)
+            service.end_within(0.65 * settings.stop_seconds)  # Python takes its time as well
+            loop.call_later(0.4 * settings.stop_seconds, service.stop_work)
             stop.set()
 
     if threading.current_thread() is threading.main_thread() and sys.platform != "win32":
@@ -80,7 +80,7 @@ async def _serve(app: Any, listening: socket.socket, settings: ServeSettings) ->
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
     # Whatever connections do: a client that does not read is not waited for.
-    await asyncio.wait([serving], timeout=settings.stop_seconds)
+    await asyncio.wait([serving], timeout=0.75 * settings.stop_seconds)
     stopping.cancel()
     if serving.done():
         serving.result()

@@ -39,8 +39,8 @@ class ServeSettings:
         ``n_neighbors``; ``n_probe``, or ``bucket_ids`` of an explanation; ids of a filter; pixels
         of an uploaded image.
     max_work
-        Largest product of a search: queries × (candidates that are expected + 10 × buckets looked
-        into + 100 × results). More is refused before it begins.
+        Largest product of a search: queries × (candidates that are expected + 100 × buckets looked
+        into + 400 × results). More is refused before it begins.
     max_requests, deadline
         Requests at once, waiting or worked on (more are answered with 429); seconds for each.
     threads
@@ -48,7 +48,7 @@ class ServeSettings:
     fold_seconds, fold_bytes
         The index is saved when its oldest unsaved change is so old, or all of them so long.
     stop_seconds
-        Seconds after which the service has ended when it is stopped. Requests may finish in half of
+        Seconds after which the service has ended when it is stopped. Requests may finish in a third of
         them, then searches are stopped; what is left is for saving the index. If that takes longer,
         acknowledged changes are in the database and are applied at the next start.
     access_log
@@ -68,7 +68,7 @@ class ServeSettings:
     max_probe: int = 4096
     max_filter: int = 100_000
     max_pixels: int = 25_000_000
-    max_work: int = 250_000_000
+    max_work: int = 500_000_000
     max_requests: int = 64
     deadline: float = 10.0
     threads: int = 0
