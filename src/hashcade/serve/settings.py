@@ -48,9 +48,9 @@ class ServeSettings:
     fold_seconds, fold_bytes
         The index is saved when its oldest unsaved change is so old, or all of them so long.
     stop_seconds
-        Seconds after which the service has ended when it is stopped. Requests may finish in a third of
-        them, then searches are stopped; what is left is for saving the index. If that takes longer,
-        acknowledged changes are in the database and are applied at the next start.
+        Seconds after which the service has ended when it is stopped. Requests may finish in a third
+        of them, then searches are stopped; what is left is for saving the index. If that takes
+        longer, acknowledged changes are in the database and are applied at the next start.
     access_log
         Log a line for each request: method, path, status. Never a body or a header.
     """
