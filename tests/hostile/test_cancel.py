@@ -14,7 +14,7 @@ import pytest
 
 from hashcade import CodeShape, HashIndex, HashTable
 from hashcade.serve import Client
-from tests.serve.factories import Process, load_index
+from tests.serve.factories import Process
 
 DIM, N_ITEMS = 64, 200_000
 SHAPE = CodeShape(width=8, depth=2)
@@ -141,9 +141,10 @@ def test_a_stop_does_not_wait_for_searches(place, tmp_path, cases):
         assert status == 503
         assert "the service is being stopped" in text
     assert answers
-    index = load_index(place)
-    index.verify()
-    assert all(item in index for item in added)
+    table = HashTable.load(place)
+    table.index.verify()
+    assert all(item in table for item in added)
+    table.close()
     cases.add(8)
 
 
@@ -186,7 +187,8 @@ run(sys.argv[1], **json.loads(sys.argv[2]))
     if added:
         assert "3 changes" not in service.log.read_text()  # one change, of three items
         assert "1 changes are applied at the next start" in service.log.read_text()
-    index = load_index(place)
-    index.verify()
-    assert all(item in index for item in added)
+    table = HashTable.load(place)
+    table.index.verify()
+    assert all(item in table for item in added)
+    table.close()
     cases.add()
