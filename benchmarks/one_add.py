@@ -108,6 +108,9 @@ def page(result: dict[str, dict[str, list[float]]], repeats: int, note: str) -> 
             "",
             f"Slowest by fastest median of {name}: {ratio:.2f} (target {TARGET}: {verdict}).",
         ]
+    slower = [row["search"] / row["search before"] for row in medians.values()]
+    told = ", ".join(f"{ratio:.2f}" for ratio in slower)
+    lines += ["", f"Search after the adds by search before: {told} (target: 1, missed above 1.05)."]
     worst = max(max(r["add"]) for r in result.values())
     lines += [
         "",
