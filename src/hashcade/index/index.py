@@ -16,6 +16,7 @@ from hashcade._validate import checked_count, checked_seed, checked_vectors, nam
 from hashcade.codes import CodeShape
 from hashcade.errors import CorruptIndexError, StorageError, add_hint
 from hashcade.index import inspect, nearest, storage, validate
+from hashcade.index.cancel import Cancel
 from hashcade.index.filters import Filter
 from hashcade.index.search import FILTER_BUDGET, SearchResult, make_request, run
 from hashcade.index.segment import Int64s, Items
@@ -80,6 +81,7 @@ class HashIndex:
         n_neighbors: int = 10, n_probe: int | None = None, max_candidates: int | None = None,
         fill: str = "path", filter_ids: Any = None, filter_budget: int = FILTER_BUDGET,
         exclude_self: Any = False, metric: str = "euclidean", threads: int | None = None,
+        cancel: Cancel | None = None,
     ) -> SearchResult:  # fmt: skip
         """Find the nearest items among those in the buckets of each query.
 
@@ -120,11 +122,13 @@ class HashIndex:
         metric
             ``"euclidean"``; ``"inner_product"`` with the largest first; ``"cosine"``: 1 - cosine,
             in an index with ``unit_length``.
+        cancel
+            Stops the search when it is set, by another thread; then ``Cancelled`` is raised.
         """
         snapshot = self._snapshot
         request = make_request(
             snapshot, vectors, bucket_ids, scores, n_neighbors, n_probe, max_candidates, fill,
-            filter_ids, filter_budget, exclude_self, metric, threads,
+            filter_ids, filter_budget, exclude_self, metric, threads, cancel,
         )  # fmt: skip
         return run(snapshot, request)
 
@@ -145,6 +149,10 @@ class HashIndex:
         if prepared is None:
             return n_probe
         return prepared.passing(self._snapshot).n_ranked(n_probe)
+
+    def expected_candidates(self, n_probe: int = 1) -> float:
+        """About how many items a query is compared with that looks into so many buckets."""
+        return min(n_probe * self._snapshot.tree.mean_bucket_size, float(len(self)))
 
     def add(
         self, bucket_ids: Array, vectors: Array, ids: MaybeArray = None, labels: MaybeArray = None
@@ -284,7 +292,7 @@ class HashIndex:
         ``classes``: for each label ``n_entries``, ``n_buckets`` it lies in, and ``purity`` (share
         of its class in the bucket of one of its entries, on average).
         """
-        return inspect.stats(self._snapshot)
+        return inspect.stats(self._snapshot.settled)
 
     def explain(
         self, vector: Array, bucket_ids: MaybeArray = None, scores: MaybeArray = None,
@@ -304,7 +312,7 @@ class HashIndex:
         allowed = HashIndex.search.__kwdefaults__ or {}
         if unknown := options.keys() - allowed.keys():
             raise ValueError(f"unknown option {min(unknown)!r} (allowed: {', '.join(allowed)})")
-        snapshot = self._snapshot
+        snapshot = self._snapshot.settled
         query = validate.checked_queries(vector, snapshot.dim)
         if len(query) != 1:
             raise ValueError(f"vector has {len(query)} rows, must be one vector")
@@ -334,15 +342,15 @@ class HashIndex:
         ``path``, ``n_buckets`` (occupied), ``n_entries``, ``purity`` and ``classes`` (label: count,
         largest first; both None without labels), ``children``: the same for each ``slot`` below.
         """
-        return inspect.node(self._snapshot, validate.checked_path(path, self.shape))
+        return inspect.node(self._snapshot.settled, validate.checked_path(path, self.shape))
 
     def tree(self) -> dict[str, Any]:
         """Describe all occupied nodes as :meth:`node` does; buckets have no ``children``."""
-        return inspect.tree(self._snapshot)
+        return inspect.tree(self._snapshot.settled)
 
     def largest_buckets(self, path: Sequence[int] = (), limit: int = 10) -> Int64s:
         """Return the ids of the fullest buckets below a node, fullest first."""
-        tree = self._snapshot.tree
+        tree = self._snapshot.settled.tree
         low, high = tree.below(validate.checked_path(path, self.shape), self.shape)
         live = tree.live[low:high]
         n_shown = min(checked_count("limit", limit), int((live > 0).sum()))
@@ -350,7 +358,9 @@ class HashIndex:
 
     def sample(self, n: int, *, random_state: int = 0) -> Int64s:
         """Return the ids of ``n`` items drawn at random, or of all if there are fewer."""
-        return inspect.sample_ids(self._snapshot, checked_count("n", n), checked_seed(random_state))
+        return inspect.sample_ids(
+            self._snapshot.settled, checked_count("n", n), checked_seed(random_state)
+        )
 
     def labels_of(self, ids: Array) -> Int64s:
         """Return labels by id, in the same shape; -1 (``NO_LABEL``) for none, and for no item."""
@@ -364,7 +374,7 @@ class HashIndex:
 
     def entries(self) -> tuple[Int64s, Int64s]:
         """Return bucket id and item id of all entries: an item is named once per bucket."""
-        snapshot = self._snapshot
+        snapshot = self._snapshot.settled
         numbers, ids, _ = snapshot.entries()
         return snapshot.tree.buckets[numbers], ids
 
@@ -395,7 +405,7 @@ class HashIndex:
         return self._snapshot.n_items
 
     def __repr__(self) -> str:
-        n_occupied = int((self._snapshot.tree.live > 0).sum())
+        n_occupied = int((self._snapshot.settled.tree.live > 0).sum())
         buckets = f"{n_occupied} of {self.shape.n_buckets} buckets occupied"
         return f"HashIndex({len(self)} items, dim={self.dim}, {buckets})"
 

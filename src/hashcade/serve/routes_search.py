@@ -12,6 +12,7 @@ from fastapi import APIRouter, Path, Query
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import ValidationError
+from pydantic_core import to_json
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
@@ -25,6 +26,7 @@ from hashcade.table import Matches
 router = APIRouter(prefix="/v1", tags=["search"])
 ItemId = Annotated[str, Path(min_length=1, max_length=1000)]
 SearchOptions = Annotated[schemas.Options, Query()]
+_PROBE, _RESULT = 100, 400  # candidates that take as long as a bucket, and as a result
 _SHOWN = 12  # items of a bucket in an explanation
 _MATCHES = {
     "description": "ids int64[q, n_neighbors], distances float32[q, n_neighbors],"
@@ -45,6 +47,7 @@ register_url_convertor("id", _AnyText())
 
 def _check_limits(call: Call, asked: schemas.Options, n_queries: int = 1) -> None:
     """Answer 422 if a search asks for more than the limits allow."""
+    n_buckets = 0
     call.check_limit("the number of queries", n_queries, "max_batch")
     call.check_limit("n_neighbors", asked.n_neighbors, "max_neighbors")
     call.check_limit("n_probe", asked.n_probe, "max_probe")
@@ -52,6 +55,27 @@ def _check_limits(call: Call, asked: schemas.Options, n_queries: int = 1) -> Non
         values = getattr(asked, name, None) or ()
         n_values = max(map(len, values)) if values and isinstance(values[0], list) else len(values)
         call.check_limit(f"the number of {name}", n_values, limit)
+        if name == "bucket_ids":
+            n_buckets = n_values
+    _check_work(call, asked, n_queries, n_buckets or asked.n_probe)
+
+
+def _check_work(call: Call, asked: schemas.Options, n_queries: int, n_probe: int) -> None:
+    """Answer 422 if a search would take longer than anybody waits, before it begins."""
+    candidates = call.service.now().table.index.expected_candidates(n_probe)
+    candidates = min(candidates, asked.max_candidates or candidates)
+    parts = {
+        "n_probe or max_candidates": round(candidates) + _PROBE * n_probe,
+        "n_neighbors": _RESULT * asked.n_neighbors,
+    }
+    limit, work = call.service.settings.max_work, n_queries * sum(parts.values())
+    if work > limit:
+        queries = "one query" if n_queries == 1 else f"{n_queries:,} queries"
+        fewer = "" if n_queries == 1 else ", or send fewer queries at once"
+        way = f"lower {max(parts, key=lambda name: parts[name])}{fewer}"
+        sums = f"{queries} × ({round(candidates):,} candidates + {_PROBE} × {n_probe:,} buckets"
+        sums += f" + {_RESULT} × {asked.n_neighbors:,} results) = {work:,}"
+        raise HTTPException(422, f"{sums} must be <= max_work={limit:,}: {way}")
 
 
 async def _encoded(
@@ -60,7 +84,8 @@ async def _encoded(
     """Queries that say themselves where to look, or what the model makes of them."""
     if bucket_ids is None and scores is None:
         if any(part is not None for part in filters.values()):
-            work = partial(call.service.now().table.n_ranked, n_probe, **filters)
+            now = call.service.now()
+            work = partial(now.table.n_ranked, n_probe, **filters, cancel=call.cancel)
             n_probe = await call.search_thread(work)
         return await call.encode(vectors, n_probe)
     if bucket_ids is not None and scores is not None:
@@ -92,7 +117,9 @@ async def _search(
 
     def work() -> Response:
         without = False if exclude is None else exclude
-        matches = now.table.search(encoded, **_options(asked), **filters, exclude_self=without)
+        matches = now.table.search(
+            encoded, **_options(asked), **filters, exclude_self=without, cancel=call.cancel
+        )
         call.service.metrics.searched(len(matches), int(matches.candidates.sum()))
         return _listed(now, matches) if answer is None else answer(matches)
 
@@ -102,22 +129,23 @@ async def _search(
 def _listed(
     now: Snapshot, matches: Matches, include: Sequence[str] = ("labels", "names", "payload")
 ) -> Response:
-    """Answer in JSON: without the padding, which JSON has no number for."""
+    """Answer in JSON: without the padding, which JSON has no number for.
+
+    Row by row: to write a million results at once would keep all other threads waiting.
+    """
     ends = matches.counts.tolist()
 
-    def rows(values: npt.NDArray[Any]) -> list[list[Any]]:
-        return [row[:end] for row, end in zip(values.tolist(), ends, strict=True)]
+    def rows(values: npt.NDArray[Any]) -> bytes:
+        listed = (row[:end].tolist() for row, end in zip(values, ends, strict=True))
+        return b"[%s]" % b",".join(to_json(row, inf_nan_mode="null") for row in listed)
 
     names = ("ids", "distances", *include)
-    return as_json(
-        {
-            **{name: rows(getattr(matches, name)) for name in names},
-            "candidates": matches.candidates.tolist(),
-            "truncated": matches.truncated.tolist(),
-            "exact": matches.exact.tolist(),
-            "n_items": len(now.table),
-        }
-    )
+    parts = {name: rows(getattr(matches, name)) for name in names}
+    for name in ("candidates", "truncated", "exact"):
+        parts[name] = to_json(getattr(matches, name).tolist())
+    parts["n_items"] = to_json(len(now.table))
+    body = b",".join(b'"%s":%s' % (name.encode(), part) for name, part in parts.items())
+    return Response(b"{%s}" % body, media_type="application/json")
 
 
 @router.post("/search", **describe(schemas.SearchAnswer, 415))
@@ -154,6 +182,8 @@ async def search_binary(
         arrays = read_query(
             body[options.json_bytes :], options.n_queries, options.by, dim, table.index.shape
         )
+    if arrays[1] is not None:
+        _check_work(call, options, options.n_queries, arrays[1].shape[1])
     filters = _filters(selection)
     now, encoded = await _encoded(call, options.n_probe, *arrays, **filters)
 
@@ -193,7 +223,8 @@ async def _explain(
     call: Call, now: Snapshot, encoded: Encoded, asked: schemas.Options, **more: Any
 ) -> Response:
     """Explain a search, with some items of each bucket to look at, and scores if there are any."""
-    arguments = {**_options(asked), **more, "fill": "path" if asked.fill else "none"}
+    fill = "path" if asked.fill else "none"
+    arguments = {**_options(asked), **more, "fill": fill, "cancel": call.cancel}
 
     def work() -> dict[str, Any]:
         explained = now.table.explain(encoded, **arguments)

@@ -25,8 +25,8 @@ _IDLE_SECONDS = 15.0  # a connection without a request, or with half a head, is 
 def run(table: str | os.PathLike[str], **settings: Any) -> None:
     """Serve a table until the process is told to stop (SIGINT or SIGTERM).
 
-    On SIGHUP the table is read again. When this returns, every change is saved. Settings are those
-    of :class:`ServeSettings`.
+    On SIGHUP the table is read again. When this returns, every acknowledged change is on disk.
+    Settings are those of :class:`ServeSettings`.
     """
     checked = ServeSettings(table=Path(table), **settings)
     for module in ("fastapi", "hypercorn", "prometheus_client"):
@@ -41,7 +41,10 @@ def run(table: str | os.PathLike[str], **settings: Any) -> None:
         access = "with a token" if checked.token else "this machine alone, no token"
         n_items = len(app.state.service.durable.index)
         log.info("serving %d items on http://%s:%d (%s)", n_items, shown, port, access)
-        asyncio.run(_serve(app, listening, checked))
+        try:
+            asyncio.run(_serve(app, listening, checked))
+        finally:
+            app.state.service.close()
     finally:
         listening.close()
 
@@ -55,18 +58,32 @@ async def _serve(app: Any, listening: socket.socket, settings: ServeSettings) ->
     config.h11_max_incomplete_size = _MAX_HEAD
     config.keep_alive_timeout = _IDLE_SECONDS
     config.keep_alive_max_requests = 1_000_000
-    config.graceful_timeout = settings.stop_seconds
-    config.shutdown_timeout = 3600.0  # a large index takes its time to be saved
+    config.graceful_timeout = 0.5 * settings.stop_seconds
+    config.shutdown_timeout = 2 * settings.stop_seconds  # the service ends in time by itself
     config.backlog = 512
     config.include_server_header = False
     config.errorlog = logging.getLogger("hashcade.serve.http")
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    loop, service = asyncio.get_running_loop(), app.state.service
+
+    def begin_to_stop() -> None:
+        if not stop.is_set():
+            service.end_within(0.65 * settings.stop_seconds)  # Python takes its time as well
+            loop.call_later(0.4 * settings.stop_seconds, service.stop_work)
+            stop.set()
+
     if threading.current_thread() is threading.main_thread() and sys.platform != "win32":
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, begin_to_stop)
         loop.add_signal_handler(signal.SIGHUP, lambda: asyncio.create_task(_reload(app)))
-    await serve(app, config, shutdown_trigger=stop.wait)
+    serving = asyncio.ensure_future(serve(app, config, shutdown_trigger=stop.wait))
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+    # Whatever connections do: a client that does not read is not waited for.
+    await asyncio.wait([serving], timeout=0.75 * settings.stop_seconds)
+    stopping.cancel()
+    if serving.done():
+        serving.result()
 
 
 def _listening(host: str, port: int) -> socket.socket:
