@@ -538,7 +538,7 @@ def test_a_selection_before_plain_arrays_is_that_of_json(named, selection, n_res
         ({"exclude_ids": ["a", "b"]}, "exclude_self"),
         ({"include": ["vectors"]}, "include.0"),
         ({"n_neighbors": 5}, "n_neighbors: Extra inputs"),
-        ([], "the body: Input should be"),
+        ([], "the body: Invalid JSON: expected an object"),
     ],
     ids=lambda value: None if isinstance(value, str) else ascii(value)[:30],
 )

@@ -18,7 +18,8 @@ from starlette.exceptions import HTTPException
 
 from hashcade.index import Encoded
 from hashcade.serve.binary_format import MEDIA_TYPE
-from hashcade.serve.middleware import DEADLINE
+from hashcade.serve.exchange import SMALL, Exchange
+from hashcade.serve.middleware import DEADLINE, EXCHANGE
 from hashcade.serve.schemas import Problem
 from hashcade.serve.service import Service, Snapshot, errors_as_answers
 from hashcade.store import Change, NewItems
@@ -27,6 +28,7 @@ IMAGE_BODY = (
     "image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "image/tiff", MEDIA_TYPE,
 )  # fmt: skip
 _MULTIPART = "multipart/form-data"
+_MAX_PARTS = 20  # of a form, of which one is the file
 _PROBLEMS = {
     400: "The request cannot be read",
     401: "The token is missing or wrong",
@@ -41,8 +43,10 @@ _PROBLEMS = {
     503: "The table cannot be used now",
     504: "The deadline has passed",
 }
+REFERENCE = "#/components/schemas/{model}"  # to the description of a body
 _OF_SOME = (404, 409, 415)  # the others are those of every route
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 
 class Call:
@@ -52,6 +56,7 @@ class Call:
         self._request = request
         self.service: Service = request.app.state.service
         self._deadline: float = request.scope[DEADLINE]  # on the loop's clock
+        self._exchange: Exchange = request.scope[EXCHANGE]
 
     async def search_thread(self, work: Callable[[], T]) -> T:
         """Run a search, or something as short, in a thread; 504 when it is too late."""
@@ -118,15 +123,33 @@ class Call:
             body = file_of_form(sent, body)
         return await self.slow_thread(partial(self.service.encode_image, body, n_probe))
 
-    async def body(self, *types: str) -> bytes:
+    async def body(self, *types: str) -> bytearray:
         """The body, if it says that it is of one of these types."""
         sent = self._request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if sent not in types:
             raise HTTPException(415, f"the Content-Type is {sent!r}, must be {' or '.join(types)}")
-        body = await self._request.body()
+        body = self._exchange.body
         if not body:
             raise HTTPException(422, "the body is empty")
         return body
+
+    async def json(self, model: type[M]) -> M:
+        """The body as an object of JSON."""
+        sent = self._request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if not sent.startswith("application/") or not sent.endswith("json"):
+            way = "curl -H 'Content-Type: application/json'"
+            raise HTTPException(
+                415, f"the Content-Type is {sent!r}, must be application/json: {way}"
+            )
+        return await self.parse(self._exchange.body, model)
+
+    async def parse(self, text: bytes | bytearray, model: type[M]) -> M:
+        """An object of JSON; what takes time is parsed in a thread, one after the other."""
+        work = partial(self.service.parse, text, model, self._exchange.reserve)
+        if len(text) > SMALL:
+            return await self._before(self.service.parse_pool.submit(work))
+        with errors_as_answers():
+            return work()
 
     def check_limit(self, name: str, value: int, limit_name: str) -> None:
         """Answer 422 if a number is above its limit."""
@@ -135,7 +158,7 @@ class Call:
             raise HTTPException(422, f"{name}={value} must be <= {limit_name}={limit}")
 
 
-def file_of_form(content_type: str, body: bytes) -> bytes:
+def file_of_form(content_type: str, body: bytes | bytearray) -> bytes:
     """The one file of a form, as ``curl -F file=@query.jpg`` sends it; 422 if it has another.
 
     Written out: a form of one file does not need the package that FastAPI takes for forms.
@@ -144,7 +167,7 @@ def file_of_form(content_type: str, body: bytes) -> bytes:
     message["Content-Type"] = content_type
     mark = b"\r\n--" + str(message.get_param("boundary", "")).encode("latin-1", "replace")
     files = []
-    for part in (b"\r\n" + body).split(mark)[1:-1]:
+    for part in (b"\r\n" + body).split(mark, _MAX_PARTS)[1:-1]:
         head, blank, content = part.partition(b"\r\n\r\n")
         if blank and b"filename" in head.lower():
             files.append(content)
@@ -172,15 +195,26 @@ async def _call(request: Request) -> Call:
 ThisCall = Annotated[Call, Depends(_call)]
 
 
+def json_body(model: type[BaseModel]) -> Any:
+    """A parameter of a route: its body, an object of JSON."""
+
+    async def read(call: ThisCall) -> BaseModel:
+        return await call.json(model)
+
+    return Depends(read)
+
+
 def as_json(value: object) -> Response:
     """Answer with a value of the documented form; infinity, which JSON lacks, becomes null."""
     return Response(to_json(value, inf_nan_mode="null"), media_type="application/json")
 
 
 def describe(
-    answer: type[BaseModel] | dict[str, Any], *statuses: int, takes: Iterable[str] = ()
+    answer: type[BaseModel] | dict[str, Any],
+    *statuses: int,
+    takes: Iterable[str] | type[BaseModel] = (),
 ) -> dict[str, Any]:
-    """Describe a route: its answer, the errors of its own, and the types of a body of bytes."""
+    """Describe a route: its answer, its own errors, and its body: JSON, or bytes of some types."""
     is_model = isinstance(answer, type)
     problems = {
         status: {"description": text, "model": Problem}
@@ -191,7 +225,11 @@ def describe(
         "response_class": JSONResponse if is_model else Response,
         "responses": {200: {"model": answer} if is_model else answer, **problems},
     }
-    if takes:
+    if isinstance(takes, type):
+        schema = {"$ref": REFERENCE.format(model=takes.__name__)}
+        content = {"application/json": {"schema": schema}}
+        described["openapi_extra"] = {"requestBody": {"required": True, "content": content}}
+    elif takes:
         body: dict[str, Any] = {"required": True, "content": contents(*takes, minLength=1)}
         if IMAGE_BODY[0] in takes:
             file = {"type": "string", "format": "binary", "minLength": 1}

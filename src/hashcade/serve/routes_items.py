@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from hashcade.errors import DataError
 from hashcade.serve import schemas
-from hashcade.serve.responses import IMAGE_BODY, ThisCall, as_json, contents, describe
+from hashcade.serve.responses import IMAGE_BODY, ThisCall, as_json, contents, describe, json_body
 from hashcade.serve.routes_search import ItemId, class_counts
 from hashcade.serve.schemas import Digits
 from hashcade.serve.service import Snapshot
@@ -126,13 +126,14 @@ async def picture(call: ThisCall, item_id: ItemId) -> Response:
     return Response(file[0], media_type=file[1], headers=headers)
 
 
-@router.post("/items", **describe(schemas.Changed, 415))
-async def add_items(call: ThisCall, body: schemas.AddRequest) -> Response:
+@router.post("/items", **describe(schemas.Changed, 415, takes=schemas.AddRequest))
+async def add_items(
+    call: ThisCall, body: Annotated[schemas.AddRequest, json_body(schemas.AddRequest)]
+) -> Response:
     """Add items. The answer comes when they are on disk."""
-    call.check_limit("the number of items", len(body.vectors), "max_batch")
     labels = None if body.labels is None else np.array(body.labels, dtype=object)
     items = NewItems(
-        body.bucket_ids or (), body.vectors, body.ids, labels, body.names, body.payload,
+        () if body.bucket_ids is None else body.bucket_ids, body.vectors, body.ids, labels, body.names, body.payload,
         known=None if body.new_labels else (), replace=body.replace,
     )  # fmt: skip
     if body.bucket_ids is None:
@@ -161,8 +162,10 @@ async def add_image(
     return await call.add(now, NewItems((), (), ids, labels, known=known), encoded)
 
 
-@router.post("/items/remove", **describe(schemas.Changed, 415))
-async def remove_items(call: ThisCall, body: schemas.RemoveRequest) -> Response:
+@router.post("/items/remove", **describe(schemas.Changed, 415, takes=schemas.RemoveRequest))
+async def remove_items(
+    call: ThisCall, body: Annotated[schemas.RemoveRequest, json_body(schemas.RemoveRequest)]
+) -> Response:
     """Remove items, by their ids or by a filter. The answer comes when this is on disk."""
     call.check_limit("the number of items", len(body.ids or ()), "max_batch")
     change = await call.change(call.service.durable.remove, body.ids, where=body.where)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import socket
 import sys
 import threading
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,9 @@ from hashcade.serve.settings import ServeSettings
 
 log = logging.getLogger("hashcade.serve")
 
-_MAX_HEAD = 65536  # bytes of the head of a request
-_IDLE_SECONDS = 15.0  # a connection without a request, or with half a head, is closed then
+_BACKLOG = 1024  # connections that wait to be taken
+_AT_ONCE = 16  # connections that are taken before the first of them is looked at
+_NEVER = 1 << 30  # seconds
 
 
 def run(table: str | os.PathLike[str], **settings: Any) -> None:
@@ -29,7 +33,7 @@ def run(table: str | os.PathLike[str], **settings: Any) -> None:
     of :class:`ServeSettings`.
     """
     checked = ServeSettings(table=Path(table), **settings)
-    for module in ("fastapi", "hypercorn", "prometheus_client"):
+    for module in ("fastapi", "uvicorn", "prometheus_client"):
         require_extra(module, "serve")
     from hashcade.serve.app import create_app
 
@@ -47,26 +51,47 @@ def run(table: str | os.PathLike[str], **settings: Any) -> None:
 
 
 async def _serve(app: Any, listening: socket.socket, settings: ServeSettings) -> None:
-    from hypercorn.asyncio import serve
-    from hypercorn.config import Config
+    import uvicorn
 
-    config = Config()
-    config.bind = [f"fd://{listening.detach()}"]
-    config.h11_max_incomplete_size = _MAX_HEAD
-    config.keep_alive_timeout = _IDLE_SECONDS
-    config.keep_alive_max_requests = 1_000_000
-    config.graceful_timeout = settings.stop_seconds
-    config.shutdown_timeout = 3600.0  # a large index takes its time to be saved
-    config.backlog = 512
-    config.include_server_header = False
-    config.errorlog = logging.getLogger("hashcade.serve.http")
-    stop = asyncio.Event()
+    from hashcade.serve.connections import MAX_HEAD, Connection, Connections
+
+    metrics = app.state.service.metrics
+    connections = Connections(settings.max_connections, settings.idle_seconds, metrics.dropped)
+    metrics.gauge("hashcade_connections", "Connections", lambda: len(connections))
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            listening.listen(_BACKLOG)
+
+        def capture_signals(self) -> AbstractContextManager[None]:
+            return nullcontext()  # uvicorn would end the process by the signal, not with 0
+
+    config = uvicorn.Config(
+        app,
+        http=partial(Connection, connections=connections),  # type: ignore[arg-type]
+        ws="none",
+        loop="asyncio",
+        h11_max_incomplete_event_size=MAX_HEAD,
+        timeout_keep_alive=_NEVER,  # connections look after this themselves
+        timeout_graceful_shutdown=math.ceil(settings.stop_seconds),
+        backlog=_AT_ONCE,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+    )
+    server = Server(config)
     loop = asyncio.get_running_loop()
     if threading.current_thread() is threading.main_thread() and sys.platform != "win32":
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, setattr, server, "should_exit", True)
         loop.add_signal_handler(signal.SIGHUP, lambda: asyncio.create_task(_reload(app)))
-    await serve(app, config, shutdown_trigger=stop.wait)
+    watch = asyncio.create_task(connections.watch())
+    try:
+        await server.serve([listening])
+    finally:
+        watch.cancel()
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -96,7 +121,7 @@ def log_to_stderr() -> None:
     """Send the messages of the service to stderr, one line each."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("hashcade")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logging.getLogger("hashcade.serve.http").setLevel(logging.WARNING)
+    for name, level in (("hashcade", logging.INFO), ("uvicorn.error", logging.ERROR)):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.setLevel(level)

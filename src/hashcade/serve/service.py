@@ -6,13 +6,14 @@ import contextlib
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from hashcade._kernels import usable_cores
@@ -20,7 +21,9 @@ from hashcade.data import read_image
 from hashcade.errors import ConfigError, CorruptIndexError, DataError, StorageError
 from hashcade.index import Encoded, warmup
 from hashcade.serve.images import Pictures, from_catalog, from_path
+from hashcade.serve.json_body import Axis, Numbers, read_json
 from hashcade.serve.metrics import Metrics
+from hashcade.serve.schemas import AddRequest
 from hashcade.serve.settings import ServeSettings
 from hashcade.store import MODEL_DIR, BusyError, DurableIndex, Label, ReadOnlyError, State
 from hashcade.table import HashTable, Item
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hashcade.serve")
 Ids = npt.NDArray[np.int64]
+M = TypeVar("M", bound=BaseModel)
+_VALUES = 100  # of JSON for an item, beside its vector
+_VALUE_BYTES = 100  # of memory for each
+_FEW = 1000  # values that are not counted
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,7 @@ class Service:
         self.settings = settings
         self.metrics = Metrics()
         self.search_pool = ThreadPoolExecutor(settings.threads or usable_cores(), "hashcade-search")
+        self.parse_pool = ThreadPoolExecutor(1, "hashcade-parse")
         self.slow_pool = ThreadPoolExecutor(1, "hashcade-encode")  # torch, Pillow: one at a time
         warmup()  # kernels are compiled now, not by the first query
         self.durable, self._rest = self._open()
@@ -152,9 +160,34 @@ class Service:
 
     def close(self) -> None:
         """Finish what was begun, save, and release the table."""
+        self.parse_pool.shutdown(cancel_futures=True)
         self.slow_pool.shutdown(cancel_futures=True)
         self.search_pool.shutdown(cancel_futures=True)
         self.durable.close()
+
+    def parse(self, text: bytes | bytearray, model: type[M], reserve: Callable[[int], None]) -> M:
+        """An object of JSON, within the limits; ``reserve`` takes memory for it, in bytes."""
+        settings, table = self.settings, self.now().table
+        shape, dim = table.index.shape, table.index.dim
+        if table.hasher is not None and not table.hasher.config_.takes_images:
+            dim = max(dim, table.hasher.config_.item_shape[0])
+        rows = Axis("items" if model is AddRequest else "queries", settings.max_batch, "max_batch")
+        levels, slots = Axis("levels", shape.depth, "depth"), Axis("slots", shape.width, "width")
+        buckets = Axis("bucket_ids", settings.max_probe, "max_probe")
+        arrays = {
+            "vector": Numbers("f", (Axis("numbers", dim, "dim"),)),
+            "vectors": Numbers("f", (rows, Axis("numbers", dim, "dim"))),
+            "bucket_ids": Numbers("i", (rows, buckets)),
+            "scores": Numbers("f", (rows, levels, slots)),
+        }
+        if "vector" in model.model_fields:  # one query
+            arrays |= {"bucket_ids": Numbers("i", (buckets,)), "scores": Numbers("f", (levels, slots))}
+        return read_json(
+            text, model, arrays,
+            max_rest=settings.max_body // 4,
+            max_values=settings.max_filter + _VALUES * settings.max_batch,
+            reserve=lambda n_values: reserve(_VALUE_BYTES * n_values) if n_values > _FEW else None,
+        )  # fmt: skip
 
     # Encoding runs in the slow thread, as a reload does: so model and index fit together.
 

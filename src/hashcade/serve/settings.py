@@ -10,6 +10,7 @@ from pathlib import Path
 from hashcade.errors import ConfigError
 
 _MIN_TOKEN = 16
+BODY_COST = 3  # memory that a request takes, in lengths of its body
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,15 @@ class ServeSettings:
         of an uploaded image.
     max_requests, deadline
         Requests at once, waiting or worked on (more are answered with 429); seconds for each.
+    max_memory
+        Bytes of memory for bodies and answers of more than 64 kB together; more are answered with
+        429. A body counts three times, for what is made of it.
+    max_connections
+        Connections at once; 0: 256, or fewer if the limit of open files asks for it. One more
+        closes the one whose client has kept us waiting longest.
+    idle_seconds, send_seconds
+        Seconds after which a connection without a whole head of a request is closed; seconds for a
+        client to read its answer, and ten more for each megabyte.
     threads
         Searches at once. 0: one per core.
     fold_seconds, fold_bytes
@@ -64,7 +74,11 @@ class ServeSettings:
     max_filter: int = 100_000
     max_pixels: int = 25_000_000
     max_requests: int = 64
+    max_memory: int = 256 << 20
+    max_connections: int = 0
     deadline: float = 10.0
+    idle_seconds: float = 15.0
+    send_seconds: float = 10.0
     threads: int = 0
     fold_seconds: float = 60.0
     fold_bytes: int = 64 << 20
@@ -76,12 +90,17 @@ class ServeSettings:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, Path(getattr(self, name)))
         for name, value in vars(self).items():
-            if name.startswith("max_") and value < 1:
+            if name.startswith("max_") and name != "max_connections" and value < 1:
                 raise ConfigError(f"{name}={value} must be >= 1")
-            if name.startswith(("deadline", "fold_", "stop_")) and not value > 0:
+            timed = name == "deadline" or name.endswith("_seconds") or name == "fold_bytes"
+            if timed and not value > 0:
                 raise ConfigError(f"{name}={value} must be > 0")
-        if self.threads < 0:
-            raise ConfigError(f"threads={self.threads} must be >= 0")
+            if name in ("threads", "max_connections") and value < 0:
+                raise ConfigError(f"{name}={value} must be >= 0")
+        least = BODY_COST * self.max_body
+        if self.max_memory < least:
+            problem = f"max_memory={self.max_memory} must be >= {least}"
+            raise ConfigError(f"{problem}, {BODY_COST} times max_body={self.max_body}")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port={self.port} must be >= 0 and <= 65535")
         if self.token is not None:
