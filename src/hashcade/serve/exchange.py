@@ -137,6 +137,8 @@ class Exchange:
         """Give the memory back."""
         held, self._held = self._held, 0
         self._memory.give_back(held)
+        with contextlib.suppress(BufferError):  # an array lies in it
+            self.body.clear()  # now, not when the frames of an exception are collected
         self.body = bytearray()
         if self._connection is not None:
             self._connection.holds = False

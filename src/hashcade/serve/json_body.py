@@ -17,9 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 _MAX_DEPTH = 150
+_NUMBER_BYTES = 1000  # with the space around it
+_MAX_NAME = 200  # bytes of the name of a field
 _SPACE = re.compile(rb"[ \t\n\r]*")
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_MARK = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},"]', re.DOTALL)
+_MARK = re.compile(rb'[\[\]{},"]')
 _OPEN, _CLOSE, _QUOTE = frozenset(b"[{"), frozenset(b"]}"), ord('"')
 _STRICT = ConfigDict(strict=True)
 _Float = Annotated[float, Field(allow_inf_nan=False)]
@@ -68,21 +69,23 @@ def read_json(
     """
     reader = _Reader(body, max_rest, max_values)
     found: dict[str, Any] = {}
-    rest: list[bytes] = []
+    rest: list[bytes | memoryview] = []
     for name in reader.names():
         if name in found:
             raise BodyError(f"{name[:50]}: is given twice")
         if name not in model.model_fields:
             raise BodyError(f"{name[:50]}: Extra inputs are not permitted")
-        found[name] = value = b"null"
+        found[name], value = None, memoryview(b"null")
         if name not in arrays:
             value = reader.value()
-        elif not reader.skip(b"null"):
-            found[name], value = reader.array(name, arrays[name]), b"[]"  # is put in its place
-        rest.append(b'"%s":%s' % (name.encode(), value))
+        elif model.model_fields[name].is_required() or not reader.skip(b"null"):
+            found[name] = reader.array(name, arrays[name])  # is put in its place below
+        rest += [b"," if rest else b"{", b'"%s":' % name.encode(), value]
     reserve(reader.n_values)
+    text = b"".join([*rest, b"}"] if rest else [b"{}"])
+    rest.clear()
     try:
-        read = model.model_validate_json(b"{" + b",".join(rest) + b"}")
+        read = model.model_validate_json(text)
     except ValidationError as error:
         raise BodyError(_first_error(error)) from None
     for name, value in found.items():
@@ -110,12 +113,13 @@ class _Reader:
         self._expect(b"{", "an object")
         while not self.skip(b"}"):
             self._space()
-            key = _STRING.match(self._body, self._at, self._at + 200)
-            if key is None:
+            start = self._at
+            end = self._string_end(start + 1, start + _MAX_NAME)
+            if self._body[start : start + 1] != b'"' or end < 0:
                 raise self._error("a name in quotes")
-            self._at = key.end()
+            self._at = end
             try:
-                name = from_json(key[0])
+                name = from_json(bytes(self._body[start:end]))
             except ValueError as error:
                 raise BodyError(f"the body: Invalid JSON: {error}") from None
             self._expect(b":", "a colon")
@@ -130,17 +134,19 @@ class _Reader:
         if self._at < len(self._body):
             raise self._error("the end")
 
-    def value(self) -> bytes:
+    def value(self) -> memoryview:
         """The text of a value, which is not parsed yet."""
         self._space()
         start, depth = self._at, 0
         self.n_values += 1
         limit = start + self._max_rest - self._n_rest
-        for mark in _MARK.finditer(self._body, start, limit + 1):
+        end = start
+        while (mark := _MARK.search(self._body, end, limit + 1)) is not None:
             first, end = self._body[mark.start()], mark.end()
             if first == _QUOTE:
-                if end == mark.start() + 1:
-                    break  # a string without an end
+                end = self._string_end(end, limit + 1)
+                if end < 0:
+                    break
             elif first in _CLOSE or depth == 0 and first not in _OPEN:
                 depth -= 1
                 if depth < 0:  # of what the value is in
@@ -158,10 +164,19 @@ class _Reader:
                     break
                 self._n_rest += end - start
                 self._at = end
-                return bytes(self._body[start:end])
+                return memoryview(self._body)[start:end]
         if len(self._body) > limit:
             raise self._too_much("bytes", self._max_rest)
         raise BodyError("the body: Invalid JSON: it ends within a value")
+
+    def _string_end(self, at: int, limit: int) -> int:
+        """Where a string ends that began before ``at``; -1: not before the limit."""
+        while (quote := self._body.find(b'"', at, limit)) >= 0:
+            before = self._body[at:quote]
+            if (len(before) - len(before.rstrip(b"\\"))) % 2 == 0:
+                return quote + 1
+            at = quote + 1  # the quote is escaped, so what is before it does not matter any more
+        return -1
 
     @staticmethod
     def _too_much(what: str, most: int) -> BodyError:
@@ -204,6 +219,8 @@ class _Reader:
         n = self._body.count(b",", self._at, end) + 1
         if n > axis.most:
             raise _too_many(axis, n)
+        if end - self._at > _NUMBER_BYTES * (n + 100):
+            raise BodyError(f"{name}: has numbers of more than {_NUMBER_BYTES} digits")
         try:
             row = _ROWS[kind].validate_json(bytes(self._body[self._at : end]))
         except ValidationError as error:

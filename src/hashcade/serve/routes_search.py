@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
+from pydantic_core import to_json
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
@@ -109,19 +110,20 @@ def _listed(
     """Answer in JSON: without the padding, which JSON has no number for."""
     ends = matches.counts.tolist()
 
-    def rows(values: npt.NDArray[Any]) -> list[list[Any]]:
-        return [row[:end] for row, end in zip(values.tolist(), ends, strict=True)]
+    def rows(values: npt.NDArray[Any]) -> bytes:
+        # Row by row: a million values at once would keep all other threads waiting.
+        texts = (
+            to_json(row[:end].tolist(), inf_nan_mode="null")
+            for row, end in zip(values, ends, strict=True)
+        )
+        return b"[" + b",".join(texts) + b"]"
 
-    names = ("ids", "distances", *include)
-    return as_json(
-        {
-            **{name: rows(getattr(matches, name)) for name in names},
-            "candidates": matches.candidates.tolist(),
-            "truncated": matches.truncated.tolist(),
-            "exact": matches.exact.tolist(),
-            "n_items": len(now.table),
-        }
-    )
+    per_query = ("candidates", "truncated", "exact")
+    parts = {name: rows(getattr(matches, name)) for name in ("ids", "distances", *include)}
+    parts |= {name: to_json(getattr(matches, name).tolist()) for name in per_query}
+    parts["n_items"] = to_json(len(now.table))
+    text = b",".join(b'"%s":%s' % (name.encode(), part) for name, part in parts.items())
+    return Response(b"{" + text + b"}", media_type="application/json")
 
 
 @router.post("/search", **describe(schemas.SearchAnswer, 415, takes=schemas.SearchRequest))
