@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hashcade._lazy import lazy_names
 from hashcade._version import __version__
 from hashcade.errors import (
+    Cancelled,
     ConfigError,
     CorruptIndexError,
     DataError,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
         solve_cascade,
         solve_level,
     )
-    from hashcade.index import HashIndex, SearchResult
+    from hashcade.index import Cancel, HashIndex, SearchResult
     from hashcade.learn import Hasher
     from hashcade.table import HashTable, Match, Matches
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
@@ -43,15 +44,15 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
                 "solve_cascade",
                 "solve_level",
             ),
-            "index": ("HashIndex", "SearchResult"),
+            "index": ("Cancel", "HashIndex", "SearchResult"),
             "learn": ["Hasher"],
             "table": ("HashTable", "Match", "Matches"),
         },
     )
 
 __all__ = [
-    "CodeShape", "ConfigError", "CorruptIndexError", "DataError", "HashIndex", "HashTable",
-    "HashcadeError", "Hasher", "IncompatibleFormatError", "IndexLockedError", "Match", "Matches",
+    "Cancel", "Cancelled", "CodeShape", "ConfigError", "CorruptIndexError", "DataError",
+    "HashIndex", "HashTable", "HashcadeError", "Hasher", "IncompatibleFormatError", "IndexLockedError", "Match", "Matches",
     "NotFittedError", "SearchResult", "StorageError", "__version__", "code_energy",
     "expected_speedup", "relabel_by_code", "solve_cascade", "solve_level",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 ::
 
     HashcadeError
+    ├── Cancelled
     ├── ConfigError
     ├── DataError
     ├── NotFittedError
@@ -21,8 +22,8 @@ An exception that has a way out carries it as ``hint``; the command line prints 
 from typing import TypeVar
 
 __all__ = [
-    "ConfigError", "CorruptIndexError", "DataError", "HashcadeError", "IncompatibleFormatError",
-    "IndexLockedError", "NotFittedError", "StorageError", "add_hint",
+    "Cancelled", "ConfigError", "CorruptIndexError", "DataError", "HashcadeError",
+    "IncompatibleFormatError", "IndexLockedError", "NotFittedError", "StorageError", "add_hint",
 ]  # fmt: skip
 
 E = TypeVar("E", bound=Exception)
@@ -40,6 +41,10 @@ class HashcadeError(Exception):
     def __init__(self, message: str = "", *, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
+
+
+class Cancelled(HashcadeError):
+    """Work was stopped before its end, by the ``Cancel`` that it was given; it has no result."""
 
 
 class ConfigError(HashcadeError):

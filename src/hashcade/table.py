@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hashcade._io import new_directory, writer_lock
 from hashcade._validate import as_array, checked_choice, checked_count
 from hashcade.errors import NotFittedError, StorageError
-from hashcade.index import METRICS, NO_LABEL, Encoded, Filter, HashIndex, SearchResult
+from hashcade.index import METRICS, NO_LABEL, Cancel, Encoded, Filter, HashIndex, SearchResult
 from hashcade.store import (
     INDEX_DIR,
     MODEL_DIR,
@@ -372,11 +372,12 @@ class HashTable:
     # -- searching ---------------------------------------------------------------------------------
 
     def encode(
-        self, X: npt.ArrayLike | Encoded, *, n_probe: int = 1, scores: bool = True
-    ) -> Encoded:
+        self, X: npt.ArrayLike | Encoded, *, n_probe: int = 1, scores: bool = True,
+        cancel: Cancel | None = None,
+    ) -> Encoded:  # fmt: skip
         """What the model makes of items; one item alone is taken as a batch of one.
 
-        ``n_probe`` and ``scores`` as for :meth:`Hasher.encode`.
+        ``n_probe``, ``scores`` and ``cancel`` as for :meth:`Hasher.encode`.
         """
         if isinstance(X, Encoded):
             return X
@@ -384,7 +385,7 @@ class HashTable:
         items = as_array("X", hasher.with_features(X))
         if items.shape == hasher.item_shape:
             items = items[None]
-        return hasher.encode(items, n_probe=n_probe, scores=scores)
+        return hasher.encode(items, n_probe=n_probe, scores=scores, cancel=cancel)
 
     def search(
         self,
@@ -398,6 +399,7 @@ class HashTable:
         filter_ids: Any = None,
         exclude_self: Any = False,
         threads: int | None = None,
+        cancel: Cancel | None = None,
     ) -> Matches:
         """Find the nearest items among those in the buckets of each query.
 
@@ -421,12 +423,14 @@ class HashTable:
             answers of the last filters are kept until the table changes; see :meth:`create_index`.
         filter_ids, exclude_self, threads
             As for :meth:`HashIndex.search`, with ids of this table.
+        cancel
+            Stops the search when it is set, by another thread; then ``Cancelled`` is raised.
         """
         n_probe = checked_count("n_probe", n_probe)
         state = self._filled().state
-        passing = self._filter(state, where, filter_ids)
+        passing = self._filter(state, where, filter_ids, cancel)
         n_ranked = state.index.n_ranked(n_probe, passing)
-        encoded = self.encode(Q, n_probe=n_ranked, scores=False)
+        encoded = self.encode(Q, n_probe=n_ranked, scores=False, cancel=cancel)
         if not isinstance(exclude_self, bool):
             exclude_self = state.catalog.numbers_of(exclude_self)
         result = state.index.search(
@@ -439,21 +443,25 @@ class HashTable:
             exclude_self=exclude_self,
             metric=self.metric,
             threads=threads,
+            cancel=cancel,
         )
         return _matches(state.catalog, result)
 
-    def n_ranked(self, n_probe: int, *, where: Any = None, filter_ids: Any = None) -> int:
+    def n_ranked(
+        self, n_probe: int, *, where: Any = None, filter_ids: Any = None,
+        cancel: Cancel | None = None,
+    ) -> int:  # fmt: skip
         """``n_probe`` for :meth:`encode` of queries that are searched with a filter."""
         state = self._filled().state
-        return state.index.n_ranked(n_probe, self._filter(state, where, filter_ids))
+        return state.index.n_ranked(n_probe, self._filter(state, where, filter_ids, cancel))
 
     @staticmethod
-    def _filter(state: State, where: Any, filter_ids: Any) -> Filter | None:
+    def _filter(state: State, where: Any, filter_ids: Any, cancel: Cancel | None) -> Filter | None:
         """What may be found, as the index takes it; the last answers of ``where`` are kept."""
         if where is not None and filter_ids is not None:
             raise ValueError("where and filter_ids are both given, must be one of them")
         if where is not None:
-            return state.catalog.filter(where)
+            return state.catalog.filter(where, cancel)
         if filter_ids is not None:
             return state.index.make_filter(state.catalog.numbers_of(filter_ids))
         return None

@@ -160,5 +160,3 @@ def test_what_is_wrong_is_refused_in_one_line(text, cases):
     with pytest.raises(BodyError) as caught:
         read(text.encode())
     assert "\n" not in str(caught.value)
-
-

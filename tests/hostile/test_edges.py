@@ -206,7 +206,9 @@ def patient(folder):
 def unread(patient, n, seconds, p99):
     row, buckets = "[" + ",".join(["0.5"] * DIM) + "]", str(list(range(16)))
     queries, where = ",".join([row] * 1024), ",".join([buckets] * 1024)
-    body = f'{{"vectors":[{queries}],"bucket_ids":[{where}],"n_neighbors":200,"include":["labels"]}}'
+    body = (
+        f'{{"vectors":[{queries}],"bucket_ids":[{where}],"n_neighbors":200,"include":["labels"]}}'
+    )
     start = attackers.POST.decode() + f"Content-Length: {len(body)}\r\n\r\n{body}"
     outcome = patient.under("hold", n=n, seconds=seconds, start=start, receive_buffer=4096)
     outcome.check(bodies=True, p99=p99)

@@ -7,14 +7,16 @@ from hypothesis import strategies as st
 from numba import njit
 
 from hashcade import CodeShape
-from hashcade.index import probe
+from hashcade.index import NEVER, probe
 from hashcade.index.segment import Items
 from hashcade.index.snapshot import empty_snapshot
+
+ADDRESS = NEVER.address  # of a flag that nobody sets
 
 
 @njit
 def best_buckets(scores, n_probe, table):
-    return probe.best_buckets(scores, 0, n_probe, table)
+    return probe.best_buckets(scores, 0, n_probe, table, ADDRESS)
 
 
 def snapshot_of(buckets, shape):

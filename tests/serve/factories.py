@@ -41,9 +41,9 @@ def serving(**settings):
         yield client
 
 
-def command(table, **settings):
+def command(table, code=RUN, **settings):
     """The command that serves a table in a process of its own."""
-    return [sys.executable, "-c", RUN, str(table), json.dumps({"port": 0, **settings})]
+    return [sys.executable, "-c", code, str(table), json.dumps({"port": 0, **settings})]
 
 
 class Process:
@@ -85,6 +85,8 @@ class Process:
             self.process.wait(60)
         self.out.close()
         return self.process.returncode
+
+    close = stop
 
 
 @contextlib.contextmanager

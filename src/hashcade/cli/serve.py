@@ -12,6 +12,7 @@ _NAME = "the variable HASHCADE_TOKEN"
 _PICTURES = "Pictures of the items: a folder, .npy, .npz or .json."
 _OWN = "the images that the table was filled with"
 _NO_MODEL = "Do without the model, and so without torch: queries bring their buckets or scores."
+_WORK = "Queries × (candidates + 10 × buckets + 100 × results) of a search."
 _FOLD = "Save the table when the oldest change is so old."
 
 
@@ -29,12 +30,15 @@ def serve(
     max_probe: Annotated[int, opt.number("Largest n_probe.")] = 4096,
     max_filter: Annotated[int, opt.number("Ids of a filter.")] = 100_000,
     max_pixels: Annotated[int, opt.number("Pixels of an uploaded image.")] = 25_000_000,
+    max_work: Annotated[int, opt.number(_WORK)] = 250_000_000,
     max_requests: Annotated[int, opt.number("Requests at once; more are answered by 429.")] = 64,
     deadline: Annotated[float, opt.number("Seconds that a request may take.", min=0)] = 10.0,
     threads: Annotated[int, opt.number("Searches at once; 0: one per core.", min=0)] = 0,
     fold_seconds: Annotated[float, opt.number(_FOLD, min=0)] = 60.0,
     fold_bytes: Annotated[int, opt.number("Or when so many bytes are unsaved.")] = 64 << 20,
-    stop_seconds: Annotated[float, opt.number("Seconds to finish requests on stop.", min=0)] = 30.0,
+    stop_seconds: Annotated[
+        float, opt.number("Seconds until it has ended on SIGTERM.", min=0)
+    ] = 4.0,
     access_log: Annotated[bool, opt.flag("--access-log", "Log each request.")] = False,
 ) -> None:
     """Serve a table on HTTP, with a page to look into it. Needs the extra serve.
@@ -56,6 +60,6 @@ def serve(
         table, use_model=not no_model, host=host, port=port, token=token, pictures=pictures,
         read_only=read_only, max_body=max_body, max_batch=max_batch, max_neighbors=max_neighbors,
         max_probe=max_probe, max_filter=max_filter, max_pixels=max_pixels,
-        max_requests=max_requests, deadline=deadline, threads=threads, fold_seconds=fold_seconds,
+        max_work=max_work, max_requests=max_requests, deadline=deadline, threads=threads, fold_seconds=fold_seconds,
         fold_bytes=fold_bytes, stop_seconds=stop_seconds, access_log=access_log,
     )  # fmt: skip

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from hashcade._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from hashcade.index.cancel import NEVER, Cancel
     from hashcade.index.encoded import Encoded
     from hashcade.index.filters import Filter
     from hashcade.index.index import HashIndex, warmup
@@ -17,6 +18,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "cancel": ("NEVER", "Cancel"),
             "encoded": ["Encoded"],
             "filters": ["Filter"],
             "index": ("HashIndex", "warmup"),
@@ -29,6 +31,6 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     )
 
 __all__ = [
-    "METRICS", "NO_LABEL", "Encoded", "Filter", "GroupedVectors", "HashIndex", "Items",
+    "METRICS", "NEVER", "NO_LABEL", "Cancel", "Encoded", "Filter", "GroupedVectors", "HashIndex", "Items",
     "SearchResult", "checked_ids", "is_index", "new_generation", "read_generation", "warmup",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from hashcade._validate import checked_count, checked_seed, checked_vectors, nam
 from hashcade.codes import CodeShape
 from hashcade.errors import CorruptIndexError, StorageError, add_hint
 from hashcade.index import inspect, nearest, storage, validate
+from hashcade.index.cancel import Cancel
 from hashcade.index.filters import Filter
 from hashcade.index.search import FILTER_BUDGET, SearchResult, make_request, run
 from hashcade.index.segment import Int64s, Items
@@ -80,6 +81,7 @@ class HashIndex:
         n_neighbors: int = 10, n_probe: int | None = None, max_candidates: int | None = None,
         fill: str = "path", filter_ids: Any = None, filter_budget: int = FILTER_BUDGET,
         exclude_self: Any = False, metric: str = "euclidean", threads: int | None = None,
+        cancel: Cancel | None = None,
     ) -> SearchResult:  # fmt: skip
         """Find the nearest items among those in the buckets of each query.
 
@@ -120,11 +122,13 @@ class HashIndex:
         metric
             ``"euclidean"``; ``"inner_product"`` with the largest first; ``"cosine"``: 1 - cosine,
             in an index with ``unit_length``.
+        cancel
+            Stops the search when it is set, by another thread; then ``Cancelled`` is raised.
         """
         snapshot = self._snapshot
         request = make_request(
             snapshot, vectors, bucket_ids, scores, n_neighbors, n_probe, max_candidates, fill,
-            filter_ids, filter_budget, exclude_self, metric, threads,
+            filter_ids, filter_budget, exclude_self, metric, threads, cancel,
         )  # fmt: skip
         return run(snapshot, request)
 
@@ -145,6 +149,10 @@ class HashIndex:
         if prepared is None:
             return n_probe
         return prepared.passing(self._snapshot).n_ranked(n_probe)
+
+    def expected_candidates(self, n_probe: int = 1) -> float:
+        """About how many items a query is compared with that looks into so many buckets."""
+        return min(n_probe * self._snapshot.tree.mean_bucket_size, float(len(self)))
 
     def add(
         self, bucket_ids: Array, vectors: Array, ids: MaybeArray = None, labels: MaybeArray = None

@@ -20,6 +20,7 @@ import numpy as np
 
 from hashcade._kernels import helper, kernel
 from hashcade.index import distances, layout
+from hashcade.index.cancel import is_cancelled
 from hashcade.index.distances import (
     CHUNK,
     COSINE,
@@ -32,10 +33,13 @@ from hashcade.index.layout import array_at, entries_at, segment_row
 from hashcade.index.probe import is_above, pop, push, replace_root, sort_pairs
 from hashcade.index.visits import counts_one_by_one, plan_visits
 
-# What a search returns: done, a NaN or a bucket id out of range, a block has to be checked first.
-DONE, BAD_INPUT, UNCHECKED = range(3)
+# What a search returns: done, a NaN or a bucket id out of range, a block has to be checked first,
+# stopped.
+DONE, BAD_INPUT, UNCHECKED, CANCELLED = range(4)
 
+_LOOK = 1023  # entries ranked exactly between two looks at the flag: some 100 µs, or 1 ms if long
 _TILE = 4096  # entries whose fast distances are held at a time: they stay in the first cache
+_TILE_NUMBERS = 1 << 22  # of their vectors
 
 
 @helper()
@@ -102,7 +106,7 @@ def prune(  # type: ignore[no-untyped-def]
 @helper()
 def rerank(  # type: ignore[no-untyped-def]
     rows, values, k, n_rows, bound, queries, q, metric, norm, vectors, ids, several,
-    keys, names, size,
+    keys, names, size, cancel,
 ):  # fmt: skip
     """Rank what is left exactly; the best go into a heap, worst at its root; return its size."""
     room, half = keys.shape[1], rows.shape[1] >> 1
@@ -114,6 +118,8 @@ def rerank(  # type: ignore[no-untyped-def]
     for j in range(n_near):  # all ids first: reads that do not wait for each other
         rows[k, half + j] = ids[rows[k, j]]
     for j in range(n_near):
+        if j & _LOOK == _LOOK and is_cancelled(cancel):
+            break
         item_id = rows[k, half + j]
         key = exact_key(vectors, rows[k, j], queries, q, metric, norm)
         if size == room and not is_above(keys[q, 0], names[q, 0], key, item_id):
@@ -154,7 +160,7 @@ def _is_checked(table, segment, row):  # type: ignore[no-untyped-def]
 
 @helper()
 def search_segments(  # type: ignore[no-untyped-def]
-    table, visits, queries, metric, norms, errors, exclude, keys, names, sizes
+    table, visits, queries, metric, norms, errors, exclude, keys, names, sizes, cancel
 ):
     """Make the visits, and leave the best of each query in its heap; ``errors`` are absolute."""
     n_visits, dim, room = visits.shape[0], queries.shape[1], keys.shape[1]
@@ -169,9 +175,11 @@ def search_segments(  # type: ignore[no-untyped-def]
         base = segment_row(visits[visit, 1])
         places[0, visit] = table[base + layout.FIRST_ENTRY] + visits[visit, 2]
         order[0, visit] = visit
-    sort_pairs(places, order, n_visits)
+    sort_pairs(places, order, n_visits, cancel)
     lanes: Any = n_visits if n_visits < 3 else np.int64(4)  # three are scanned as four
-    tile: Any = min(-(-longest // CHUNK) * CHUNK, _TILE)  # whole chunks
+    # Whole chunks; of long vectors fewer, so that the flag is looked at often enough.
+    most = max(min(_TILE, _TILE_NUMBERS // dim // CHUNK * CHUNK), CHUNK)
+    tile: Any = min(-(-longest // CHUNK) * CHUNK, most)
     fast = np.empty((lanes, tile), dtype=np.float32)
     nearest = np.empty((lanes, tile // CHUNK), dtype=np.float32)
     rows = np.empty((lanes, 2 * longest), dtype=np.int64)  # and the ids of those to be ranked
@@ -180,7 +188,7 @@ def search_segments(  # type: ignore[no-untyped-def]
     bounds = np.empty(4, dtype=np.float32)
     lane = np.empty((4, 4), dtype=np.int64)  # of each visit: query, stop, size of heap, rows
     done = 0
-    while done < n_visits:
+    while done < n_visits and not is_cancelled(cancel):
         # Up to four visits with one start: a tile is read once for all of them.
         segment, start = visits[order[0, done], 1], visits[order[0, done], 2]
         base = segment_row(segment)
@@ -208,6 +216,8 @@ def search_segments(  # type: ignore[no-untyped-def]
                 bounds[together] = prune_bound(worst, relative, errors[q])
             together += 1
         for low in range(start, farthest, tile):
+            if is_cancelled(cancel):
+                break
             high = min(low + tile, farthest)
             if together >= 3:
                 distances.fast_distances_of_four(
@@ -231,21 +241,22 @@ def search_segments(  # type: ignore[no-untyped-def]
             q = lane[k, 0]
             sizes[q] = rerank(
                 rows, values, k, lane[k, 3], bounds[k], queries, q, metric, norms[q],
-                vectors, ids, several, keys, names, sizes[q],
+                vectors, ids, several, keys, names, sizes[q], cancel,
             )  # fmt: skip
         done += together
 
 
 @kernel()
 def search(  # type: ignore[no-untyped-def]
-    table, unfiltered, max_norm, queries, metric, order, first, last,
+    table, unfiltered, max_norm, queries, metric, cancel, order, first, last,
     bucket_ids, scores, n_probe, fill, max_candidates, exclude, budget,
     distances, ids, candidates, truncated,
 ):  # fmt: skip
     """Answer some queries: check, plan, scan and finish.
 
-    ``max_norm`` is the largest norm of an entry; for the others see :func:`plan_visits`. Returns
-    ``DONE``, or why not; then contents of the result are undefined.
+    ``max_norm`` is the largest norm of an entry, ``cancel`` the address of a flag that ends it;
+    for the others see :func:`plan_visits`. Returns ``DONE``, or why not; then contents of the
+    result are undefined.
     """
     n_queries, dim = queries.shape
     norms, errors = np.empty(n_queries), np.empty(n_queries)
@@ -269,17 +280,21 @@ def search(  # type: ignore[no-untyped-def]
         if one_by_one and not _is_checked(table, segment, n_blocks):
             return UNCHECKED
     visits = plan_visits(
-        table, unfiltered, order, first, last, ids.shape[1], bucket_ids, scores, n_probe, fill,
+        table, unfiltered, cancel, order, first, last, ids.shape[1], bucket_ids, scores, n_probe, fill,
         max_candidates, exclude, budget, candidates, truncated,
     )  # fmt: skip
+    if is_cancelled(cancel):
+        return CANCELLED
     for visit in range(visits.shape[0]):
         if not _is_checked(table, visits[visit, 1], visits[visit, 5]):
             return UNCHECKED
     sizes = np.zeros(n_queries, dtype=np.int64)
     if visits.shape[0] > 0:
         search_segments(
-            table, visits, queries, metric, norms, errors, exclude, distances, ids, sizes
+            table, visits, queries, metric, norms, errors, exclude, distances, ids, sizes, cancel
         )
+    if is_cancelled(cancel):
+        return CANCELLED
     for local in range(first, last):
         q = order[local] if order.shape[0] > 0 else local
         finish(distances, ids, q, sizes[q], metric)

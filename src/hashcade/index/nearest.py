@@ -9,8 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from hashcade._kernels import helper, kernel
+from hashcade.index.cancel import NEVER, Cancel, is_cancelled
 from hashcade.index.probe import is_above, pop, push, replace_root
 from hashcade.index.segment import Float32s, Int64s
+
+_CHUNK = 4096  # points of one call: enough for each group to be read once for many, and soon done
 
 
 class GroupedVectors:
@@ -24,17 +27,24 @@ class GroupedVectors:
         self._means = (sums / np.diff(self._starts)[:, None]).astype(np.float32)
         self._groups = np.arange(len(self._means))
 
-    def nearest(self, points: Float32s, n_neighbors: int, n_groups: int) -> Int64s:
+    def nearest(
+        self, points: Float32s, n_neighbors: int, n_groups: int, cancel: Cancel | None = None
+    ) -> Int64s:
         """Rows of the nearest vectors, nearest first, int64[q, n_neighbors].
 
         Those of the ``n_groups`` groups whose means are nearest are compared; of equally near ones
         the lower row comes first. If there are too few, the last one is repeated.
         """
         rows = np.empty((len(points), n_neighbors), np.int64)
-        groups = np.empty((len(points), min(n_groups, len(self._means))), np.int64)
-        _nearest(
-            points, self._means, self._groups, self._starts, self._vectors, self._rows, groups, rows
-        )
+        groups = np.empty((min(len(points), _CHUNK), min(n_groups, len(self._means))), np.int64)
+        flag = NEVER if cancel is None else cancel
+        for at in range(0, len(points), _CHUNK):
+            part = points[at : at + _CHUNK]
+            _nearest(
+                part, self._means, self._groups, self._starts, self._vectors, self._rows,
+                groups[: len(part)], rows[at : at + len(part)], flag.address,
+            )  # fmt: skip
+            flag.check(f"after {at:,} of {len(points):,} items")
         return rows
 
 
@@ -67,12 +77,19 @@ def _scan(vectors, first, last, names, points, q, gaps, nearest, size):  # type:
 
 
 @kernel()
-def _nearest(points, means, groups, starts, vectors, names, near, rows):  # type: ignore[no-untyped-def]
-    """Write the nearest groups of each point to ``near``, the names of vectors to ``rows``."""
+def _nearest(  # type: ignore[no-untyped-def]
+    points, means, groups, starts, vectors, names, near, rows, cancel
+):
+    """Write the nearest groups of each point to ``near``, the names of vectors to ``rows``.
+
+    Both are undefined if the flag at the address ``cancel`` is set meanwhile.
+    """
     n_points, n_groups = near.shape
     gaps = np.empty((n_points, n_groups), np.float32)
     ends = np.zeros(means.shape[0] + 1, np.int64)
     for q in range(n_points):
+        if is_cancelled(cancel):
+            return
         if n_groups < means.shape[0]:
             _scan(means, 0, means.shape[0], groups, points, q, gaps, near, np.int64(0))
         for k in range(n_groups):
@@ -93,6 +110,8 @@ def _nearest(points, means, groups, starts, vectors, names, near, rows):  # type
     for group in range(means.shape[0]):
         first, last = starts[group], starts[group + 1]
         for place in range(ends[group], ends[group + 1]):
+            if is_cancelled(cancel):
+                return
             q = queue[place]
             sizes[q] = _scan(vectors, first, last, names, points, q, gaps, rows, sizes[q])
     for q in range(n_points):

@@ -11,6 +11,7 @@ import numpy as np
 
 from hashcade._kernels import helper
 from hashcade.index import layout
+from hashcade.index.cancel import is_cancelled
 from hashcade.index.layout import array_at
 
 
@@ -65,15 +66,18 @@ def pop(values, names, row, size):  # type: ignore[no-untyped-def]
 
 
 @helper()
-def sort_pairs(values, names, size):  # type: ignore[no-untyped-def]
+def sort_pairs(values, names, size, cancel):  # type: ignore[no-untyped-def]
     """Sort ``size`` pairs, the smallest value first, of equal values the smallest name.
 
-    A heap, because pairs are pushed anyway: numba compiles its own sort for seconds.
+    A heap, because pairs are pushed anyway: numba compiles its own sort for seconds. The order is
+    undefined if it is cancelled.
     """
     row = np.int64(0)
     for last in range(1, size):
         push(values, names, row, last, values[0, last], names[0, last])
     for rest in range(size, 1, -1):
+        if rest & 4095 == 0 and is_cancelled(cancel):
+            break
         values[0, rest - 1], names[0, rest - 1] = pop(values, names, row, rest)
 
 
@@ -91,7 +95,7 @@ def lower_bound(sorted_ids, wanted):  # type: ignore[no-untyped-def]
 
 
 @helper()
-def best_buckets(scores, query, n_probe, table):  # type: ignore[no-untyped-def]
+def best_buckets(scores, query, n_probe, table, cancel):  # type: ignore[no-untyped-def]
     """Return the ``n_probe`` live buckets of the best sums, best first, and how many got a sum."""
     depth, n_nodes, n_buckets = table[layout.DEPTH], table[layout.N_NODES], table[layout.N_BUCKETS]
     live = array_at(table[layout.LIVE], n_buckets, np.int64)
@@ -118,7 +122,7 @@ def best_buckets(scores, query, n_probe, table):  # type: ignore[no-untyped-def]
     open_bound[0, 0] = np.inf
     open_node[0, 0] = -1
     n_open = np.int64(1)
-    while n_open > 0 and n_probe > 0:
+    while n_open > 0 and n_probe > 0 and not is_cancelled(cancel):
         # At a bound equal to the worst sum there may be an equal sum with a lower id.
         if size == n_probe and open_bound[0, 0] < -sums[0, 0]:
             break
@@ -162,7 +166,7 @@ def best_buckets(scores, query, n_probe, table):  # type: ignore[no-untyped-def]
 
 
 @helper()
-def sort_children(scores, query, level, slots, first, last, walk):  # type: ignore[no-untyped-def]
+def sort_children(scores, query, level, slots, first, last, walk, cancel):  # type: ignore[no-untyped-def]
     """Write children ``first..last - 1`` into ``walk[level]``: best first, then lowest slot."""
     size = last - first
     values = np.empty((1, size))
@@ -170,7 +174,7 @@ def sort_children(scores, query, level, slots, first, last, walk):  # type: igno
     for child in range(first, last):
         values[0, child - first] = -scores[query, level, slots[child]]
         order[0, child - first] = child
-    sort_pairs(values, order, size)
+    sort_pairs(values, order, size, cancel)
     for k in range(size):
         walk[level, k] = order[0, k]
     walk[level, walk.shape[1] - 2] = size

@@ -7,8 +7,9 @@ if it finds something wrong are they checked here, to say what: a check in Pytho
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -18,8 +19,9 @@ import numpy.typing as npt
 
 from hashcade._kernels import usable_cores
 from hashcade._validate import checked_choice, checked_count
-from hashcade.errors import add_hint
+from hashcade.errors import Cancelled, add_hint
 from hashcade.index import filters, kernel, validate, visits
+from hashcade.index.cancel import NEVER, Cancel
 from hashcade.index.distances import COSINE, EUCLIDEAN, INNER_PRODUCT
 from hashcade.index.filters import Filter, Passing
 from hashcade.index.segment import NO_LABEL, Float32s, Int64s
@@ -31,7 +33,12 @@ FILLS = {"path": 1, "none": 0}
 FILTER_BUDGET = 1_000_000
 # Less work than this (numbers read) is done sooner than another thread has begun.
 WORTH_A_THREAD = 1 << 22
+# More than this takes a tenth of a second: Ctrl-C is waited for meanwhile.
+_LONG = 1 << 29
 _SHARES_PER_THREAD = 4  # a thread that comes late takes fewer
+# A share is no larger than this, unless fewer queries than this would look at an entry together.
+_SHARE, _QUERIES_OF_AN_ENTRY = 1 << 30, 8
+_CHECKED_AT_ONCE = 256  # blocks
 _FLOAT32, _INT64, _BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
 _NO_SCORES = np.empty((0, 1, 1), dtype=np.float64)
 
@@ -76,6 +83,7 @@ class Request(NamedTuple):
     n_neighbors: int
     metric: int
     threads: int
+    cancel: Cancel
     passing: Passing | None  # the items that pass the filter
     filtered: Snapshot | None  # these as they are searched
     all_passing: bool  # whether all of these are compared
@@ -95,7 +103,7 @@ def make_request(
     snapshot: Snapshot, vectors: Any, bucket_ids: Any = None, scores: Any = None,
     n_neighbors: Any = 10, n_probe: Any = None, max_candidates: Any = None, fill: Any = "path",
     filter_ids: Any = None, filter_budget: Any = FILTER_BUDGET, exclude_self: Any = False,
-    metric: Any = "euclidean", threads: Any = None,
+    metric: Any = "euclidean", threads: Any = None, cancel: Cancel | None = None,
 ) -> Request:  # fmt: skip
     """Check arguments but for the values of vectors and bucket ids that can be used as they are."""
     queries = vectors
@@ -145,8 +153,8 @@ def make_request(
         all_passing = fill != "none" and passing.n_items <= min(filters.EXACT_MATCHES, limit)
         filtered = passing.gathered if all_passing else passing.in_buckets
     fields = (
-        queries, n_neighbors, METRICS[metric], threads, passing, filtered, all_passing,
-        bucket_ids, slots, probes, FILLS[fill], limit, exclude, budget,
+        queries, n_neighbors, METRICS[metric], threads, cancel or NEVER, passing, filtered,
+        all_passing, bucket_ids, slots, probes, FILLS[fill], limit, exclude, budget,
     )  # fmt: skip
     return tuple.__new__(Request, fields)  # three times as fast as Request(...)
 
@@ -159,36 +167,49 @@ def _is_plain(value: Any, dtype: npt.DTypeLike) -> bool:
 
 def run(snapshot: Snapshot, request: Request) -> SearchResult:
     """Answer a request."""
-    queries, n_neighbors, metric, threads = request[:4]
-    searched, unfiltered, where = _what_to_search(snapshot, request)
+    queries, n_neighbors, metric, threads, cancel, passing, filtered, all_passing, *where = request
+    searched, unfiltered = snapshot, validate.NO_IDS
+    if filtered is not None:
+        searched, unfiltered, where = _what_to_search(snapshot, request)
     n = len(queries)
     distances = np.empty((n, n_neighbors), _FLOAT32)
     ids = np.empty((n, n_neighbors), _INT64)
     candidates = np.empty(n, _INT64)
     truncated = np.empty(n, _BOOL)
-    if threads > 1 and n > 1:
+    n_shares = 0
+    if (n > 1 and threads > 1) or n * snapshot.n_numbers > _LONG:
         n_visits = n * (where[2] or where[0].shape[1])
-        tree = searched.tree if request.all_passing else snapshot.tree
-        work_per_visit = tree.mean_bucket_size * snapshot.dim
-        threads = min(threads, n, int(n_visits * work_per_visit / WORTH_A_THREAD))
+        tree = searched.tree if all_passing else snapshot.tree
+        work = n_visits * tree.mean_bucket_size * snapshot.dim
+        threads = min(threads, n, int(work / WORTH_A_THREAD))
+        if threads > 1 or work > _LONG:
+            by_size = work / max(_SHARE, _QUERIES_OF_AN_ENTRY * snapshot.n_numbers)
+            n_shares = min(n, max(threads * _SHARES_PER_THREAD * (threads > 1), int(by_size), 1))
 
     table, max_norm = searched.table, searched.max_norm
     while True:
-        if threads <= 1 or n == 1:
+        if n_shares == 0:
+            n_done = 0
             status = kernel.search(
-                table, unfiltered, max_norm, queries, metric, validate.NO_IDS, 0, n, *where,
-                distances, ids, candidates, truncated,
+                table, unfiltered, max_norm, queries, metric, cancel.address, validate.NO_IDS, 0, n,
+                *where, distances, ids, candidates, truncated,
             )  # fmt: skip
         else:
-            given = (table, unfiltered, max_norm, queries, metric)
+            if cancel is NEVER:
+                cancel = Cancel()  # for Ctrl-C
+            given = (table, unfiltered, max_norm, queries, metric, cancel.address)
             out = (distances, ids, candidates, truncated)
-            status = _search_in_threads(threads, where[0], given, where, out)
+            status, n_done = _search_in_shares(
+                n_shares, threads, work > _LONG, cancel, given, where, out
+            )
         if status == kernel.DONE:
-            if request.passing is not None:
-                request.passing.count_candidates(int(candidates.sum()))
+            if passing is not None:
+                passing.count_candidates(int(candidates.sum()))
             return SearchResult(
                 distances, ids, candidates, truncated, snapshot, searched, request.exclude
             )
+        if status == kernel.CANCELLED:
+            raise Cancelled(f"stopped after {n_done:,} of {n:,} queries")
         if status == kernel.BAD_INPUT:
             validate.checked_queries(queries, snapshot.dim)
             validate.checked_buckets(request.bucket_ids, n, snapshot.shape)
@@ -212,27 +233,46 @@ def _what_to_search(snapshot: Snapshot, request: Request) -> tuple[Snapshot, Int
     return request.filtered, validate.NO_IDS, fields
 
 
-def _search_in_threads(threads: int, bucket_ids: Int64s, given: Any, where: Any, out: Any) -> int:
-    """Divide the queries into shares, which this thread and those of a pool take one by one."""
+def _search_in_shares(
+    n_shares: int, threads: int, is_long: bool, cancel: Cancel, given: Any, where: Any, out: Any
+) -> tuple[int, int]:
+    """Divide the queries into shares, which this thread and those of a pool take one by one.
+
+    Returns the status, and how many queries were answered.
+    """
+    bucket_ids = where[0]
     n = len(bucket_ids)
-    order = np.arange(n)
-    if bucket_ids.shape[1] > 0:  # a bucket is read once for all of its queries
+    order = validate.NO_IDS if n_shares == 1 else np.arange(n)
+    if n_shares > 1 and bucket_ids.shape[1] > 0:  # a bucket is read once for all of its queries
         order = np.argsort(bucket_ids[:, 0], kind="stable")
-    n_shares = min(n, threads * _SHARES_PER_THREAD)
     shares = deque((n * k // n_shares, n * (k + 1) // n_shares) for k in range(n_shares))
+    answered: list[int] = []
 
     def work() -> int:
         status = kernel.DONE
-        while True:
+        while status != kernel.CANCELLED:
             try:
-                share = shares.popleft()
+                first, last = shares.popleft()
             except IndexError:
-                return status
-            status = max(status, kernel.search(*given, order, *share, *where, *out))
+                break
+            status = max(status, kernel.search(*given, order, first, last, *where, *out))
+            if status == kernel.DONE:
+                answered.append(last - first)
+        return status
 
-    helpers = [_pool(threads - 1).submit(work) for _ in range(threads - 1)]
-    status = work()  # a thread that has not begun is not waited for
-    return max([status, *(helper.result() for helper in helpers if not helper.cancel())])
+    # The main thread does not work if it takes long: it could not be interrupted.
+    waits = is_long and threading.current_thread() is threading.main_thread()
+    n_helpers = threads - 1 + waits
+    helpers = [_pool(n_helpers).submit(work) for _ in range(n_helpers)]
+    try:
+        # A thread that has not begun is not waited for.
+        statuses = [] if waits else [work()]
+        statuses += [helper.result() for helper in helpers if waits or not helper.cancel()]
+    except BaseException:  # Ctrl-C: nobody needs the result, and the arrays are in use
+        cancel.set()
+        wait([helper for helper in helpers if not helper.cancel()])
+        raise
+    return max(statuses), sum(answered)
 
 
 @cache
@@ -254,9 +294,13 @@ def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s]:
             view.segment.check.ids()
     candidates, truncated = np.empty(n, _INT64), np.empty(n, _BOOL)
     planned = visits.plan_visits(
-        searched.table, unfiltered, validate.NO_IDS, 0, n, request.n_neighbors, *where,
-        candidates, truncated,
+        searched.table, unfiltered, request.cancel.address, validate.NO_IDS, 0, n,
+        request.n_neighbors, *where, candidates, truncated,
     )  # fmt: skip
     for number, view in enumerate(searched.views):
-        view.segment.check.blocks(np.unique(planned[planned[:, 1] == number, 5]))
+        rows = np.unique(planned[planned[:, 1] == number, 5])
+        for at in range(0, len(rows), _CHECKED_AT_ONCE):
+            request.cancel.check(f"after 0 of {n:,} queries")
+            view.segment.check.blocks(rows[at : at + _CHECKED_AT_ONCE])
+    request.cancel.check(f"after 0 of {n:,} queries")
     return planned, candidates

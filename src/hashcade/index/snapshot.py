@@ -114,6 +114,11 @@ class Snapshot:
         return sum(view.n_items for view in self.views)
 
     @cached_property
+    def n_numbers(self) -> int:
+        """Numbers in the vectors of all items."""
+        return self.n_items * self.dim
+
+    @cached_property
     def any_several(self) -> bool:
         """Whether an item may have several entries."""
         return any(view.segment.items is not None for view in self.views)

@@ -16,6 +16,7 @@ import numpy as np
 
 from hashcade._kernels import helper, kernel
 from hashcade.index import layout
+from hashcade.index.cancel import is_cancelled
 from hashcade.index.layout import array_at, entries_at, segment_row
 from hashcade.index.probe import best_buckets, lower_bound, sort_children
 
@@ -119,8 +120,8 @@ def _visit(  # type: ignore[no-untyped-def]
 
 @helper()
 def _plan(  # type: ignore[no-untyped-def]
-    table, unfiltered, targets, order, first, last, n_neighbors, bucket_ids, scores, n_probe, fill,
-    max_candidates, exclude, budget, candidates, truncated,
+    table, unfiltered, targets, cancel, order, first, last, n_neighbors, bucket_ids, scores,
+    n_probe, fill, max_candidates, exclude, budget, candidates, truncated,
 ):  # fmt: skip
     """Plan the visits; ``targets`` : int64[q] are how many candidates to look for, or empty."""
     n_buckets, depth, width = table[layout.N_BUCKETS], table[layout.DEPTH], table[layout.WIDTH]
@@ -145,6 +146,8 @@ def _plan(  # type: ignore[no-untyped-def]
         walk = np.empty((depth, width + 2), dtype=np.int64)
 
     for local in range(first, last):
+        if is_cancelled(cancel):
+            break
         query = order[local] if order.shape[0] > 0 else local
         own = exclude[query] if exclude.shape[0] > 0 else np.int64(-1)
         first_visit = n_visits
@@ -155,7 +158,7 @@ def _plan(  # type: ignore[no-untyped-def]
         full = False
         by_sum = n_probe > 0 and scores.shape[0] > 0
         if by_sum:
-            best, _ = best_buckets(scores, query, n_probe, table)
+            best, _ = best_buckets(scores, query, n_probe, table, cancel)
         n_own = best.shape[0] if by_sum else bucket_ids.shape[1]
         n_always = n_own if by_sum or n_probe == 0 else min(n_probe, n_own)
         # The query's own buckets; then to fill, the rest of those that were named; then with scores
@@ -164,7 +167,7 @@ def _plan(  # type: ignore[no-untyped-def]
         at = 0
         level = np.int64(-1)
         up, block, span, low, high = 0, n_own, np.int64(1), np.int64(0), np.int64(0)
-        while not full and n_buckets > 0:
+        while not full and n_buckets > 0 and not is_cancelled(cancel):
             bucket = np.int64(-1)  # not occupied
             fills = at >= n_always
             if fills and (fill == 0 or n_items >= target):
@@ -181,14 +184,16 @@ def _plan(  # type: ignore[no-untyped-def]
                 if not by_sum:
                     by_sum = True
                     at, n_own, n_always = 0, 0, 0
-                best, _ = best_buckets(scores, query, max(2 * n_own, _FIRST_SUMS), table)
+                best, _ = best_buckets(scores, query, max(2 * n_own, _FIRST_SUMS), table, cancel)
                 if best.shape[0] == n_own:
                     break
                 n_own = best.shape[0]  # these begin with those of before
             elif scores.shape[0] > 0:
                 if level < 0:
                     level = np.int64(0)
-                    sort_children(scores, query, level, slots, np.int64(0), level_starts[1], walk)
+                    sort_children(
+                        scores, query, level, slots, np.int64(0), level_starts[1], walk, cancel
+                    )
                 while level >= 0 and walk[level, width] == walk[level, width + 1]:
                     level -= 1
                 if level < 0:
@@ -200,7 +205,14 @@ def _plan(  # type: ignore[no-untyped-def]
                 else:
                     level += 1
                     sort_children(
-                        scores, query, level, slots, children[node], children[node + 1], walk
+                        scores,
+                        query,
+                        level,
+                        slots,
+                        children[node],
+                        children[node + 1],
+                        walk,
+                        cancel,
                     )
             else:
                 while low == high and up <= depth:
@@ -245,7 +257,7 @@ def _plan(  # type: ignore[no-untyped-def]
 
 @kernel()
 def plan_visits(  # type: ignore[no-untyped-def]
-    table, unfiltered, order, first, last, n_neighbors, bucket_ids, scores, n_probe, fill,
+    table, unfiltered, cancel, order, first, last, n_neighbors, bucket_ids, scores, n_probe, fill,
     max_candidates, exclude, budget, candidates, truncated,
 ):  # fmt: skip
     """Decide which entries queries visit: ``order[first:last]``, or first..last - 1 if it is empty.
@@ -257,20 +269,20 @@ def plan_visits(  # type: ignore[no-untyped-def]
     Writes ``candidates`` : int64[q], the items to look at, and ``truncated`` : bool[q], whether
     ``max_candidates`` or ``budget`` left something out. Returns visits : int64[v, 6] of query,
     segment, first entry, entry after the last, number of the bucket, and its number within the
-    segment.
+    segment. If the flag at the address ``cancel`` is set, all of these are undefined.
     """
     targets = np.empty(0, dtype=np.int64)
     if unfiltered.shape[0] == 0:
         return _plan(
-            table, table, targets, order, first, last, n_neighbors, bucket_ids, scores, n_probe,
-            fill, max_candidates, exclude, budget, candidates, truncated,
+            table, table, targets, cancel, order, first, last, n_neighbors, bucket_ids, scores,
+            n_probe, fill, max_candidates, exclude, budget, candidates, truncated,
         )  # fmt: skip
     counts = np.empty(candidates.shape[0], dtype=np.int64)
     _plan(
-        unfiltered, unfiltered, targets, order, first, last, n_neighbors, bucket_ids, scores,
+        unfiltered, unfiltered, targets, cancel, order, first, last, n_neighbors, bucket_ids, scores,
         n_probe, fill, max_candidates, exclude, np.int64(NO_LIMIT), counts, truncated,
     )  # fmt: skip
     return _plan(
-        table, unfiltered, counts, order, first, last, n_neighbors, bucket_ids, scores, n_probe,
-        fill, max_candidates, exclude, budget, candidates, truncated,
+        table, unfiltered, counts, cancel, order, first, last, n_neighbors, bucket_ids, scores,
+        n_probe, fill, max_candidates, exclude, budget, candidates, truncated,
     )  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade.codes import CodeShape
-from hashcade.index import GroupedVectors
+from hashcade.index import NEVER, Cancel, GroupedVectors
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -31,7 +31,7 @@ class Assignment(Protocol):
 
     ranks: bool  # whether buckets beyond the first code are ranked
 
-    def __call__(self, scores: Any, points: Floats, n_probe: int) -> Ints:
+    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
         """Buckets of items; scores may be None where they are not needed."""
 
 
@@ -43,7 +43,7 @@ class PathAssignment:
     def __init__(self, shape: CodeShape) -> None:
         self._shape = shape
 
-    def __call__(self, scores: Any, points: Floats, n_probe: int) -> Ints:
+    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
         """See :class:`Assignment`."""
         return self._shape.scores_to_bucket_ids(scores)
 
@@ -62,11 +62,12 @@ class CodebookAssignment:
         self._paths = shape.paths(self._book.ravel())  # (n_codes · sparsity, depth)
         self._shape = shape
 
-    def __call__(self, scores: Any, points: Floats, n_probe: int) -> Ints:
+    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
         """See :class:`Assignment`."""
         book, paths = self._book, self._paths
         assigned = np.empty((len(scores), self._shape.sparsity), np.int64)
         for at in range(0, len(scores), _CHUNK):
+            cancel.check(f"after {at:,} of {len(scores):,} items")
             part = scores[at : at + _CHUNK]
             sums = np.zeros((len(part), len(paths)))
             for level in range(self._shape.depth):
@@ -95,14 +96,14 @@ class PrototypeAssignment:
         self._n_groups = int(groups.max()) + 1
         self._grouped = GroupedVectors(prototypes, groups)
 
-    def classes(self, points: Floats, n_classes: int) -> Ints:
+    def classes(self, points: Floats, n_classes: int, cancel: Cancel = NEVER) -> Ints:
         """Rows of the code book, nearest prototype first, int64[n, n_classes]."""
         room = _ROOM * n_classes * self._n_groups // len(self.codebook)
-        return self._grouped.nearest(points, n_classes, max(self.shortlist, room))
+        return self._grouped.nearest(points, n_classes, max(self.shortlist, room), cancel)
 
-    def __call__(self, scores: Any, points: Floats, n_probe: int) -> Ints:
+    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
         """See :class:`Assignment`; scores are not needed."""
-        classes = self.classes(points, min(n_probe, len(self.codebook)))
+        classes = self.classes(points, min(n_probe, len(self.codebook)), cancel)
         return self.codebook[classes].reshape(len(points), -1)
 
 
@@ -121,16 +122,19 @@ class PartAssignment:
         self._ends = np.cumsum(np.bincount(class_of_part))
         self._starts = np.append(0, self._ends[:-1])
 
-    def __call__(self, scores: Any, points: Floats, n_probe: int) -> Ints:
+    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
         """See :class:`Assignment`; scores are not needed."""
-        classes = self._classes.classes(points, min(n_probe, len(self._ends)))
-        return self.of_classes(points, classes, min(n_probe, len(self._codebook)))
+        classes = self._classes.classes(points, min(n_probe, len(self._ends)), cancel)
+        return self.of_classes(points, classes, min(n_probe, len(self._codebook)), cancel)
 
-    def of_classes(self, points: Floats, classes: Ints, n_parts: int) -> Ints:
+    def of_classes(
+        self, points: Floats, classes: Ints, n_parts: int, cancel: Cancel = NEVER
+    ) -> Ints:
         """Buckets of the nearest parts of classes, int64[n, m], the first class first."""
         steps = np.arange(int((self._ends - self._starts).max()))
         ranked = []
         for column in classes.T:
+            cancel.check(f"after 0 of {len(points):,} items")
             rows = self._starts[column, None] + steps
             outside = rows >= self._ends[column, None]
             own = self._prototypes[np.where(outside, 0, rows)]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade.codes import CodeShape
-from hashcade.index import Encoded
+from hashcade.index import NEVER, Cancel, Encoded
 from hashcade.learn.assignment import (
     Assignment,
     CodebookAssignment,
@@ -70,22 +70,24 @@ class Encoder:
         self._codebook = codebook
 
     def outputs(
-        self, items: npt.NDArray[Any], progress: OnProgress = None, *, scores: bool = True
-    ) -> Outputs:
+        self, items: npt.NDArray[Any], progress: OnProgress = None, *, scores: bool = True,
+        cancel: Cancel = NEVER,
+    ) -> Outputs:  # fmt: skip
         """What the network makes of items, without the buckets."""
         if len(items) <= _CHUNK:
             return self._network(items, scores)
         parts = []
         for at in range(0, len(items), _CHUNK):
+            cancel.check(f"after {at:,} of {len(items):,} items")
             parts.append(self._network(items[at : at + _CHUNK], scores))
             if progress is not None:
                 progress(min(at + _CHUNK, len(items)), len(items))
         joined = (None if p[0] is None else np.concatenate(p) for p in zip(*parts, strict=True))
         return Outputs(*joined)  # type: ignore[arg-type]
 
-    def bucket_ids(self, outputs: Outputs, n_probe: int = 1) -> Ints:
+    def bucket_ids(self, outputs: Outputs, n_probe: int = 1, cancel: Cancel = NEVER) -> Ints:
         """Buckets, int64[n, sparsity], or those of ``n_probe`` codes where these are ranked."""
-        return self._assign(outputs.scores, outputs.points, n_probe)
+        return self._assign(outputs.scores, outputs.points, n_probe, cancel)
 
     def place(
         self, items: npt.NDArray[Any], codes: Ints | None, progress: OnProgress = None
@@ -129,11 +131,11 @@ class Encoder:
 
     def encode(
         self, items: npt.NDArray[Any], n_probe: int = 1, progress: OnProgress = None, *,
-        scores: bool = True,
+        scores: bool = True, cancel: Cancel = NEVER,
     ) -> Encoded:  # fmt: skip
         """Vectors, buckets and, if asked for or needed, scores, in one pass of the network."""
-        outputs = self.outputs(items, progress, scores=scores)
-        ranked = self.bucket_ids(outputs, n_probe + _FILLING)
+        outputs = self.outputs(items, progress, scores=scores, cancel=cancel)
+        ranked = self.bucket_ids(outputs, n_probe + _FILLING, cancel)
         config = self.config
         own, by_path = ranked[:, : config.shape.sparsity], not config.uses_codebook
         if not self._assign.ranks:

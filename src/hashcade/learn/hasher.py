@@ -19,7 +19,7 @@ from hashcade.codes import CodeShape
 from hashcade.data import ONNX_FILE, ImageFeatures, are_images, as_features
 from hashcade.errors import ConfigError, NotFittedError, add_hint
 from hashcade.evaluate import precision_at
-from hashcade.index import Encoded, HashIndex
+from hashcade.index import NEVER, Cancel, Encoded, HashIndex
 from hashcade.learn import files, inputs
 from hashcade.learn.config import ResolvedConfig, resolve
 from hashcade.learn.encoder import DenseNetwork, Encoder, OnProgress
@@ -375,14 +375,16 @@ class Hasher:
 
     def encode(
         self, X: npt.ArrayLike, *, n_probe: int = 1, scores: bool = True,
-        progress: OnProgress = None,
+        progress: OnProgress = None, cancel: Cancel | None = None,
     ) -> Encoded:  # fmt: skip
         """Vectors, bucket ids and slot scores, in one pass; ``progress`` gets (done, total).
 
         With prototypes ``n_probe`` codes, and some more to go on with, are ranked, and a search
-        needs no scores: without ``scores`` these take no time, and are None.
+        needs no scores: without ``scores`` these take no time, and are None. ``cancel`` stops it
+        when it is set, by another thread; then ``Cancelled`` is raised.
         """
-        return self._fitted()._encoder.encode(self._items(X), n_probe, progress, scores=scores)
+        encoder, items = self._fitted()._encoder, self._items(X)
+        return encoder.encode(items, n_probe, progress, scores=scores, cancel=cancel or NEVER)
 
     def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Bucket ids, int64[n, sparsity], best first."""

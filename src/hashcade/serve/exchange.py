@@ -144,11 +144,11 @@ class Exchange:
             self._connection.holds = False
 
     async def receive(self) -> Message:
-        """The body for the application; after it, the end of the connection."""
+        """The end of the connection, for the application; it takes the body from here."""
         if self._delivered:
             return await self._receive()
         self._delivered = True
-        return {"type": "http.request", "body": bytes(self.body), "more_body": False}
+        return {"type": "http.request", "body": b"", "more_body": False}
 
     async def drain(self) -> None:
         """Read what is left of a body: a client that is still sending does not read the answer."""

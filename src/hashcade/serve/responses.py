@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import email.message
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -16,13 +17,14 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
-from hashcade.index import Encoded
+from hashcade.errors import Cancelled
+from hashcade.index import Cancel, Encoded
 from hashcade.serve.binary_format import MEDIA_TYPE
 from hashcade.serve.exchange import SMALL, Exchange
 from hashcade.serve.middleware import DEADLINE, EXCHANGE
 from hashcade.serve.schemas import Problem
 from hashcade.serve.service import Service, Snapshot, errors_as_answers
-from hashcade.store import Change, NewItems
+from hashcade.store import Change, NewItems, stoppable
 
 IMAGE_BODY = (
     "image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "image/tiff", MEDIA_TYPE,
@@ -44,6 +46,8 @@ _PROBLEMS = {
     504: "The deadline has passed",
 }
 REFERENCE = "#/components/schemas/{model}"  # to the description of a body
+_PATIENCE = 0.02  # seconds of work after which it is looked whether the client is still there
+_STOP_SECONDS = 0.5  # what is stopped has so long to say how far it came
 _OF_SOME = (404, 409, 415)  # the others are those of every route
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -57,20 +61,30 @@ class Call:
         self.service: Service = request.app.state.service
         self._deadline: float = request.scope[DEADLINE]  # on the loop's clock
         self._exchange: Exchange = request.scope[EXCHANGE]
+        self.cancel = Cancel()  # set when nobody waits for the work any more
 
     async def search_thread(self, work: Callable[[], T]) -> T:
         """Run a search, or something as short, in a thread; 504 when it is too late."""
-        return await self._before(self.service.search_pool.submit(work))
+        return await self._before(self.service.search_pool.submit(self._stoppable(work)))
 
     async def slow_thread(self, work: Callable[[], T], *, finish: bool = False) -> T:
         """Run what decodes, encodes or saves, one after the other."""
-        return await self._before(self.service.slow_pool.submit(work), finish)
+        if finish:
+            return await self._finished(self.service.slow_pool.submit(work))
+        return await self._before(self.service.slow_pool.submit(self._stoppable(work)))
+
+    def _stoppable(self, work: Callable[[], T]) -> Callable[[], T]:
+        def run() -> T:
+            with stoppable(self.cancel):
+                return work()
+
+        return run
 
     async def change(self, begin: Callable[..., Future[Change]], *args: Any, **more: Any) -> Any:
         """Make a change, and return it when it is on disk."""
         with errors_as_answers():
             future = begin(*args, **more)
-        return await self._before(future, finish=True)
+        return await self._finished(future)
 
     def changed(self, ids: list[Any]) -> Response:
         """Answer that items were added or removed."""
@@ -89,26 +103,80 @@ class Call:
         change = await self.change(now.durable.add, items, epoch=epoch)
         return self.changed(change.numbers.tolist() if items.ids is None else items.ids)
 
-    async def _before(self, future: Future[T], finish: bool = False) -> T:
-        """Wait until the deadline. What has not begun by then never will.
+    async def _finished(self, future: Future[T]) -> T:
+        """Wait, also beyond the deadline if it has begun.
 
-        With ``finish``, what has begun is waited for: it must not be said of a change that it
-        failed while it is being made.
+        It must not be said of a change that it failed while it is being made.
         """
         waiting = asyncio.wrap_future(future)
         with errors_as_answers():
-            left = max(self._deadline - asyncio.get_running_loop().time(), 0.0)
             try:
-                done, _ = await asyncio.wait([waiting], timeout=left)
-                if done or (finish and not future.cancel()):
+                done, _ = await asyncio.wait([waiting], timeout=self._left())
+                if done or not future.cancel():
                     return await waiting
             finally:
                 waiting.cancel()
-            raise HTTPException(504, "the deadline has passed, nothing was done")
+            raise HTTPException(504, f"{self._too_late} before it began: nothing was done")
+
+    async def _before(self, future: Future[T]) -> T:
+        """Wait until the deadline, or until the client has gone; then the work is stopped."""
+        waiting = asyncio.wrap_future(future)
+        cancels = self.service.cancels
+        cancels.add(self.cancel)
+        if self.service.stopping:
+            self.cancel.set()
+        try:
+            status, why = 504, self._too_late
+            done, _ = await asyncio.wait([waiting], timeout=min(self._left(), _PATIENCE))
+            if not done:
+                gone = asyncio.ensure_future(self._disconnected())
+                either = asyncio.FIRST_COMPLETED
+                await asyncio.wait([waiting, gone], timeout=self._left(), return_when=either)
+                if gone.done() and not waiting.done():
+                    status, why = 499, "the client has gone"
+                gone.cancel()
+            if not waiting.done():
+                self.cancel.set()
+                if future.cancel():
+                    raise HTTPException(status, f"{why} before it began: nothing was done")
+                await asyncio.wait([waiting], timeout=_STOP_SECONDS)
+                if not waiting.done():
+                    raise HTTPException(status, f"{why}, the work is not finished")
+            elif self.service.stopping:
+                status, why = 503, "the service is being stopped"
+            with errors_as_answers():
+                try:
+                    return await waiting
+                except Cancelled as error:
+                    raise HTTPException(status, f"{why}: {error}") from None
+        finally:
+            if not waiting.done():  # this task was cancelled
+                self.cancel.set()
+            cancels.discard(self.cancel)
+            waiting.cancel()
+
+    @property
+    def _too_late(self) -> str:
+        return f"the deadline of {self.service.settings.deadline:g} s has passed"
+
+    def _left(self) -> float:
+        return max(self._deadline - asyncio.get_running_loop().time(), 0.0)
+
+    async def _disconnected(self) -> None:
+        """Wait until the client has gone."""
+        with contextlib.suppress(
+            HTTPException
+        ):  # of a body that nobody reads: the deadline ends it
+            while (await self._request.receive())["type"] != "http.disconnect":
+                pass
+            return
+        await asyncio.Event().wait()
 
     async def encode(self, vectors: Any, n_probe: int = 1) -> tuple[Snapshot, Encoded]:
         """What the model makes of embeddings."""
-        return await self.slow_thread(partial(self.service.encode_items, vectors, n_probe))
+        return await self.slow_thread(
+            partial(self.service.encode_items, vectors, n_probe, self.cancel)
+        )
 
     async def encode_item(self, item_id: str, n_probe: int) -> tuple[Snapshot, Encoded]:
         """An item of the table as a query."""
@@ -121,7 +189,9 @@ class Call:
         sent = self._request.headers["content-type"]
         if sent.lower().startswith(_MULTIPART):
             body = file_of_form(sent, body)
-        return await self.slow_thread(partial(self.service.encode_image, body, n_probe))
+        return await self.slow_thread(
+            partial(self.service.encode_image, body, n_probe, self.cancel)
+        )
 
     async def body(self, *types: str) -> bytearray:
         """The body, if it says that it is of one of these types."""

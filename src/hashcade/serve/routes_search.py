@@ -32,6 +32,7 @@ from hashcade.table import Matches
 router = APIRouter(prefix="/v1", tags=["search"])
 ItemId = Annotated[str, Path(min_length=1, max_length=1000)]
 SearchOptions = Annotated[schemas.Options, Query()]
+_PROBE, _RESULT = 10, 100  # candidates that take as long as a bucket, and as a result
 _SHOWN = 12  # items of a bucket in an explanation
 _MATCHES = {
     "description": "ids int64[q, n_neighbors], distances float32[q, n_neighbors],"
@@ -57,6 +58,27 @@ def _check_limits(call: Call, asked: schemas.Options, n_queries: int = 1) -> Non
     call.check_limit("n_probe", asked.n_probe, "max_probe")
     n_ids = len(getattr(asked, "filter_ids", None) or ())
     call.check_limit("the number of filter_ids", n_ids, "max_filter")
+    buckets = getattr(asked, "bucket_ids", None)
+    n_buckets = 0 if buckets is None else buckets.shape[-1]
+    _check_work(call, asked, n_queries, n_buckets or asked.n_probe)
+
+
+def _check_work(call: Call, asked: schemas.Options, n_queries: int, n_probe: int) -> None:
+    """Answer 422 if a search would take longer than anybody waits, before it begins."""
+    candidates = call.service.now().table.index.expected_candidates(n_probe)
+    candidates = min(candidates, asked.max_candidates or candidates)
+    parts = {
+        "n_probe or max_candidates": round(candidates) + _PROBE * n_probe,
+        "n_neighbors": _RESULT * asked.n_neighbors,
+    }
+    limit, work = call.service.settings.max_work, n_queries * sum(parts.values())
+    if work > limit:
+        queries = "one query" if n_queries == 1 else f"{n_queries:,} queries"
+        fewer = "" if n_queries == 1 else ", or send fewer queries at once"
+        way = f"lower {max(parts, key=lambda name: parts[name])}{fewer}"
+        sums = f"{queries} × ({round(candidates):,} candidates + {_PROBE} × {n_probe:,} buckets"
+        sums += f" + {_RESULT} × {asked.n_neighbors:,} results) = {work:,}"
+        raise HTTPException(422, f"{sums} must be <= max_work={limit:,}: {way}")
 
 
 async def _encoded(
@@ -65,7 +87,8 @@ async def _encoded(
     """Queries that say themselves where to look, or what the model makes of them."""
     if bucket_ids is None and scores is None:
         if any(part is not None for part in filters.values()):
-            work = partial(call.service.now().table.n_ranked, n_probe, **filters)
+            now = call.service.now()
+            work = partial(now.table.n_ranked, n_probe, **filters, cancel=call.cancel)
             n_probe = await call.search_thread(work)
         return await call.encode(vectors, n_probe)
     if bucket_ids is not None and scores is not None:
@@ -97,7 +120,9 @@ async def _search(
 
     def work() -> Response:
         without = False if exclude is None else exclude
-        matches = now.table.search(encoded, **_options(asked), **filters, exclude_self=without)
+        matches = now.table.search(
+            encoded, **_options(asked), **filters, exclude_self=without, cancel=call.cancel
+        )
         call.service.metrics.searched(len(matches), int(matches.candidates.sum()))
         return _listed(now, matches) if answer is None else answer(matches)
 
@@ -165,8 +190,13 @@ async def search_binary(
     with errors_as_answers():
         arrays = read_query(
             memoryview(body)[options.json_bytes :],
-            options.n_queries, options.by, dim, table.index.shape,
+            options.n_queries,
+            options.by,
+            dim,
+            table.index.shape,
         )
+    if options.by == "bucket_ids":
+        _check_work(call, options, options.n_queries, arrays[1].shape[1])
     filters = _filters(selection)
     now, encoded = await _encoded(call, options.n_probe, *arrays, **filters)
 
@@ -196,7 +226,8 @@ async def _explain(
     call: Call, now: Snapshot, encoded: Encoded, asked: schemas.Options, **more: Any
 ) -> Response:
     """Explain a search, with some items of each bucket to look at, and scores if there are any."""
-    arguments = {**_options(asked), **more, "fill": "path" if asked.fill else "none"}
+    fill = "path" if asked.fill else "none"
+    arguments = {**_options(asked), **more, "fill": fill, "cancel": call.cancel}
 
     def work() -> dict[str, Any]:
         explained = now.table.explain(encoded, **arguments)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -19,12 +19,13 @@ from starlette.exceptions import HTTPException
 from hashcade._kernels import usable_cores
 from hashcade.data import read_image
 from hashcade.errors import ConfigError, CorruptIndexError, DataError, StorageError
-from hashcade.index import Encoded, warmup
+from hashcade.index import Cancel, Encoded, warmup
 from hashcade.serve.images import Pictures, from_catalog, from_path
 from hashcade.serve.json_body import Axis, Numbers, read_json
 from hashcade.serve.metrics import Metrics
 from hashcade.serve.schemas import AddRequest
 from hashcade.serve.settings import ServeSettings
+from hashcade.serve.workers import Workers
 from hashcade.store import MODEL_DIR, BusyError, DurableIndex, Label, ReadOnlyError, State
 from hashcade.table import HashTable, Item
 
@@ -94,9 +95,12 @@ class Service:
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.search_pool = ThreadPoolExecutor(settings.threads or usable_cores(), "hashcade-search")
-        self.parse_pool = ThreadPoolExecutor(1, "hashcade-parse")
-        self.slow_pool = ThreadPoolExecutor(1, "hashcade-encode")  # torch, Pillow: one at a time
+        self.search_pool = Workers(settings.threads or usable_cores(), "hashcade-search")
+        self.parse_pool = Workers(1, "hashcade-parse")
+        self.slow_pool = Workers(1, "hashcade-encode")  # torch, Pillow: one at a time
+        self.cancels: set[Cancel] = set()  # of the work that is done, to stop it
+        self.stopping = False
+        self._ends_at: float | None = None
         warmup()  # kernels are compiled now, not by the first query
         self.durable, self._rest = self._open()
         gauge = self.metrics.gauge
@@ -158,12 +162,24 @@ class Service:
         table = HashTable.from_parts(served.hasher, state.index, state.catalog)
         return Snapshot(table, durable, epoch, served.pictures)
 
+    def end_within(self, seconds: float) -> None:
+        """Let :meth:`close` end in time, from now on, whatever runs."""
+        self._ends_at = time.monotonic() + seconds
+
+    def stop_work(self) -> None:
+        """Stop searches and encoding, and begin no more."""
+        self.stopping = True
+        for cancel in tuple(self.cancels):
+            cancel.set()
+
     def close(self) -> None:
-        """Finish what was begun, save, and release the table."""
-        self.parse_pool.shutdown(cancel_futures=True)
-        self.slow_pool.shutdown(cancel_futures=True)
-        self.search_pool.shutdown(cancel_futures=True)
-        self.durable.close()
+        """Stop searches, commit the changes that wait, save if there is time, release the table."""
+        self.stop_work()
+        self.parse_pool.close()
+        self.slow_pool.close()
+        self.search_pool.close()
+        left = None if self._ends_at is None else max(self._ends_at - time.monotonic(), 0.1)
+        self.durable.close(left)
 
     def parse(self, text: bytes | bytearray, model: type[M], reserve: Callable[[int], None]) -> M:
         """An object of JSON, within the limits; ``reserve`` takes memory for it, in bytes."""
@@ -181,7 +197,10 @@ class Service:
             "scores": Numbers("f", (rows, levels, slots)),
         }
         if "vector" in model.model_fields:  # one query
-            arrays |= {"bucket_ids": Numbers("i", (buckets,)), "scores": Numbers("f", (levels, slots))}
+            arrays |= {
+                "bucket_ids": Numbers("i", (buckets,)),
+                "scores": Numbers("f", (levels, slots)),
+            }
         return read_json(
             text, model, arrays,
             max_rest=settings.max_body // 4,
@@ -191,14 +210,16 @@ class Service:
 
     # Encoding runs in the slow thread, as a reload does: so model and index fit together.
 
-    def encode_image(self, data: bytes, n_probe: int) -> tuple[Snapshot, Encoded]:
+    def encode_image(self, data: bytes, n_probe: int, cancel: Cancel) -> tuple[Snapshot, Encoded]:
         """Encode an uploaded image."""
         now = self.now()
         size = self.image_size(now)
         pixels = read_image(data, size=size, max_pixels=self.settings.max_pixels)
-        return now, now.table.encode(pixels[None], n_probe=n_probe)
+        return now, now.table.encode(pixels[None], n_probe=n_probe, cancel=cancel)
 
-    def encode_items(self, items: npt.ArrayLike, n_probe: int) -> tuple[Snapshot, Encoded]:
+    def encode_items(
+        self, items: npt.ArrayLike, n_probe: int, cancel: Cancel
+    ) -> tuple[Snapshot, Encoded]:
         """Encode embeddings."""
         now = self.now()
         hasher = now.table.hasher
@@ -206,7 +227,7 @@ class Service:
             raise HTTPException(422, "one of bucket_ids and scores must be given: no model")
         if hasher.config_.takes_images:
             raise HTTPException(422, "the model takes images: give bucket_ids or scores")
-        return now, now.table.encode(items, n_probe=n_probe)
+        return now, now.table.encode(items, n_probe=n_probe, cancel=cancel)
 
     def encode_item(self, item_id: str, n_probe: int) -> tuple[Snapshot, Encoded]:
         """An item of the table as a query, with scores if the model can be asked about it."""

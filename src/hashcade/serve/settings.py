@@ -39,6 +39,9 @@ class ServeSettings:
         Largest number of bytes of a request; of queries of a search, or items of a change;
         ``n_neighbors``; ``n_probe``, or ``bucket_ids`` of an explanation; ids of a filter; pixels
         of an uploaded image.
+    max_work
+        Largest product of a search: queries × (candidates that are expected + 10 × buckets looked
+        into + 100 × results). More is refused before it begins.
     max_requests, deadline
         Requests at once, waiting or worked on (more are answered with 429); seconds for each.
     max_memory
@@ -55,7 +58,9 @@ class ServeSettings:
     fold_seconds, fold_bytes
         The index is saved when its oldest unsaved change is so old, or all of them so long.
     stop_seconds
-        Seconds that requests may take to finish when the service is stopped.
+        Seconds after which the service has ended when it is stopped. Requests may finish in half of
+        them, then searches are stopped; what is left is for saving the index. If that takes longer,
+        acknowledged changes are in the database and are applied at the next start.
     access_log
         Log a line for each request: method, path, status. Never a body or a header.
     """
@@ -73,6 +78,7 @@ class ServeSettings:
     max_probe: int = 4096
     max_filter: int = 100_000
     max_pixels: int = 25_000_000
+    max_work: int = 250_000_000
     max_requests: int = 64
     max_memory: int = 256 << 20
     max_connections: int = 0
@@ -82,7 +88,7 @@ class ServeSettings:
     threads: int = 0
     fold_seconds: float = 60.0
     fold_bytes: int = 64 << 20
-    stop_seconds: float = 30.0
+    stop_seconds: float = 4.0
     access_log: bool = False
 
     def __post_init__(self) -> None:

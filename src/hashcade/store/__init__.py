@@ -8,7 +8,7 @@
 
 from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, Catalog, Ids
 from hashcade.store.changes import Add, Change, Remove
-from hashcade.store.database import DATABASE, require_table
+from hashcade.store.database import DATABASE, require_table, stoppable
 from hashcade.store.durable import BusyError, DurableIndex, ReadOnlyError
 from hashcade.store.ids import Label, label_array
 from hashcade.store.payload import plain_value
@@ -17,5 +17,6 @@ from hashcade.store.state import Local, NewItems, State, load_state, removal, wr
 __all__ = [
     "DATABASE", "INDEX_DIR", "MODEL_DIR", "Add", "BusyError", "Catalog", "Change", "DurableIndex",
     "Ids", "Label", "Local", "NewItems", "ReadOnlyError", "Remove", "State", "label_array",
-    "load_state", "plain_value", "removal", "require_table", "write_state",
+    "load_state", "plain_value", "removal", "require_table", "stoppable",
+    "write_state",
 ]  # fmt: skip

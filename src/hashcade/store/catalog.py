@@ -20,7 +20,7 @@ import numpy.typing as npt
 from hashcade._io import storage_errors, take_writer_lock
 from hashcade._validate import checked_choice
 from hashcade.errors import CorruptIndexError, StorageError, add_hint
-from hashcade.index import NO_LABEL, Filter, HashIndex
+from hashcade.index import NO_LABEL, Cancel, Filter, HashIndex
 from hashcade.store import database
 from hashcade.store.changes import Change, from_record, to_records
 from hashcade.store.ids import Int64s, Label, listed_ids, named_ids, plain_ids, plain_list
@@ -540,14 +540,15 @@ class Catalog:
         """Numbers of the items that a filter lets through, ascending; None: of all."""
         return self.filter({} if where is None else where).ids
 
-    def filter(self, where: object) -> Filter:
+    def filter(self, where: object, cancel: Cancel | None = None) -> Filter:
         """The same for a search; the last ones are kept until the next change."""
         names = Names(self.classes, self.id_kind == "str", self._fields)
         sql, values = compile_where(where, names)
         key = (sql, *values)
         found = self._filters.get(key)
         if found is None:
-            rows = self._all(f"SELECT number FROM items WHERE {sql} ORDER BY number", *values)
+            with database.stoppable(cancel):
+                rows = self._all(f"SELECT number FROM items WHERE {sql} ORDER BY number", *values)
             numbers = np.fromiter((number for (number,) in rows), np.int64, len(rows))
             numbers.flags.writeable = False
             found = Filter(numbers)

@@ -19,16 +19,20 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from hashcade.errors import (
+    Cancelled,
     CorruptIndexError,
+    HashcadeError,
     IncompatibleFormatError,
     IndexLockedError,
     StorageError,
 )
+from hashcade.index import Cancel
 
 DATABASE = "items.db"
 FORMAT, VERSION = "hashcade-table", "1"
@@ -61,6 +65,9 @@ COPIED = ("classes", "fields", "items")  # in this order: triggers fill field_va
 
 _BUSY_SECONDS = 10.0  # for moments in which another process recovers or removes the log
 _MMAP = 1 << 31
+_LOOK = 100_000  # steps of SQLite between two looks at the flag, some milliseconds
+
+_running = threading.local()  # what stops the statements of a thread
 
 
 def connect(
@@ -118,8 +125,25 @@ def _connect(uri: str) -> sqlite3.Connection:
     db = sqlite3.connect(
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
     )
+    db.set_progress_handler(_is_cancelled, _LOOK)
     db.execute("PRAGMA cache_size = -32768")
     return db
+
+
+@contextmanager
+def stoppable(cancel: Cancel | None) -> Iterator[None]:
+    """Stop statements of this thread with ``Cancelled`` when ``cancel`` is set."""
+    before = getattr(_running, "cancel", None)
+    _running.cancel = cancel
+    try:
+        yield
+    finally:
+        _running.cancel = before
+
+
+def _is_cancelled() -> bool:
+    cancel = getattr(_running, "cancel", None)
+    return cancel is not None and cancel.is_set()
 
 
 def _check_schema(db: sqlite3.Connection, path: Path) -> None:
@@ -146,11 +170,13 @@ def database_errors(path: Path | None) -> Iterator[None]:
         raise translated(error, path) from error
 
 
-def translated(error: sqlite3.Error, path: Path | None) -> StorageError:
+def translated(error: sqlite3.Error, path: Path | None) -> HashcadeError:
     """An error of SQLite as one of this package."""
     place, text = path or "the table", str(error)
     code = getattr(error, "sqlite_errorcode", None)
     kind = None if code is None else code & 0xFF
+    if kind == sqlite3.SQLITE_INTERRUPT:
+        return Cancelled("stopped while the items were looked up")
     if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
         return StorageError(
             f"{place} was changed since it was loaded: load it again, and repeat the change",

@@ -354,28 +354,42 @@ class DurableIndex:
                 )
             return False
 
-    def close(self) -> None:
-        """Commit what is waiting, save, and release the directory."""
+    def close(self, seconds: float | None = None) -> None:
+        """Commit what is waiting, save, and release the directory.
+
+        After ``seconds`` it is left as it is, for a process that ends: what was acknowledged is in
+        the database, and is applied at the next start.
+        """
         if self._closing.is_set():
             return
         self._closing.set()
         self._wake.set()
         if self._catalog is None:
             return
+        end = None if seconds is None else time.monotonic() + seconds
         if self._threads[0].is_alive():
             self._queue.put(None)
-        for thread in self._threads:
-            thread.join()
-        try:
-            self.fold()
-            log.info("every change is saved")
-        except Exception as error:  # nothing is lost: the changes are applied at the next start
-            _log_error("the index could not be saved", error)
+        saver = threading.Thread(target=self._save_at_end, name="hashcade-saver", daemon=True)
+        for thread in (*self._threads, saver):
+            if thread is saver:
+                saver.start()
+            thread.join(None if end is None else max(end - time.monotonic(), 0.0))
+            if thread.is_alive():
+                changes = f"{self.unsaved} changes are applied at the next start"
+                log.warning("stopped before the index was saved: %s", changes)
+                return
         while not self._queue.empty():  # what came between the last group and the end
             waiting = self._queue.get_nowait()
             if waiting is not None and waiting.future.set_running_or_notify_cancel():
                 waiting.future.set_exception(BusyError("the table is being closed"))
         self._catalog.close()
+
+    def _save_at_end(self) -> None:
+        try:
+            self.fold()
+            log.info("every change is saved")
+        except Exception as error:  # nothing is lost: the changes are applied at the next start
+            _log_error("the index could not be saved", error)
 
 
 def _fitting(index: HashIndex, done: list[tuple[_Waiting, Change]]) -> list[_Waiting]:
