@@ -10,11 +10,14 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
 from hashcade._version import __version__
-from hashcade.serve import routes_items, routes_search, routes_status
-from hashcade.serve.middleware import Middleware, problem
+from hashcade.serve import routes_items, routes_search, routes_status, schemas
+from hashcade.serve.exchange import problem
+from hashcade.serve.middleware import Middleware
+from hashcade.serve.responses import REFERENCE
 from hashcade.serve.service import Service
 from hashcade.serve.settings import ServeSettings
 
@@ -53,8 +56,10 @@ def create_app(settings: ServeSettings) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(Exception, _unexpected)
     app.add_middleware(Middleware, settings=settings, metrics=service.metrics)
+    described = app.openapi()  # made once: what is added here stays
+    _, bodies = models_json_schema(schemas.BODIES, ref_template=REFERENCE)
+    described["components"]["schemas"] |= bodies["$defs"]
     if settings.token is not None:
-        described = app.openapi()  # made once: what is added here stays
         bearer = {"type": "http", "scheme": "bearer"}
         described["components"]["securitySchemes"] = {"token": bearer}
         described["security"] = [{"token": []}]
@@ -78,13 +83,9 @@ async def _http_error(request: Request, error: Any) -> Response:
 async def _validation_error(request: Request, error: Any) -> Response:
     """Name the first place and what is wrong with it; the value itself is not repeated."""
     first, *others = error.errors()
-    sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if first["loc"] == ("body",) and not sent.endswith("json"):
-        way = "curl -H 'Content-Type: application/json'"
-        return problem(415, f"the Content-Type is {sent!r}, must be application/json: {way}")
-    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+    place = ".".join(str(part) for part in first["loc"] if part not in ("query", "path"))
     more = f" (and {len(others)} more)" if others else ""
-    return problem(422, f"{place or 'the body'}: {first['msg']}{more}")
+    return problem(422, f"{place}: {first['msg']}{more}")
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

@@ -30,7 +30,7 @@ TEXTS = ("labels", "names", "payload")
 
 
 def read_query(
-    body: bytes, n_queries: int, by: str, dim: int, shape: CodeShape
+    body: bytes | memoryview, n_queries: int, by: str, dim: int, shape: CodeShape
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64] | None, npt.NDArray[np.float32] | None]:
     """Vectors, and bucket ids or scores if they follow. A ``ValueError`` gives both sides.
 

@@ -20,6 +20,9 @@ class Metrics:
         self._requests = count("hashcade_requests", "Requests answered", ["route", "status"])
         self._seconds = time("hashcade_request_seconds", "Time to the answer", ["route"])
         self.refused = count("hashcade_refused", "Requests refused because of too many others")
+        self.wrong_tokens = count("hashcade_wrong_tokens", "Requests with a token that is wrong")
+        dropped = "Connections closed in favour of others, while their clients were waited for"
+        self.dropped = count("hashcade_connections_dropped", dropped)
         self._queries = count("hashcade_queries", "Queries answered")
         self._candidates = count("hashcade_candidates", "Items compared with queries")
         self._changes = count("hashcade_changes", "Changes committed")

@@ -9,14 +9,14 @@ import hashlib
 import hmac
 import logging
 import time
-from typing import Any
+from collections import OrderedDict
 from urllib.parse import quote
 
-from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from hashcade.serve.exchange import SMALL, Exchange, GoneError, Memory, problem
 from hashcade.serve.metrics import Metrics
 from hashcade.serve.settings import ServeSettings, is_loopback
 
@@ -24,19 +24,12 @@ log = logging.getLogger("hashcade.serve.access")
 
 HEALTH = "/health"
 DEADLINE = "hashcade.deadline"  # in the scope: when the loop's clock shows this, it is too late
+EXCHANGE = "hashcade.exchange"  # in the scope: the request and its answer
 _UNCOUNTED = frozenset({HEALTH, "/ready", "/metrics"})
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
-_HEADERS = [
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
-        b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-]
+_ADDRESSES = 1024  # whose wrong tokens are remembered
+_FREE_GUESSES, _GUESS_SECONDS, _LONGEST = 10, 0.05, 2.0  # the answers to later ones take longer
 
 
 class Middleware:
@@ -50,53 +43,93 @@ class Middleware:
         host = settings.host.lower().strip("[]")
         self._hosts = _LOCAL_NAMES | {f"[{host}]" if ":" in host else host}
         self._active = 0
+        self._memory = Memory(settings.max_memory)
+        self._guesses: OrderedDict[str, tuple[float, float]] = OrderedDict()
         metrics.gauge("hashcade_requests_active", "Requests at once", lambda: self._active)
+        taken = "Memory that is reserved for large bodies and answers"
+        metrics.gauge("hashcade_body_bytes", taken, lambda: self._memory.taken)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start = time.perf_counter()
-        status = 500
-        scope[DEADLINE] = asyncio.get_running_loop().time() + self._settings.deadline
-        body = _Body(receive, self._settings.max_body, scope[DEADLINE])
+        start, counted = time.perf_counter(), 0
+        exchange = scope[EXCHANGE] = Exchange(scope, receive, send, self._settings, self._memory)
+        scope[DEADLINE] = exchange.deadline
 
-        async def send_marked(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                # A client that is still sending would not read the answer.
-                await body.drain()
-                status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *_HEADERS]
-            await send(message)
+        def free_slot() -> None:
+            nonlocal counted
+            self._active -= counted
+            counted = 0
 
-        counted = 0
+        exchange.on_answer = free_slot  # an answer that is being sent needs none
         try:
             refusal = self._refusal(scope)
-            if refusal is not None:
-                await refusal(scope, body.receive, send_marked)
-                return
-            counted = int(scope["path"] not in _UNCOUNTED)
-            self._active += counted
-            await self._app(scope, body.receive, send_marked)
+            if refusal is None:
+                refusal = await self._read_body(exchange)
+            elif refusal.status_code == 401:
+                await self._slow_down(scope, exchange)
+            if refusal is None and scope["path"] not in _UNCOUNTED:
+                refusal = self._too_many(len(exchange.body))
+                counted = int(refusal is None)
+                self._active += counted
+            app = self._app if refusal is None else refusal
+            await app(scope, exchange.receive, exchange.send)
+        except GoneError:
+            pass
         finally:
-            self._active -= counted
+            free_slot()
+            exchange.release()
             route = getattr(scope.get("route"), "path_format", "other")
-            self._metrics.answered(route, status, time.perf_counter() - start)
+            self._metrics.answered(route, exchange.status, time.perf_counter() - start)
             if self._settings.access_log:
                 # Decoded, a path may hold what ends a line or moves the cursor.
                 path = quote(scope["path"], safe="/:@!$&'()*+,;=", errors="replace")
-                log.info("%s %s %d", scope["method"], path, status)
+                log.info("%s %s %d", scope["method"], path, exchange.status)
+
+    @staticmethod
+    async def _read_body(exchange: Exchange) -> Response | None:
+        try:
+            await exchange.read_body()
+        except HTTPException as error:
+            return problem(error.status_code, error.detail, error.headers)
+        return None
+
+    def _too_many(self, n_bytes: int) -> Response | None:
+        """Refuse a request above the limit; a quarter of it is for those with small bodies."""
+        most = self._settings.max_requests
+        if self._active < (most if n_bytes <= SMALL else most - most // 4):
+            return None
+        self._metrics.refused.inc()
+        busy = f"{self._settings.max_requests} requests are being answered, try again"
+        return problem(429, busy, {"Retry-After": "1"})
+
+    async def _slow_down(self, scope: Scope, exchange: Exchange) -> None:
+        """Count a token that is wrong, and let who has sent many wait for the answer.
+
+        Whoever sends the right one is not slowed, whatever others at the same address do.
+        """
+        if not any(name == b"authorization" for name, _ in scope["headers"]):
+            return
+        self._metrics.wrong_tokens.inc()
+        address, now = (scope.get("client") or ("",))[0], time.monotonic()
+        guesses, since = self._guesses.pop(address, (0.0, now))
+        guesses = max(guesses - (now - since), 0.0) + 1  # one a second is forgotten
+        self._guesses[address] = guesses, now
+        if len(self._guesses) > _ADDRESSES:
+            self._guesses.popitem(last=False)
+        with exchange.waiting():
+            await asyncio.sleep(min(max(guesses - _FREE_GUESSES, 0) * _GUESS_SECONDS, _LONGEST))
 
     def _refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that goes no further."""
         headers = dict(scope["headers"])
+        path = scope["path"]
         host = headers.get(b"host", b"").decode("latin-1").lower()
         name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
-        if not self._any_host and name not in self._hosts:
+        if not self._any_host and name not in self._hosts and path != HEALTH:
             return problem(403, "the Host header must be localhost: others need a token")
-        path = scope["path"]
         if self._token is not None and path != HEALTH:
             sent = _sent_token(headers.get(b"authorization", b""))
             if not hmac.compare_digest(_digest(sent), self._token):
@@ -110,39 +143,7 @@ class Middleware:
         if length.isdigit() and (len(length) > 18 or int(length) > self._settings.max_body):
             shown = length[:18].decode()
             return problem(413, f"the body has {shown} bytes, max_body={self._settings.max_body}")
-        if self._active >= self._settings.max_requests and path not in _UNCOUNTED:
-            self._metrics.refused.inc()
-            busy = f"{self._settings.max_requests} requests are being answered, try again"
-            return problem(429, busy, {"Retry-After": "1"})
         return None
-
-
-class _Body:
-    """The body of a request, up to a size and a time."""
-
-    def __init__(self, receive: Receive, max_body: int, deadline: float) -> None:
-        self._receive, self._max_body, self._deadline = receive, max_body, deadline
-        self._left, self._complete = max_body, False
-
-    async def receive(self) -> Message:
-        if self._complete:  # what is waited for now is the end of the connection
-            return await self._receive()
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                message = await self._receive()
-        except TimeoutError:
-            raise HTTPException(408, "the body did not arrive in time") from None
-        self._left -= len(message.get("body", b""))
-        self._complete = not message.get("more_body", False)
-        if self._left < 0:
-            raise HTTPException(413, f"the body is too large, max_body={self._max_body}")
-        return message
-
-    async def drain(self) -> None:
-        """Read what is left of the body, within the same limits."""
-        with contextlib.suppress(HTTPException):
-            while not self._complete and self._left >= 0:
-                await self.receive()
 
 
 def _digest(token: bytes) -> bytes:
@@ -157,8 +158,3 @@ def _sent_token(header: bytes) -> bytes:
         with contextlib.suppress(ValueError):
             return base64.b64decode(value.strip(), validate=True).partition(b":")[2]
     return value.strip() if kind.lower() == b"bearer" else b""
-
-
-def problem(status: int, error: str, headers: Any = None) -> Response:
-    """An answer that says in one line why a request was refused."""
-    return Response(to_json({"error": error}), status, headers, "application/json")

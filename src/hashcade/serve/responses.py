@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import email.message
+import hashlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -20,15 +21,17 @@ from starlette.exceptions import HTTPException
 from hashcade.errors import Cancelled
 from hashcade.index import Cancel, Encoded
 from hashcade.serve.binary_format import MEDIA_TYPE
-from hashcade.serve.middleware import DEADLINE
+from hashcade.serve.exchange import SMALL, Exchange
+from hashcade.serve.middleware import DEADLINE, EXCHANGE
 from hashcade.serve.schemas import Problem
 from hashcade.serve.service import Service, Snapshot, errors_as_answers
-from hashcade.store import Change, NewItems, stoppable
+from hashcade.store import Key, NewItems, stoppable
 
 IMAGE_BODY = (
     "image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "image/tiff", MEDIA_TYPE,
 )  # fmt: skip
 _MULTIPART = "multipart/form-data"
+_MAX_PARTS = 20  # of a form, of which one is the file
 _PROBLEMS = {
     400: "The request cannot be read",
     401: "The token is missing or wrong",
@@ -43,10 +46,12 @@ _PROBLEMS = {
     503: "The table cannot be used now",
     504: "The deadline has passed",
 }
+REFERENCE = "#/components/schemas/{model}"  # to the description of a body
 _PATIENCE = 0.02  # seconds of work after which it is looked whether the client is still there
 _STOP_SECONDS = 0.5  # what is stopped has so long to say how far it came
 _OF_SOME = (404, 409, 415)  # the others are those of every route
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 
 class Call:
@@ -56,11 +61,14 @@ class Call:
         self._request = request
         self.service: Service = request.app.state.service
         self._deadline: float = request.scope[DEADLINE]  # on the loop's clock
+        self._exchange: Exchange = request.scope[EXCHANGE]
+        self.large = False  # whether its search takes long: others do not wait behind it
         self.cancel = Cancel()  # set when nobody waits for the work any more
 
     async def search_thread(self, work: Callable[[], T]) -> T:
         """Run a search, or something as short, in a thread; 504 when it is too late."""
-        return await self._before(self.service.search_pool.submit(self._stoppable(work)))
+        pool = self.service.large_pool if self.large else self.service.search_pool
+        return await self._before(pool.submit(self._stoppable(work)))
 
     async def slow_thread(self, work: Callable[[], T], *, finish: bool = False) -> T:
         """Run what decodes, encodes or saves, one after the other."""
@@ -75,7 +83,7 @@ class Call:
 
         return run
 
-    async def change(self, begin: Callable[..., Future[Change]], *args: Any, **more: Any) -> Any:
+    async def change(self, begin: Callable[..., Future[Any]], *args: Any, **more: Any) -> Any:
         """Make a change, and return it when it is on disk."""
         with errors_as_answers():
             future = begin(*args, **more)
@@ -85,7 +93,29 @@ class Call:
         """Answer that items were added or removed."""
         return as_json({"ids": ids, "n_items": len(self.service.durable.index)})
 
-    async def add(self, now: Snapshot, items: NewItems, encoded: Encoded | None = None) -> Response:
+    async def key(self, text: str | None) -> Key | None:
+        """What this request is known by when it comes again, if it has a key."""
+        if text is None:
+            return None
+        url, body = self._request.url, self._exchange.body
+
+        def digest() -> str:
+            made = hashlib.sha256(f"{url.path}?{url.query}\n".encode())
+            made.update(body)
+            return made.hexdigest()
+
+        if len(body) <= SMALL:
+            return Key(text, digest())
+        return Key(text, await self._before(self.service.parse_pool.submit(digest)))
+
+    async def add(
+        self,
+        now: Snapshot,
+        items: NewItems,
+        encoded: Encoded | None = None,
+        *,
+        key: Key | None = None,
+    ) -> Response:
         """Add items; what was encoded, to the index that the model belongs to, and to no other."""
         epoch = None
         if items.known is not None:
@@ -95,6 +125,9 @@ class Call:
                 encoded = now.table.placed(encoded, items.labels)
             epoch = now.epoch
             items = replace(items, bucket_ids=encoded.bucket_ids, vectors=encoded.vectors)
+        if key is not None:
+            answer = await self.change(now.durable.add_once, items, key, epoch=epoch)
+            return as_json({"ids": answer.ids, "n_items": answer.n_items})
         change = await self.change(now.durable.add, items, epoch=epoch)
         return self.changed(change.numbers.tolist() if items.ids is None else items.ids)
 
@@ -181,21 +214,38 @@ class Call:
         self.service.image_size(self.service.now())  # refused before the body is read
         body = await self.body(*IMAGE_BODY, _MULTIPART)
         sent = self._request.headers["content-type"]
-        if sent.lower().startswith(_MULTIPART):
-            body = file_of_form(sent, body)
-        return await self.slow_thread(
-            partial(self.service.encode_image, body, n_probe, self.cancel)
-        )
+        form = sent.lower().startswith(_MULTIPART)
+        image = file_of_form(sent, body) if form else bytes(body)
+        work = partial(self.service.encode_image, image, n_probe, self.cancel)
+        return await self.slow_thread(work)
 
-    async def body(self, *types: str) -> bytes:
+    async def body(self, *types: str) -> bytearray:
         """The body, if it says that it is of one of these types."""
         sent = self._request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if sent not in types:
             raise HTTPException(415, f"the Content-Type is {sent!r}, must be {' or '.join(types)}")
-        body = await self._request.body()
+        body = self._exchange.body
         if not body:
             raise HTTPException(422, "the body is empty")
         return body
+
+    async def json(self, model: type[M]) -> M:
+        """The body as an object of JSON."""
+        sent = self._request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if not sent.startswith("application/") or not sent.endswith("json"):
+            way = "curl -H 'Content-Type: application/json'"
+            raise HTTPException(
+                415, f"the Content-Type is {sent!r}, must be application/json: {way}"
+            )
+        return await self.parse(self._exchange.body, model)
+
+    async def parse(self, text: bytes | bytearray, model: type[M]) -> M:
+        """An object of JSON; what takes time is parsed in a thread, one after the other."""
+        work = partial(self.service.parse, text, model, self._exchange.reserve)
+        if len(text) > SMALL:
+            return await self._before(self.service.parse_pool.submit(work))
+        with errors_as_answers():
+            return work()
 
     def check_limit(self, name: str, value: int, limit_name: str) -> None:
         """Answer 422 if a number is above its limit."""
@@ -204,7 +254,7 @@ class Call:
             raise HTTPException(422, f"{name}={value} must be <= {limit_name}={limit}")
 
 
-def file_of_form(content_type: str, body: bytes) -> bytes:
+def file_of_form(content_type: str, body: bytes | bytearray) -> bytes:
     """The one file of a form, as ``curl -F file=@query.jpg`` sends it; 422 if it has another.
 
     Written out: a form of one file does not need the package that FastAPI takes for forms.
@@ -213,10 +263,10 @@ def file_of_form(content_type: str, body: bytes) -> bytes:
     message["Content-Type"] = content_type
     mark = b"\r\n--" + str(message.get_param("boundary", "")).encode("latin-1", "replace")
     files = []
-    for part in (b"\r\n" + body).split(mark)[1:-1]:
+    for part in (b"\r\n" + body).split(mark, _MAX_PARTS)[1:-1]:
         head, blank, content = part.partition(b"\r\n\r\n")
         if blank and b"filename" in head.lower():
-            files.append(content)
+            files.append(bytes(content))
     if len(files) != 1 or not files[0]:
         raise HTTPException(
             422, f"the form has {len(files)} files, must have one that is not empty"
@@ -241,15 +291,26 @@ async def _call(request: Request) -> Call:
 ThisCall = Annotated[Call, Depends(_call)]
 
 
+def json_body(model: type[BaseModel]) -> Any:
+    """A parameter of a route: its body, an object of JSON."""
+
+    async def read(call: ThisCall) -> BaseModel:
+        return await call.json(model)
+
+    return Depends(read)
+
+
 def as_json(value: object) -> Response:
     """Answer with a value of the documented form; infinity, which JSON lacks, becomes null."""
     return Response(to_json(value, inf_nan_mode="null"), media_type="application/json")
 
 
 def describe(
-    answer: type[BaseModel] | dict[str, Any], *statuses: int, takes: Iterable[str] = ()
+    answer: type[BaseModel] | dict[str, Any],
+    *statuses: int,
+    takes: Iterable[str] | type[BaseModel] = (),
 ) -> dict[str, Any]:
-    """Describe a route: its answer, the errors of its own, and the types of a body of bytes."""
+    """Describe a route: its answer, its own errors, and its body: JSON, or bytes of some types."""
     is_model = isinstance(answer, type)
     problems = {
         status: {"description": text, "model": Problem}
@@ -260,7 +321,11 @@ def describe(
         "response_class": JSONResponse if is_model else Response,
         "responses": {200: {"model": answer} if is_model else answer, **problems},
     }
-    if takes:
+    if isinstance(takes, type):
+        schema = {"$ref": REFERENCE.format(model=takes.__name__)}
+        content = {"application/json": {"schema": schema}}
+        described["openapi_extra"] = {"requestBody": {"required": True, "content": content}}
+    elif takes:
         body: dict[str, Any] = {"required": True, "content": contents(*takes, minLength=1)}
         if IMAGE_BODY[0] in takes:
             file = {"type": "string", "format": "binary", "minLength": 1}

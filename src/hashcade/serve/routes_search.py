@@ -9,9 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 from fastapi import APIRouter, Path, Query
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
@@ -19,7 +17,15 @@ from starlette.exceptions import HTTPException
 from hashcade.index import Encoded
 from hashcade.serve import schemas
 from hashcade.serve.binary_format import MEDIA_TYPE, read_query, write_matches
-from hashcade.serve.responses import IMAGE_BODY, Call, ThisCall, as_json, contents, describe
+from hashcade.serve.responses import (
+    IMAGE_BODY,
+    Call,
+    ThisCall,
+    as_json,
+    contents,
+    describe,
+    json_body,
+)
 from hashcade.serve.service import Snapshot, errors_as_answers
 from hashcade.table import Matches
 
@@ -27,6 +33,7 @@ router = APIRouter(prefix="/v1", tags=["search"])
 ItemId = Annotated[str, Path(min_length=1, max_length=1000)]
 SearchOptions = Annotated[schemas.Options, Query()]
 _PROBE, _RESULT = 100, 400  # candidates that take as long as a bucket, and as a result
+_LARGE = 2_000_000  # work of a search that others do not wait for: some hundredths of a second
 _SHOWN = 12  # items of a bucket in an explanation
 _MATCHES = {
     "description": "ids int64[q, n_neighbors], distances float32[q, n_neighbors],"
@@ -47,16 +54,13 @@ register_url_convertor("id", _AnyText())
 
 def _check_limits(call: Call, asked: schemas.Options, n_queries: int = 1) -> None:
     """Answer 422 if a search asks for more than the limits allow."""
-    n_buckets = 0
     call.check_limit("the number of queries", n_queries, "max_batch")
     call.check_limit("n_neighbors", asked.n_neighbors, "max_neighbors")
     call.check_limit("n_probe", asked.n_probe, "max_probe")
-    for name, limit in (("filter_ids", "max_filter"), ("bucket_ids", "max_probe")):
-        values = getattr(asked, name, None) or ()
-        n_values = max(map(len, values)) if values and isinstance(values[0], list) else len(values)
-        call.check_limit(f"the number of {name}", n_values, limit)
-        if name == "bucket_ids":
-            n_buckets = n_values
+    n_ids = len(getattr(asked, "filter_ids", None) or ())
+    call.check_limit("the number of filter_ids", n_ids, "max_filter")
+    buckets = getattr(asked, "bucket_ids", None)
+    n_buckets = 0 if buckets is None else buckets.shape[-1]
     _check_work(call, asked, n_queries, n_buckets or asked.n_probe)
 
 
@@ -69,6 +73,7 @@ def _check_work(call: Call, asked: schemas.Options, n_queries: int, n_probe: int
         "n_neighbors": _RESULT * asked.n_neighbors,
     }
     limit, work = call.service.settings.max_work, n_queries * sum(parts.values())
+    call.large = work > _LARGE
     if work > limit:
         queries = "one query" if n_queries == 1 else f"{n_queries:,} queries"
         fewer = "" if n_queries == 1 else ", or send fewer queries at once"
@@ -148,8 +153,10 @@ def _listed(
     return Response(b"{%s}" % body, media_type="application/json")
 
 
-@router.post("/search", **describe(schemas.SearchAnswer, 415))
-async def search(call: ThisCall, body: schemas.SearchRequest) -> Response:
+@router.post("/search", **describe(schemas.SearchAnswer, 415, takes=schemas.SearchRequest))
+async def search(
+    call: ThisCall, body: Annotated[schemas.SearchRequest, json_body(schemas.SearchRequest)]
+) -> Response:
     """Find the nearest items of each query."""
     _check_limits(call, body, len(body.vectors))
     queries, filters = (body.vectors, body.bucket_ids, body.scores), _filters(body)
@@ -170,7 +177,11 @@ async def search_binary(
     """
     _check_limits(call, options, options.n_queries)
     body = await call.body(MEDIA_TYPE)
-    selection = _selection(body, options.json_bytes)
+    if options.json_bytes > len(body):
+        most = f"{len(body)}, as the body has"
+        raise HTTPException(422, f"json_bytes={options.json_bytes} must be <= {most}")
+    text = body[: options.json_bytes]
+    selection = await call.parse(text or b"{}", schemas.Selection)
     call.check_limit("the number of filter_ids", len(selection.filter_ids or ()), "max_filter")
     table = call.service.now().table
     dim = table.index.dim
@@ -180,7 +191,11 @@ async def search_binary(
         dim = table.hasher.config_.item_shape[0]
     with errors_as_answers():
         arrays = read_query(
-            body[options.json_bytes :], options.n_queries, options.by, dim, table.index.shape
+            memoryview(body)[options.json_bytes :],
+            options.n_queries,
+            options.by,
+            dim,
+            table.index.shape,
         )
     if arrays[1] is not None:
         _check_work(call, options, options.n_queries, arrays[1].shape[1])
@@ -191,16 +206,6 @@ async def search_binary(
         return Response(write_matches(matches, selection.include), media_type=MEDIA_TYPE)
 
     return await _search(call, now, encoded, options, answer, selection.exclude_ids, **filters)
-
-
-def _selection(body: bytes, n_bytes: int) -> schemas.Selection:
-    """The JSON at the beginning of a body of plain arrays; 422 if it does not fit."""
-    if n_bytes > len(body):
-        raise HTTPException(422, f"json_bytes={n_bytes} must be <= {len(body)}, as the body has")
-    try:
-        return schemas.Selection.model_validate_json(body[:n_bytes] or b"{}")
-    except ValidationError as error:
-        raise RequestValidationError(error.errors()) from None
 
 
 @router.post("/search/image", **describe(schemas.SearchAnswer, 409, 415, takes=IMAGE_BODY))
@@ -251,15 +256,16 @@ def class_counts(classes: dict[Any, int] | None) -> list[dict[str, Any]] | None:
     return [{"label": label, "count": count} for label, count in classes.items()]
 
 
-@router.post("/explain", **describe(schemas.Explanation, 415))
-async def explain(call: ThisCall, body: schemas.ExplainRequest) -> Response:
+@router.post("/explain", **describe(schemas.Explanation, 415, takes=schemas.ExplainRequest))
+async def explain(
+    call: ThisCall, body: Annotated[schemas.ExplainRequest, json_body(schemas.ExplainRequest)]
+) -> Response:
     """Explain the search for one vector: its path through the tree, the buckets, the results."""
     _check_limits(call, body)
-    buckets = None if body.bucket_ids is None else [body.bucket_ids]
-    scores = None if body.scores is None else [body.scores]
-    return await _explain(
-        call, *await _encoded(call, body.n_probe, [body.vector], buckets, scores), body
-    )
+    buckets = None if body.bucket_ids is None else body.bucket_ids[None]
+    scores = None if body.scores is None else body.scores[None]
+    encoded = await _encoded(call, body.n_probe, body.vector[None], buckets, scores)
+    return await _explain(call, *encoded, body)
 
 
 @router.post("/explain/image", **describe(schemas.Explanation, 409, 415, takes=IMAGE_BODY))

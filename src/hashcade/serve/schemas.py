@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 _MAX = 2**63 - 1
 
@@ -21,11 +21,26 @@ Digits = BeforeValidator(_digits)
 Number = Annotated[int, Field(ge=0, le=_MAX)]
 TextId = Annotated[str, Field(max_length=1000)]
 Id = Number | TextId  # as those of the table are: numbers or text
+Ids = Annotated[list[Id], Field(fail_fast=True)]
 Count = Annotated[int, Field(ge=1, le=_MAX), Digits]
 Label = Annotated[int, Field(ge=-(2**63), le=_MAX)] | Annotated[str, Field(max_length=1000)]
 Name = Annotated[str, Field(max_length=1000)]
-Vector = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)]
-Vectors = Annotated[list[Vector], Field(min_length=1)]
+
+
+def _array(item: dict[str, Any], *least: int, optional: bool = False) -> Any:
+    """Describe an array of numbers, with the fewest of each dimension; it is read beforehand."""
+    for fewest in reversed(least):
+        item = {"type": "array", "items": item, "minItems": fewest}
+    return WithJsonSchema({"anyOf": [item, {"type": "null"}]} if optional else item)
+
+
+_NUMBER, _BUCKET = {"type": "number"}, {"type": "integer", "minimum": 0, "maximum": _MAX}
+Vector = Annotated[Any, _array(_NUMBER, 1)]
+Vectors = Annotated[Any, _array(_NUMBER, 1, 1)]
+Buckets = Annotated[Any, _array(_BUCKET, 0, optional=True)]
+BucketRows = Annotated[Any, _array(_BUCKET, 0, 0, optional=True)]
+Scores = Annotated[Any, _array(_NUMBER, 1, 1, optional=True)]
+ScoreRows = Annotated[Any, _array(_NUMBER, 1, 1, 1, optional=True)]
 MaybeInfinite = float | None  # null: beyond the range of float32, which JSON has no word for
 
 
@@ -58,10 +73,10 @@ class BinaryOptions(Options):
 class Selection(BaseModel, strict=True, extra="forbid"):
     """What may be a result, and what to answer about it."""
 
-    filter_ids: list[Id] | None = Field(None, description="Only these items may be results.")
-    exclude_ids: list[Id] | None = Field(None, description="One per query: not a result of it.")
+    filter_ids: Ids | None = Field(None, description="Only these items may be results.")
+    exclude_ids: Ids | None = Field(None, description="One per query: not a result of it.")
     where: dict[str, Any] | None = Field(None, description="A filter, as HashTable.search has it.")
-    include: list[Literal["labels", "names", "payload"]] = Field(
+    include: Annotated[list[Literal["labels", "names", "payload"]], Field(fail_fast=True)] = Field(
         ["labels", "names", "payload"], description="What to answer beside ids and distances."
     )
 
@@ -70,36 +85,43 @@ class SearchRequest(Selection, Options, strict=True):
     """Queries, and where to look."""
 
     vectors: Vectors = Field(description="Without bucket_ids and scores: items for the model.")
-    bucket_ids: list[list[Number]] | None = Field(None, description="Buckets of each query.")
-    scores: list[list[Vector]] | None = Field(None, description="Of slots: [query][level][slot].")
+    bucket_ids: BucketRows = Field(None, description="Buckets of each query.")
+    scores: ScoreRows = Field(None, description="Of slots: [query][level][slot].")
 
 
 class ExplainRequest(Options, strict=True):
     """One query, and where to look."""
 
     vector: Vector
-    bucket_ids: list[Number] | None = None
-    scores: list[Vector] | None = None
+    bucket_ids: Buckets = None
+    scores: Scores = None
 
 
 class AddRequest(BaseModel, strict=True, extra="forbid"):
     """Items to add."""
 
     vectors: Vectors = Field(description="One per item. Without bucket_ids: items for the model.")
-    bucket_ids: list[list[Number]] | None = None
-    ids: list[Id] | None = Field(None, description="Default: the next free ones.")
-    labels: list[Label | None] | None = None
+    bucket_ids: BucketRows = None
+    ids: Ids | None = Field(None, description="Default: the next free ones.")
+    labels: Annotated[list[Label | None], Field(fail_fast=True)] | None = None
     new_labels: bool = Field(False, description="Let labels that are new become classes.")
-    names: list[Name | None] | None = None
-    payload: list[dict[str, Any] | None] | None = Field(None, description="An object per item.")
+    names: Annotated[list[Name | None], Field(fail_fast=True)] | None = None
+    payload: Annotated[list[dict[str, Any] | None], Field(fail_fast=True)] | None = Field(
+        None, description="An object per item."
+    )
     replace: bool = Field(False, description="Put items in the place of those with their ids.")
 
 
 class RemoveRequest(BaseModel, strict=True, extra="forbid"):
     """Items to remove: by id, all of which must be in the table, or by a filter."""
 
-    ids: Annotated[list[Id], Field(min_length=1)] | None = None
+    ids: Annotated[list[Id], Field(min_length=1, fail_fast=True)] | None = None
     where: dict[str, Any] | None = Field(None, description="A filter, as HashTable.search has it.")
+
+
+BODIES: list[tuple[type[BaseModel], Literal["validation"]]] = [
+    (body, "validation") for body in (SearchRequest, ExplainRequest, AddRequest, RemoveRequest)
+]
 
 
 # -- answers ---------------------------------------------------------------------------------------
@@ -270,6 +292,7 @@ class Readiness(BaseModel):
 
     status: Literal["ready", "not ready"]
     writes: str = Field(description="Ok, or why changes are not taken.")
+    saves: str = Field(description="Ok, or why the index could not be saved.")
 
 
 class Done(BaseModel):

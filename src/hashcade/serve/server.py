@@ -9,6 +9,9 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,9 @@ from hashcade.serve.settings import ServeSettings
 
 log = logging.getLogger("hashcade.serve")
 
-_MAX_HEAD = 65536  # bytes of the head of a request
-_IDLE_SECONDS = 15.0  # a connection without a request, or with half a head, is closed then
+_BACKLOG = 1024  # connections that wait to be taken
+_AT_ONCE = 16  # connections that are taken before the first of them is looked at
+_NEVER = 1 << 30  # seconds
 
 
 def run(table: str | os.PathLike[str], **settings: Any) -> None:
@@ -29,7 +33,7 @@ def run(table: str | os.PathLike[str], **settings: Any) -> None:
     Settings are those of :class:`ServeSettings`.
     """
     checked = ServeSettings(table=Path(table), **settings)
-    for module in ("fastapi", "hypercorn", "prometheus_client"):
+    for module in ("fastapi", "uvicorn", "prometheus_client"):
         require_extra(module, "serve")
     from hashcade.serve.app import create_app
 
@@ -50,46 +54,63 @@ def run(table: str | os.PathLike[str], **settings: Any) -> None:
 
 
 async def _serve(app: Any, listening: socket.socket, settings: ServeSettings) -> None:
-    from hypercorn.asyncio import serve
-    from hypercorn.config import Config
+    import uvicorn
 
-    config = Config()
-    config.bind = [f"fd://{listening.detach()}"]
-    config.h11_max_incomplete_size = _MAX_HEAD
-    config.keep_alive_timeout = _IDLE_SECONDS
-    config.keep_alive_max_requests = 1_000_000
-    config.graceful_timeout = 0.5 * settings.stop_seconds
-    config.shutdown_timeout = 2 * settings.stop_seconds  # the service ends in time by itself
-    config.backlog = 512
-    config.include_server_header = False
-    config.errorlog = logging.getLogger("hashcade.serve.http")
-    stop = asyncio.Event()
+    from hashcade.serve.connections import MAX_HEAD, Connection, Connections
+
+    metrics = app.state.service.metrics
+    connections = Connections(settings.max_connections, settings.idle_seconds, metrics.dropped)
+    metrics.gauge("hashcade_connections", "Connections", lambda: len(connections))
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            listening.listen(_BACKLOG)
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # uvicorn would end the process by the signal, not with 0
+
+    config = uvicorn.Config(
+        app,
+        http=partial(Connection, connections=connections),  # type: ignore[arg-type]
+        ws="none",
+        loop="asyncio",
+        h11_max_incomplete_event_size=MAX_HEAD,
+        timeout_keep_alive=_NEVER,  # connections look after this themselves
+        timeout_graceful_shutdown=0.5 * settings.stop_seconds,  # type: ignore[arg-type]
+        backlog=_AT_ONCE,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+    )
+    server = Server(config)
     loop, service = asyncio.get_running_loop(), app.state.service
 
     def begin_to_stop() -> None:
-        if not stop.is_set():
+        if not server.should_exit:
+            server.should_exit = True
             service.end_within(0.65 * settings.stop_seconds)  # Python takes its time as well
             loop.call_later(0.4 * settings.stop_seconds, service.stop_work)
-            stop.set()
+            loop.call_later(0.45 * settings.stop_seconds, connections.abort)
 
     if threading.current_thread() is threading.main_thread() and sys.platform != "win32":
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, begin_to_stop)
         loop.add_signal_handler(signal.SIGHUP, lambda: asyncio.create_task(_reload(app)))
-    serving = asyncio.ensure_future(serve(app, config, shutdown_trigger=stop.wait))
-    stopping = asyncio.ensure_future(stop.wait())
-    await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-    # Whatever connections do: a client that does not read is not waited for.
-    await asyncio.wait([serving], timeout=0.75 * settings.stop_seconds)
-    stopping.cancel()
-    if serving.done():
-        serving.result()
+    watch = asyncio.create_task(connections.watch())
+    try:
+        await server.serve([listening])
+    finally:
+        watch.cancel()
 
 
 def _listening(host: str, port: int) -> socket.socket:
     """A socket that is bound already: a port that is taken is an error before all else."""
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    # With its protocol: else asyncio does not see that it is TCP, and answers wait for 40 ms.
+    listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
@@ -113,7 +134,7 @@ def log_to_stderr() -> None:
     """Send the messages of the service to stderr, one line each."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("hashcade")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logging.getLogger("hashcade.serve.http").setLevel(logging.WARNING)
+    for name, level in (("hashcade", logging.INFO), ("uvicorn.error", logging.ERROR)):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.setLevel(level)

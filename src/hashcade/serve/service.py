@@ -7,12 +7,13 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from hashcade._kernels import usable_cores
@@ -20,8 +21,10 @@ from hashcade.data import read_image
 from hashcade.errors import ConfigError, CorruptIndexError, DataError, StorageError
 from hashcade.index import NEVER, Cancel, Encoded, warmup
 from hashcade.serve.images import Pictures, from_catalog, from_path
+from hashcade.serve.json_body import Axis, Numbers, read_json
 from hashcade.serve.metrics import Metrics
-from hashcade.serve.settings import ServeSettings
+from hashcade.serve.schemas import AddRequest
+from hashcade.serve.settings import VALUE_COST, ServeSettings
 from hashcade.serve.workers import Workers
 from hashcade.store import MODEL_DIR, BusyError, DurableIndex, Label, ReadOnlyError, State
 from hashcade.table import HashTable, Item
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hashcade.serve")
 Ids = npt.NDArray[np.int64]
+M = TypeVar("M", bound=BaseModel)
+_FEW = 1000  # values that are not counted
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,10 @@ class Service:
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.search_pool = Workers(settings.threads or usable_cores(), "hashcade-search")
+        n_threads = settings.threads or usable_cores()
+        self.search_pool = Workers(n_threads, "hashcade-search")
+        self.large_pool = Workers(n_threads, "hashcade-large")  # searches that take long
+        self.parse_pool = Workers(1, "hashcade-parse")
         self.slow_pool = Workers(1, "hashcade-encode")  # torch, Pillow: one at a time
         self.cancels: set[Cancel] = set()  # of the work that is done, to stop it
         self.stopping = False
@@ -99,6 +107,12 @@ class Service:
         gauge("hashcade_items", "Items in the table", lambda: len(self.durable.index))
         gauge("hashcade_unsaved_changes", "Changes in the log", lambda: self.durable.unsaved)
         gauge("hashcade_index_saves", "Times the index was saved", lambda: self.durable.n_folds)
+        failed = "Times the index could not be saved"
+        gauge("hashcade_index_saves_failed", failed, lambda: self.durable.n_failed_folds)
+        failing = "1 while the index cannot be saved, else 0"
+        gauge("hashcade_saves_failing", failing, lambda: self.durable.save_failure is not None)
+        refused = "1 while no changes are taken, else 0"
+        gauge("hashcade_writes_failing", refused, lambda: self.durable.failure is not None)
 
     def _open(self) -> tuple[DurableIndex, _Rest]:
         settings = self.settings
@@ -167,10 +181,39 @@ class Service:
     def close(self) -> None:
         """Stop searches, commit the changes that wait, save if there is time, release the table."""
         self.stop_work()
+        self.parse_pool.close()
         self.slow_pool.close()
         self.search_pool.close()
+        self.large_pool.close()
         left = None if self._ends_at is None else max(self._ends_at - time.monotonic(), 0.1)
         self.durable.close(left)
+
+    def parse(self, text: bytes | bytearray, model: type[M], reserve: Callable[[int], None]) -> M:
+        """An object of JSON, within the limits; ``reserve`` takes memory for it, in bytes."""
+        settings, table = self.settings, self.now().table
+        shape, dim = table.index.shape, table.index.dim
+        if table.hasher is not None and not table.hasher.config_.takes_images:
+            dim = max(dim, table.hasher.config_.item_shape[0])
+        rows = Axis("items" if model is AddRequest else "queries", settings.max_batch, "max_batch")
+        levels, slots = Axis("levels", shape.depth, "depth"), Axis("slots", shape.width, "width")
+        buckets = Axis("bucket_ids", settings.max_probe, "max_probe")
+        arrays = {
+            "vector": Numbers("f", (Axis("numbers", dim, "dim"),)),
+            "vectors": Numbers("f", (rows, Axis("numbers", dim, "dim"))),
+            "bucket_ids": Numbers("i", (rows, buckets)),
+            "scores": Numbers("f", (rows, levels, slots)),
+        }
+        if "vector" in model.model_fields:  # one query
+            arrays |= {
+                "bucket_ids": Numbers("i", (buckets,)),
+                "scores": Numbers("f", (levels, slots)),
+            }
+        return read_json(
+            text, model, arrays,
+            max_rest=settings.max_body // 4,
+            max_values=settings.max_values,
+            reserve=lambda n_values: reserve(VALUE_COST * n_values) if n_values > _FEW else None,
+        )  # fmt: skip
 
     # Encoding runs in the slow thread, as a reload does: so model and index fit together.
 
@@ -271,4 +314,10 @@ def errors_as_answers() -> Iterator[None]:
         log.error("the index is damaged: %s", error)
         raise HTTPException(503, "the index is damaged; see the log") from None
     except StorageError as error:
-        raise HTTPException(503, str(error)) from None
+        log.error("answered with 503: %s", error)
+        raise HTTPException(503, without_paths(str(error))) from None
+
+
+def without_paths(text: str) -> str:
+    """A message without the directories of this machine, which are nobody's business."""
+    return re.sub(r"(?<![\w.])/(?:[^\s/:;,'\"]+/)+(?=[^\s/:;,'\"])", "", text)

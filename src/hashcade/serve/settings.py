@@ -10,6 +10,8 @@ from pathlib import Path
 from hashcade.errors import ConfigError
 
 _MIN_TOKEN = 16
+BODY_COST = 3  # memory that a request takes, in lengths of its body
+VALUE_COST = 100  # bytes of memory for each value of JSON that is not in an array of numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +45,17 @@ class ServeSettings:
         into + 400 × results). More is refused before it begins.
     max_requests, deadline
         Requests at once, waiting or worked on (more are answered with 429); seconds for each.
+    max_memory
+        Bytes of memory for bodies and answers of more than 64 kB together; more are answered with
+        429. A body counts three times, for what is made of it.
+    max_connections
+        Connections at once; 0: 256, or fewer if the limit of open files asks for it. One more
+        closes the one whose client has kept us waiting longest.
+    idle_seconds, send_seconds
+        Seconds after which a connection without a whole head of a request is closed; seconds for a
+        client to read its answer, and one more for each megabyte.
     threads
-        Searches at once. 0: one per core.
+        Searches at once, and as many large ones beside them. 0: one per core.
     fold_seconds, fold_bytes
         The index is saved when its oldest unsaved change is so old, or all of them so long.
     stop_seconds
@@ -70,7 +81,11 @@ class ServeSettings:
     max_pixels: int = 25_000_000
     max_work: int = 500_000_000
     max_requests: int = 64
+    max_memory: int = 256 << 20
+    max_connections: int = 0
     deadline: float = 10.0
+    idle_seconds: float = 15.0
+    send_seconds: float = 10.0
     threads: int = 0
     fold_seconds: float = 60.0
     fold_bytes: int = 64 << 20
@@ -82,12 +97,17 @@ class ServeSettings:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, Path(getattr(self, name)))
         for name, value in vars(self).items():
-            if name.startswith("max_") and value < 1:
+            if name.startswith("max_") and name != "max_connections" and value < 1:
                 raise ConfigError(f"{name}={value} must be >= 1")
-            if name.startswith(("deadline", "fold_", "stop_")) and not value > 0:
+            timed = name == "deadline" or name.endswith("_seconds") or name == "fold_bytes"
+            if timed and not value > 0:
                 raise ConfigError(f"{name}={value} must be > 0")
-        if self.threads < 0:
-            raise ConfigError(f"threads={self.threads} must be >= 0")
+            if name in ("threads", "max_connections") and value < 0:
+                raise ConfigError(f"{name}={value} must be >= 0")
+        least = BODY_COST * self.max_body + VALUE_COST * self.max_values
+        if self.max_memory < least:
+            needed = f"for a body of max_body={self.max_body}"
+            raise ConfigError(f"max_memory={self.max_memory} must be >= {least} {needed}")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port={self.port} must be >= 0 and <= 65535")
         if self.token is not None:
@@ -100,6 +120,11 @@ class ServeSettings:
                 f"host={self.host} can be reached from other machines, so a token is needed",
                 hint="set HASHCADE_TOKEN or --token-file, or listen on 127.0.0.1",
             )
+
+    @property
+    def max_values(self) -> int:
+        """Values of JSON in a body, beside arrays of numbers: ids of a filter, 100 for an item."""
+        return self.max_filter + 100 * self.max_batch
 
 
 def is_loopback(host: str) -> bool:
