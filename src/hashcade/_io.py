@@ -12,11 +12,12 @@ import ctypes
 import errno
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hashcade.errors import IndexLockedError, StorageError
 
@@ -66,10 +67,32 @@ def new_file(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def open_regular(path: str | os.PathLike[str], *, follow_links: bool = True) -> BinaryIO:
+    """Open a file to read, or raise ``OSError`` at once if it is a pipe, a device or a directory.
+
+    Opening a pipe waits for somebody to write to it, and a device has no end. With
+    ``follow_links=False`` a link is refused too, wherever it leads.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags |= getattr(os, "O_BINARY", 0) | (0 if follow_links else getattr(os, "O_NOFOLLOW", 0))
+    try:
+        handle = os.open(path, flags)
+    except OSError as error:
+        if not follow_links and error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "a link, must be a regular file", str(path)) from None
+        if error.errno == errno.ENXIO:  # a socket
+            raise OSError(errno.EINVAL, "must be a regular file", str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "must be a regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
 def read_file(path: Path) -> bytes:
-    """Read a file; what the system objects to is a ``StorageError``."""
-    with storage_errors(f"cannot read {path}"):
-        return path.read_bytes()
+    """Read a regular file; what the system objects to is a ``StorageError``."""
+    with storage_errors(f"cannot read {path}"), open_regular(path) as file:
+        return file.read()
 
 
 # -- directories ---------------------------------------------------------------------------------
