@@ -39,7 +39,7 @@ def inspect(
     from hashcade.learn import model_fingerprint, read_config
 
     config, card = read_config(path), path / "card.json"
-    content = json.loads(card.read_bytes()) if card.is_file() else None
+    content = json.loads(read_file(card)) if card.is_file() else None
     resolved = config["resolved"]
     kind = "images" if len(resolved["item_shape"]) == 3 else "numbers (embeddings)"
     if resolved["features"]:
@@ -83,14 +83,14 @@ def _inspect_table(path: Path, top: int, branches: int, as_json: bool) -> None:
     if as_json:
         return
     if largest:
-        print("\nlargest buckets")
+        out.show("", "largest buckets")
         rows = [
             ["/".join(map(str, node["path"])), node["n_entries"], _purity(node), _mix(node)]
             for node in largest
         ]
         out.print_table(["path", "items", "purity", "classes"], rows)
     if branches:
-        print("\ntree", *tree_lines(tree, branches), sep="\n  ")
+        out.show("", "tree", *(f"  {line}" for line in tree_lines(tree, branches)))
 
 
 def _purity(node: dict[str, Any]) -> str | None:
@@ -148,7 +148,7 @@ def verify(
     out.report(as_json, {"ok": not bad, "problems": problems})
     for path, lines in problems.items() if not as_json else ():
         for line in lines or ["ok"]:
-            print(line if line.startswith(path) else f"{path}: {line}")
+            out.show(line if line.startswith(path) else f"{path}: {line}")
     if bad:
         out.say(f"hashcade: {bad} of {len(problems)} damaged; restore a copy, or make it again")
         raise typer.Exit(ERROR)

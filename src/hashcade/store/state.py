@@ -85,6 +85,8 @@ def removal(ids: object = None, where: object = None) -> Prepare:
 def load_state(directory: Path, *, read_only: bool = False) -> tuple[State, int]:
     """Load index and catalog of one commit, and how many changes the index on disk lacked."""
     require_table(directory)
+    if (directory / INDEX_DIR).is_symlink():  # what a link leads to would be written to
+        raise StorageError(f"{directory / INDEX_DIR} must be a directory, and not a link")
     for _ in range(_RETRIES):
         catalog = Catalog.open(directory, read_only=read_only)
         try:
@@ -92,6 +94,7 @@ def load_state(directory: Path, *, read_only: bool = False) -> tuple[State, int]
             assert index.generation is not None
             changes = catalog.changes_after(index.generation)
             if changes is not None:
+                _check(index, catalog, directory)
                 _apply(index, changes, directory)
                 return State(index, catalog), len(changes)
             catalog.close()
@@ -108,6 +111,12 @@ def load_state(directory: Path, *, read_only: bool = False) -> tuple[State, int]
             catalog.close()
             raise
     raise StorageError(f"{directory} changes faster than it can be read", hint="try again")
+
+
+def _check(index: HashIndex, catalog: Catalog, directory: Path) -> None:
+    """Refuse parts that do not fit together, though each may be sound."""
+    if catalog.metric == "cosine" and not index.unit_length:
+        raise CorruptIndexError(f"{directory} has metric='cosine', its vectors are of any length")
 
 
 def _apply(index: HashIndex, changes: list[Change], directory: Path) -> None:
