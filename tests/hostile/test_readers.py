@@ -195,11 +195,13 @@ def bomb(path, n_bytes):
     np.lib.format.write_array_header_1_0(
         header, {"descr": "<f4", "fortran_order": False, "shape": (n_bytes // 400, 100)}
     )
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        with archive.open("X.npy", "w", force_zip64=True) as file:
-            file.write(header.getvalue())
-            for _ in range(n_bytes >> 20):
-                file.write(bytes(1 << 20))
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("X.npy", "w", force_zip64=True) as file,
+    ):
+        file.write(header.getvalue())
+        for _ in range(n_bytes >> 20):
+            file.write(bytes(1 << 20))
     return path
 
 

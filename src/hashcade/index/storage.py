@@ -178,6 +178,13 @@ def read_generation(path: str | os.PathLike[str]) -> str:
         return read_manifest(Path(path)).generation
 
 
+def foreign_files(directory: Path) -> list[Path]:
+    """What is in the directory of an index and was not put there by this package."""
+    ours = {MANIFEST_NAME, LOCK_NAME}
+    entries = [path for path in directory.iterdir() if path.name not in ours]
+    return sorted(p for p in entries if p.is_dir() or not _OURS.fullmatch(p.name))
+
+
 def _require_index(directory: Path) -> None:
     if not is_index(directory):
         message = f"{directory} holds no index: there is no {MANIFEST_NAME}"

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from hashcade.errors import CorruptIndexError, StorageError
 from hashcade.index import HashIndex, new_generation, read_generation
-from hashcade.store.catalog import INDEX_DIR, Catalog
+from hashcade.index import foreign_files as foreign_in_index
+from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, Catalog
 from hashcade.store.changes import Add, Change, Remove, apply_changes
-from hashcade.store.database import require_table
+from hashcade.store.database import DATABASE, require_table
 from hashcade.store.ids import Label
 
 _RETRIES = 100
@@ -111,6 +112,13 @@ def load_state(directory: Path, *, read_only: bool = False) -> tuple[State, int]
             catalog.close()
             raise
     raise StorageError(f"{directory} changes faster than it can be read", hint="try again")
+
+
+def foreign_files(directory: Path) -> list[Path]:
+    """What is in the directory of a table and is not a part of it: it is left alone."""
+    ours = {INDEX_DIR, MODEL_DIR, *(DATABASE + suffix for suffix in ("", "-wal", "-shm"))}
+    others = sorted(path for path in directory.iterdir() if path.name not in ours)
+    return others + foreign_in_index(directory / INDEX_DIR)
 
 
 def _check(index: HashIndex, catalog: Catalog, directory: Path) -> None:
