@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import math
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ from hashcade.errors import DataError, add_hint
 _ZIP = b"PK"
 _DAMAGE = (
     ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
-    SyntaxError, TypeError, KeyError, OverflowError, RuntimeError,
+    SyntaxError, TypeError, KeyError, OverflowError, RuntimeError, tokenize.TokenError,
 )  # fmt: skip
 
 

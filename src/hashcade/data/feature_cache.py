@@ -83,6 +83,6 @@ class FeatureCache:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             message = f"cannot use {self.path}: {error}"
             raise StorageError(message, hint="remove it, or set HASHCADE_CACHE") from None

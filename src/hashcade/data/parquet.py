@@ -72,7 +72,7 @@ def _open(file: Path) -> Iterator[Any]:
         open_regular(file).close()
         with parquet.ParquetFile(file) as opened:
             yield opened
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
         raise DataError(f"{file} is damaged, or not Parquet {reason(error)}") from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 import threading
@@ -118,7 +119,7 @@ class Catalog:
         try:  # as database_errors does, in less time
             with self._lock:
                 return self._db.execute(sql, values).fetchall()
-        except sqlite3.Error as error:
+        except database.ERRORS as error:
             raise database.translated(error, self.path) from error
 
     def _insert(self, table: str, rows: Any) -> None:
@@ -640,9 +641,9 @@ def _crc(number: int, key: Any, label: Any, name: Any) -> int:
     return zlib.crc32(f"{number}|{key}|{label}|{name}".encode())
 
 
-def _payload_crc(number: int, text: object) -> int | None:
+def _payload_crc(number: int, text: object) -> float | None:
     if not isinstance(text, str):
-        return None if text is None else -1  # damaged
+        return None if text is None else math.nan  # damaged: what is stored does not equal it
     return zlib.crc32(text.encode(), number & 0xFFFFFFFF)  # beginning with the number
 
 

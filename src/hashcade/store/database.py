@@ -62,6 +62,7 @@ SCHEMA = (
 COPIED = ("classes", "fields", "items")  # in this order: triggers fill field_values
 
 _SEQUENCE = ("table", "sqlite_sequence", "CREATE TABLE sqlite_sequence(name,seq)")
+ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the second: a message with names of a damaged file
 _BUSY_SECONDS = 10.0  # for moments in which another process recovers or removes the log
 _MMAP = 1 << 31
 
@@ -130,8 +131,12 @@ def _connect(uri: str) -> sqlite3.Connection:
     db = sqlite3.connect(
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
     )
-    db.execute("PRAGMA cache_size = -32768")
-    distrust_database(db)
+    try:
+        distrust_database(db)
+        db.execute("PRAGMA cache_size = -32768")
+    except BaseException:
+        db.close()
+        raise
     return db
 
 
@@ -176,13 +181,15 @@ def database_errors(path: Path | None) -> Iterator[None]:
     """Turn errors of SQLite into those of this package."""
     try:
         yield
-    except sqlite3.Error as error:
+    except ERRORS as error:
         raise translated(error, path) from error
 
 
-def translated(error: sqlite3.Error, path: Path | None) -> StorageError:
+def translated(error: Exception, path: Path | None) -> StorageError:
     """An error of SQLite as one of this package."""
     place, text = path or "the table", str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return CorruptIndexError(f"{place} is damaged: it has names that are not text")
     code = getattr(error, "sqlite_errorcode", None)
     kind = None if code is None else code & 0xFF
     if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
