@@ -346,13 +346,13 @@ def say(number):
 
 place = sys.argv[1]
 """
-# Change k adds k, 100 + k and 200 + k; every third takes item k - 2 away.
+# Change k adds three items; every third takes item k - 2 away.
 _ONE = """
 def change(table, k):
     if k % 3 == 2:
         table.remove([k - 2])
     else:
-        numbers = [k, 100 + k, 200 + k]
+        numbers = [k, 100_000 + k, 200_000 + k]
         table.upsert(numbers, items(numbers), labels=[k % 4] * 3, payload=payload(numbers))
 """
 SERVICE = (
@@ -414,7 +414,7 @@ def numbers_after(n_changes):
         if k % 3 == 2:
             present.discard(k - 2)
         else:
-            present |= {k, 100 + k, 200 + k}
+            present |= {k, 100_000 + k, 200_000 + k}
     return present
 
 

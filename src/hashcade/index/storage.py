@@ -47,6 +47,7 @@ from hashcade.index.manifest import ALIGNMENT, MANIFEST_NAME, Manifest, Record, 
 from hashcade.index.segment import Segment, View
 from hashcade.index.snapshot import Snapshot, empty_snapshot
 
+_WHERE = ("buckets", "offsets", "blocks")  # arrays that are checked when an index is opened
 # Names of files that a save makes, and may remove.
 _OURS = re.compile("(segment|removed)-[0-9a-f]{32}[.]bin|manifest-[0-9a-f]{32}[.]tmp")
 
@@ -245,10 +246,12 @@ def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) ->
         n_bytes = math.prod(section["shape"]) * dtype.itemsize
         array = raw[offset : offset + n_bytes].view(dtype).reshape(section["shape"])
         arrays[name] = array if dtype.isnative else array.astype(dtype.newbyteorder("="))
+        if name in _WHERE:  # what others do to the file must not change where kernels look
+            arrays[name] = arrays[name].copy()
     check = StoredCheck(
         path, record, raw, mapped if mmap else None, arrays, manifest.next_id, manifest.unit_length
     )
-    for name in ("buckets", "offsets", "blocks"):
+    for name in _WHERE:
         check.section(name)
     segment = Segment(
         arrays["vectors"], arrays["ids"], arrays.get("labels"), arrays.get("items"),
