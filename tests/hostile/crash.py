@@ -530,7 +530,8 @@ def main():
         for name in PROGRAMS:
             n_states, n_calls, problems = try_states(name, folder, long=True)
             total, bad = total + n_states, bad + len(problems)
-            print(f"{name:25} {n_calls:>6,} calls {n_states:>6,} states {len(problems):>3} wrong")
+            counts = f"{n_calls:>6,} calls {n_states:>6,} states {len(problems):>3} wrong"
+            print(f"{name:25} {counts}", flush=True)
             for problem in problems[:20]:
                 print("  ", problem)
     print(f"{total:,} states, {bad} wrong")

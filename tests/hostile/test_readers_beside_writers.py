@@ -94,5 +94,6 @@ def commits(table):
     assert len(table.index) == len(present)
     assert table.index.contains(sorted(present)).all()
     n = 1 + max((number for number in present if number < 100_000), default=-1)
-    assert present in (numbers := [crash.numbers_after(n + k) for k in range(3)])
+    numbers = [crash.numbers_after(n + k) for k in range(3)]
+    assert present in numbers
     return n + numbers.index(present)
