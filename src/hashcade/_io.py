@@ -13,15 +13,17 @@ import ctypes
 import errno
 import os
 import shutil
-import sqlite3
 import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hashcade.errors import IndexLockedError, StorageError
+
+if TYPE_CHECKING:
+    import sqlite3
 
 LOCK_NAME = "lock"
 
@@ -103,6 +105,8 @@ def read_file(path: Path) -> bytes:
 
 def distrust_database(db: sqlite3.Connection) -> None:
     """Let an SQLite file that anyone may have written do no harm: no functions in its schema."""
+    import sqlite3  # not for a command that shows its help
+
     db.execute("PRAGMA trusted_schema = OFF")
     db.execute("PRAGMA cell_size_check = ON")
     if sys.version_info >= (3, 12):
