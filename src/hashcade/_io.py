@@ -290,6 +290,7 @@ def take_writer_lock(directory: Path) -> int:
     let a third writer lock a new one while a second waits for the old.
     """
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # made here, or nowhere
     handle = os.open(directory / LOCK_NAME, flags, 0o644)
     try:
         _lock(handle)

@@ -105,6 +105,11 @@ def test_links_in_a_table_are_refused(tmp_path, cases):
         with pytest.raises(StorageError, match="link"):
             HashTable.load(copy)
         cases.add()
+    (table / "index" / "lock").unlink()
+    (table / "index" / "lock").symlink_to(tmp_path / "made elsewhere")
+    with pytest.raises(StorageError):
+        HashTable.open(table)
+    assert not (tmp_path / "made elsewhere").exists()
 
 
 # -- models ----
