@@ -37,6 +37,7 @@ from hashcade.index import Encoded
 from hashcade.store import Catalog, load_state
 from hashcade.store.catalog import _crc, _payload_crc
 from hashcade.store.changes import Add, Remove, apply_changes, from_record, to_records
+from hashcade.store.database import SCHEMA
 from tests.hostile import forge
 
 SECONDS, WALL, MEMORY = 1.0, 30.0, 64 << 20  # of work; until it hangs; beyond ten times the file
@@ -386,6 +387,7 @@ def golden_table(folder):
         db.close()
 
 
+TRIGGERS = [sql for sql in SCHEMA if sql.startswith("CREATE TRIGGER")]
 SQL_VALUES = [None, 0, 1, -1, 2**31, 2**63 - 1, -(2**63), 0.5, "", "x", "1", b"", b"\xff\x00", "é"]
 
 
@@ -408,12 +410,12 @@ def mutate_database(rng, folder):
 
 
 def _mutate_row(rng, db):
+    listed = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
     tables = {
-        "items": ["number", "id", "label", "name", "crc", "payload", "payload_crc"],
-        "classes": ["code", "label"], "meta": ["key", "value"],
-        "changes": ["seq", "body"], "generations": ["generation", "seq"],
-        "fields": ["field", "name", "path"], "field_values": ["field", "kind", "value", "number"],
-    }  # fmt: skip
+        name: [row[1] for row in db.execute(f"PRAGMA table_info({name})")]
+        for (name,) in listed
+        if not name.startswith("sqlite_")
+    }
     table = rng.choice([*tables, "items", "items", "schema"])
     if table == "schema":
         statement = rng.choice([
@@ -458,9 +460,7 @@ def _mutate_row(rng, db):
     try:
         db.execute(f"UPDATE {table} SET {sets} WHERE {where}", [*values, *row])
     finally:
-        from hashcade.store.database import SCHEMA
-
-        for statement in SCHEMA[-2:]:
+        for statement in TRIGGERS:
             db.execute(statement)
 
 

@@ -11,8 +11,8 @@ import pytest
 from hashcade import CorruptIndexError, HashTable, StorageError
 from hashcade.store import load_state
 from hashcade.store.catalog import _crc, _payload_crc
-from hashcade.store.database import SCHEMA, connect
-from tests.hostile.fuzz import golden_table
+from hashcade.store.database import connect
+from tests.hostile.fuzz import TRIGGERS, golden_table
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def crafted(golden, tmp_path, *statements):
         db.execute(f"DROP TRIGGER {name}")
     for statement, *values in statements:
         db.execute(statement, values)
-    for statement in SCHEMA[-2:]:
+    for statement in TRIGGERS:
         db.execute(statement)
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
