@@ -3,7 +3,8 @@
 Every file that this package writes goes through here. A result is written under a temporary name
 beside its destination, flushed to the disk, and then renamed. A directory that replaces another
 one changes names with it in one step where the system can do that, so that there is never a
-moment with nothing at the path.
+moment with nothing at the path; elsewhere it is put back at the next start. What is read is a
+regular file, and nothing that a stranger put in its place.
 """
 
 from __future__ import annotations
@@ -12,19 +13,24 @@ import ctypes
 import errno
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hashcade.errors import IndexLockedError, StorageError
+
+if TYPE_CHECKING:
+    import sqlite3
 
 LOCK_NAME = "lock"
 
 _CHUNK = 1 << 24
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # old systems, and disks of nets
 
 
 # -- files ---------------------------------------------------------------------------------------
@@ -56,20 +62,56 @@ def new_file(path: Path) -> Iterator[Path]:
         if path.exists() and not path.is_file():  # a directory, or a device such as /dev/null
             raise StorageError(f"{path} exists and is not a file", hint="choose another path")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            yield temporary
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
+            _make_directories(path.parent)
+            _remove_leftovers(path.parent, f".{path.stem}.new-", path.suffix)
+            temporary.touch()
+            with _claimed(temporary):
+                yield temporary
+                with temporary.open("rb") as file:
+                    os.fsync(file.fileno())
+                os.replace(temporary, path)
             sync_directory(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
 
 
+def open_regular(path: str | os.PathLike[str], *, follow_links: bool = True) -> BinaryIO:
+    """Open a file to read, or raise ``OSError`` at once if it is a pipe, a device or a directory.
+
+    Opening a pipe waits for somebody to write to it, and a device has no end. With
+    ``follow_links=False`` a link is refused too, wherever it leads.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags |= getattr(os, "O_BINARY", 0) | (0 if follow_links else getattr(os, "O_NOFOLLOW", 0))
+    try:
+        handle = os.open(path, flags)
+    except OSError as error:
+        if not follow_links and error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "a link, must be a regular file", str(path)) from None
+        if error.errno == errno.ENXIO:  # a socket
+            raise OSError(errno.EINVAL, "must be a regular file", str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "must be a regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
 def read_file(path: Path) -> bytes:
-    """Read a file; what the system objects to is a ``StorageError``."""
-    with storage_errors(f"cannot read {path}"):
-        return path.read_bytes()
+    """Read a regular file; what the system objects to is a ``StorageError``."""
+    with storage_errors(f"cannot read {path}"), open_regular(path) as file:
+        return file.read()
+
+
+def distrust_database(db: sqlite3.Connection) -> None:
+    """Let an SQLite file that anyone may have written do no harm: no functions in its schema."""
+    import sqlite3  # not for a command that shows its help
+
+    db.execute("PRAGMA trusted_schema = OFF")
+    db.execute("PRAGMA cell_size_check = ON")
+    if sys.version_info >= (3, 12):
+        db.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+    db.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
 
 
 # -- directories ---------------------------------------------------------------------------------
@@ -80,26 +122,104 @@ def new_directory(path: Path) -> Iterator[Path]:
     """Give an empty directory beside ``path``, which takes its place at the end.
 
     If anything goes wrong before that, it is removed, and what stood at ``path`` stays. Whether
-    ``path`` may be replaced is for the caller to decide.
+    ``path`` may be replaced is for the caller to decide. What a killed process left is removed.
     """
     path = path.resolve() if path.is_symlink() else path.absolute()  # the link stays a link
     temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
     with storage_errors(f"cannot write {path}"):
+        restore_directory(path)
         if os.path.lexists(path) and not path.is_dir():
             raise StorageError(f"{path} exists and is not a directory", hint="choose another path")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_directories(path.parent)
+            _remove_leftovers(path.parent, f".{path.name}.new-")
+            _remove_leftovers(path.parent, f".{path.name}.old-")
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
-            yield temporary
-            sync_directory(temporary)
-            if os.path.lexists(path):
-                _exchange(temporary, path)
-            else:
-                temporary.rename(path)
-            sync_directory(path.parent)
+            with _claimed(temporary):
+                yield temporary
+                sync_directory(temporary)
+                if os.path.lexists(path):
+                    _exchange(temporary, path)
+                else:
+                    temporary.rename(path)
+                sync_directory(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def restore_directory(path: Path) -> None:
+    """Put a directory back to its name, if a process was killed while it was being replaced.
+
+    Only where the system cannot exchange names is there a moment without anything at the path.
+    """
+    if os.path.lexists(path) or not path.parent.is_dir():
+        return
+    writers = _beside(path.parent, f".{path.name}.new-")
+    if any(_is_claimed(other) for other in writers):
+        return  # not killed: it goes on in a moment
+    for aside in _beside(path.parent, f".{path.name}.old-"):
+        aside.rename(path)
+        sync_directory(path.parent)
+        return
+
+
+def _make_directories(path: Path) -> None:
+    """Make a directory and those above it, and bring their names to the disk."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        sync_directory(folder.parent)
+
+
+def _beside(folder: Path, start: str, end: str = "") -> list[Path]:
+    """What has such a name and the number of a process in it."""
+    entries = sorted(os.listdir(folder))
+    names = (name for name in entries if name.startswith(start) and name.endswith(end))
+    return [folder / n for n in names if n[len(start) : len(n) - len(end)].isdecimal()]
+
+
+def _remove_leftovers(folder: Path, start: str, end: str = "") -> None:
+    """Remove what killed processes were writing, but not what a living one writes."""
+    for path in _beside(folder, start, end):
+        if path.is_symlink() or _is_claimed(path):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _claimed(path: Path) -> Iterator[None]:
+    """Hold a lock on what is being written: it ends with this process, however that ends."""
+    handle = None
+    if sys.platform != "win32":
+        with suppress(OSError):  # a file system without locks
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            _lock(handle)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _is_claimed(path: Path) -> bool:
+    """Whether a living process writes this; if it cannot be found out, yes."""
+    if sys.platform == "win32":
+        return True
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        _lock(handle)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
 
 
 def _exchange(new: Path, old: Path) -> None:
@@ -111,8 +231,9 @@ def _exchange(new: Path, old: Path) -> None:
             if renameat2(*arguments, _RENAME_EXCHANGE) == 0:
                 return
             code = ctypes.get_errno()
-            if code not in (errno.EINVAL, errno.ENOSYS):  # a file system that cannot exchange
+            if code not in _CANNOT_EXCHANGE:
                 raise OSError(code, os.strerror(code), str(old))
+    # A process that is killed in between leaves nothing at the path: see restore_directory.
     aside = old.with_name(f".{old.name}.old-{os.getpid()}")
     old.rename(aside)
     try:
@@ -169,6 +290,7 @@ def take_writer_lock(directory: Path) -> int:
     let a third writer lock a new one while a second waits for the old.
     """
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # made here, or nowhere
     handle = os.open(directory / LOCK_NAME, flags, 0o644)
     try:
         _lock(handle)

@@ -18,6 +18,7 @@ from hashcade._validate import as_array, checked_choice, checked_count
 from hashcade.errors import NotFittedError, StorageError
 from hashcade.index import METRICS, NO_LABEL, Cancel, Encoded, Filter, HashIndex, SearchResult
 from hashcade.store import (
+    DATABASE,
     INDEX_DIR,
     MODEL_DIR,
     Catalog,
@@ -38,6 +39,8 @@ from hashcade.warmup import ensure_compiled
 if TYPE_CHECKING:
     from hashcade.evaluate import Evaluation
     from hashcade.learn import Hasher
+
+_RETRIES = 100
 
 
 @dataclass(frozen=True)
@@ -655,8 +658,13 @@ class HashTable:
         ``backbone`` and ``features`` are networks of your own, as for :meth:`Hasher.load`.
         """
         directory = Path(path)
-        state, _ = load_state(directory)
-        return cls.from_parts(_load_model(directory, **networks), state.index, state.catalog)
+
+        def load() -> HashTable:
+            hasher = _load_model(directory, **networks)
+            state, _ = load_state(directory)
+            return cls.from_parts(hasher, state.index, state.catalog)
+
+        return _of_one_table(directory, load)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, read_only: bool = False) -> HashTable:
@@ -668,12 +676,15 @@ class HashTable:
         Close it, or use it as a context manager.
         """
         directory = Path(path)
-        require_table(directory)
-        hasher = _load_model(directory)
-        live = DurableIndex(directory, read_only=read_only)
-        table = cls.from_parts(hasher, live.index, live.state.catalog)
-        table._live = live
-        return table
+
+        def load() -> HashTable:
+            hasher = _load_model(directory)
+            live = DurableIndex(directory, read_only=read_only)
+            table = cls.from_parts(hasher, live.index, live.state.catalog)
+            table._live = live
+            return table
+
+        return _of_one_table(directory, load)
 
     def refresh(self) -> bool:
         """Of a table that is open for reading: see the last commit; whether there was a new one."""
@@ -709,6 +720,32 @@ def _matches(catalog: Catalog, result: SearchResult) -> Matches:
         lambda: catalog.names_of(result.ids),
         lambda: catalog.payload_of(result.ids),
     )
+
+
+def _of_one_table(directory: Path, load: Callable[[], HashTable]) -> HashTable:
+    """Load again if another table took the place of this one meanwhile: parts must be of one."""
+    for _ in range(_RETRIES):
+        require_table(directory)
+        before = _identity(directory)
+        try:
+            table = load()
+        except StorageError:
+            if _identity(directory) == before:
+                raise
+            continue
+        if _identity(directory) == before:
+            return table
+        table.close()
+    raise StorageError(f"{directory} is replaced faster than it can be read", hint="try again")
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    """What a table has for itself alone, as long as it is there."""
+    try:
+        status = (directory / DATABASE).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _load_model(directory: Path, **networks: Any) -> Hasher | None:

@@ -269,7 +269,7 @@ def test_a_damaged_cache_is_an_error_that_says_what_to_do(files, tmp_path):
     with sqlite3.connect(path) as file:
         file.execute("UPDATE features SET vector = x'00000000'")
     file.close()
-    with pytest.raises(StorageError, match="is damaged: 1 features, must be 3") as caught:
+    with pytest.raises(StorageError, match="is damaged: features must be 3 numbers") as caught:
         features.of(files, cache=tmp_path)
     assert caught.value.hint == "remove it"
     for each in tmp_path.glob("*.db*"):

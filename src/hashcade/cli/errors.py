@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from hashcade.cli.outputs import say
 from hashcade.errors import HashcadeError
 
 OK, INTERNAL, ERROR, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
@@ -63,7 +64,7 @@ def _one_line(error: object) -> str:
 
 
 def _fail(message: str) -> int:
-    print(f"hashcade: {message}", file=sys.stderr, flush=True)
+    say(f"hashcade: {message}")
     return ERROR
 
 

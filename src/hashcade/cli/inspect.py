@@ -1,7 +1,7 @@
 """``hashcade inspect`` and ``hashcade verify``."""
 
-import hashlib
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +12,8 @@ from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
 from hashcade.cli import warn
 from hashcade.cli.errors import ERROR
-from hashcade.cli.inputs import load_table, model_path
-from hashcade.errors import CorruptIndexError, HashcadeError
+from hashcade.cli.inputs import load_model, load_table, model_path
+from hashcade.errors import ConfigError, HashcadeError
 
 
 def inspect(
@@ -39,7 +39,7 @@ def inspect(
     from hashcade.learn import model_fingerprint, read_config
 
     config, card = read_config(path), path / "card.json"
-    content = json.loads(card.read_bytes()) if card.is_file() else None
+    content = json.loads(read_file(card)) if card.is_file() else None
     resolved = config["resolved"]
     kind = "images" if len(resolved["item_shape"]) == 3 else "numbers (embeddings)"
     if resolved["features"]:
@@ -83,14 +83,14 @@ def _inspect_table(path: Path, top: int, branches: int, as_json: bool) -> None:
     if as_json:
         return
     if largest:
-        print("\nlargest buckets")
+        out.show("", "largest buckets")
         rows = [
             ["/".join(map(str, node["path"])), node["n_entries"], _purity(node), _mix(node)]
             for node in largest
         ]
         out.print_table(["path", "items", "purity", "classes"], rows)
     if branches:
-        print("\ntree", *tree_lines(tree, branches), sep="\n  ")
+        out.show("", "tree", *(f"  {line}" for line in tree_lines(tree, branches)))
 
 
 def _purity(node: dict[str, Any]) -> str | None:
@@ -144,11 +144,15 @@ def verify(
       hashcade verify table/ model/ --json
     """
     problems = {str(path): _problems(path) for path in paths}
+    others = [other for path in paths if out.kind_of(path) == out.TABLE for other in _others(path)]
+    warnings = out.warn(
+        [f"{other} is not a part of the table; it is left alone" for other in others]
+    )
     bad = sum(map(bool, problems.values()))
-    out.report(as_json, {"ok": not bad, "problems": problems})
+    out.report(as_json, {"ok": not bad, "problems": problems, "warnings": warnings})
     for path, lines in problems.items() if not as_json else ():
         for line in lines or ["ok"]:
-            print(line if line.startswith(path) else f"{path}: {line}")
+            out.show(line if line.startswith(path) else f"{path}: {line}")
     if bad:
         out.say(f"hashcade: {bad} of {len(problems)} damaged; restore a copy, or make it again")
         raise typer.Exit(ERROR)
@@ -166,6 +170,12 @@ def _problems(path: Path) -> list[str]:
     return problems
 
 
+def _others(path: Path) -> list[Path]:
+    from hashcade.store import foreign_files
+
+    return foreign_files(path)
+
+
 def _check_index(path: Path) -> None:
     table = load_table(path, model=False)
     table.index.verify()
@@ -173,18 +183,14 @@ def _check_index(path: Path) -> None:
 
 
 def _check_model(path: Path) -> None:
-    """Compare the files of a model with their checksums; a table may have none."""
-    from hashcade.data import ONNX_FILE
-    from hashcade.learn import read_config
+    """Load a model, which checks all of it; a table may have none.
 
-    model = model_path(path)
-    if not model.is_dir():
+    What cannot be made here, for want of torch or of a network of the user's own, has its checksums
+    compared.
+    """
+    if not model_path(path).is_dir():
         return
-    config = read_config(model)
-    checksums = {"model.safetensors": config["model_sha256"]}
-    features = config["resolved"]["features"]
-    if features is not None and features["name"] == "onnx":
-        checksums[ONNX_FILE] = features["sha256"]
-    for name, expected in checksums.items():
-        if hashlib.sha256(read_file(model / name)).hexdigest() != expected:
-            raise CorruptIndexError(f"{model / name} is damaged: its checksum is wrong")
+    with suppress(ImportError, ConfigError):
+        features = load_model(path).image_features
+        if features is not None:
+            features.onnx_content()

@@ -74,21 +74,33 @@ def _held(path: Path) -> Any:
     return writer_lock(index) if index.is_dir() else nullcontext()
 
 
+def shown(text: object) -> str:
+    """Text for a terminal: what would move its cursor, or turn text around, is written out."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
+
+
+def show(*lines: object) -> None:
+    """Print lines of a result; names in them may be anybody's."""
+    for line in lines:
+        print(shown(line))
+
+
 def report(as_json: bool, result: dict[str, Any], *fields: tuple[str, object]) -> None:
     """Print a result: as JSON, or for people as names and values, one pair per line."""
     if as_json:
-        print(json.dumps(result, indent=1, ensure_ascii=False))
+        text = json.dumps(result, indent=1, ensure_ascii=False)
+        print("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
         return
     width = max((len(name) for name, _ in fields), default=0)
     for name, value in fields:
-        print(f"{name:{width}}  {value}")
+        show(f"{name:{width}}  {value}")
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print aligned columns: numbers to the right, text to the left. Nothing is cut off."""
-    texts = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    texts = [["-" if cell is None else shown(cell) for cell in row] for row in rows]
     columns = []
-    for column in zip(head, *texts, strict=True):
+    for column in zip(map(shown, head), *texts, strict=True):
         width = max(map(len, column))
         numeric = all(cell.replace(".", "", 1).isdigit() for cell in column[1:])
         columns.append([cell.rjust(width) if numeric else cell.ljust(width) for cell in column])
@@ -98,7 +110,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 def say(text: str) -> None:
     """Print something that is not a result, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(shown(text), file=sys.stderr, flush=True)
 
 
 def warn(warnings: Sequence[str]) -> list[str]:

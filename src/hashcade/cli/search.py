@@ -75,7 +75,7 @@ def search(
     out.report(as_json, {"table": str(table), "n_items": len(opened), "queries": results})
     for number, result in enumerate(results if not as_json else ()):
         paths = " and ".join("/".join(map(str, path)) for path in result["buckets"])
-        print("\n" if number else "", f"{result['query']} is in bucket {paths}", sep="")
+        out.show(*[""] * bool(number), f"{result['query']} is in bucket {paths}")
         found = result["results"]
         known = [name for name in ("name", "label") if any(m[name] is not None for m in found)]
         payload = [m["payload"] or {} for m in found]

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import lzma
+import math
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hashcade.data.items import AnyPath, Items, LabelledItems, checked_items, existing_path, reason
+from hashcade._io import open_regular
+from hashcade.data.items import (
+    AnyPath,
+    Items,
+    LabelledItems,
+    check_expanded,
+    checked_items,
+    existing_path,
+    reason,
+)
 from hashcade.errors import DataError, add_hint
 
-_DAMAGE = (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, SyntaxError)
+_ZIP = b"PK"
+_DAMAGE = (
+    ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
+    SyntaxError, TypeError, KeyError, OverflowError, RuntimeError, tokenize.TokenError,
+)  # fmt: skip
 
 
 def load_npy(path: AnyPath, *, labels: object = None) -> LabelledItems:
@@ -45,7 +61,11 @@ def labels_beside(file: Path) -> Path | None:
 def read_npy(path: AnyPath, *, mmap: bool = False) -> NDArray[Any]:
     """Read the array in an ``.npy`` file; with ``mmap`` it stays in the file, read-only."""
     file = existing_path(path)
-    with _damage_named(file), file.open("rb") as stream:
+    with _damage_named(file), open_regular(file) as stream:
+        if stream.read(len(_ZIP)) != _ZIP:
+            stream.seek(0)
+            _check_header(stream, os.fstat(stream.fileno()).st_size)
+        stream.seek(0)
         if mmap:
             return np.lib.format.open_memmap(file, mode="r")
         array = np.load(stream, allow_pickle=False)
@@ -59,8 +79,9 @@ def _read_labels(file: Path) -> object:
     if file.suffix == ".npy":
         return read_npy(file)
     try:
-        lines = file.read_text("utf-8").splitlines()
-    except UnicodeDecodeError:
+        with _damage_named(file), open_regular(file) as stream:
+            lines = stream.read().decode().splitlines()
+    except (DataError, UnicodeDecodeError):
         raise DataError(f"{file} must be .npy, or UTF-8 text with one label per line") from None
     try:
         return [int(line) for line in lines]
@@ -136,18 +157,43 @@ def _first_of(
 
 @contextmanager
 def _open_npz(file: Path) -> Iterator[Any]:
-    with _damage_named(file), file.open("rb") as stream:
-        archive = np.load(stream, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
+    with _damage_named(file), open_regular(file) as stream:
+        if stream.read(len(_ZIP)) != _ZIP:
+            stream.seek(0)
+            _check_header(stream, os.fstat(stream.fileno()).st_size)
             raise DataError(f"{file} holds one array without a key", hint="rename it to .npy")
+        stream.seek(0)
+        archive = np.load(stream, allow_pickle=False)
         with archive:
+            members = archive.zip.infolist()
+            check_expanded(file, sum(member.file_size for member in members))
+            for member in members:
+                if member.filename.endswith(".npy"):
+                    with archive.zip.open(member) as content:
+                        _check_header(content, member.file_size)
             yield archive
+
+
+def _check_header(stream: IO[bytes], size: int) -> None:
+    """Refuse an array that says to be larger than its file: numpy would make room for it."""
+    version = np.lib.format.read_magic(stream)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0
+    }  # fmt: skip
+    if version not in read:
+        raise ValueError(f"version {version} of the format")
+    shape, _, dtype = read[version](stream)
+    n_bytes = math.prod(shape) * dtype.itemsize
+    if n_bytes > size and not dtype.hasobject:
+        raise ValueError(f"{dtype}{list(shape)} takes {n_bytes} bytes, there are {size}")
 
 
 @contextmanager
 def _damage_named(file: Path) -> Iterator[None]:
     try:
         yield
+    except DataError:
+        raise
     except _DAMAGE as error:
         if "allow_pickle" in str(error):
             raise DataError(f"{file} holds pickled objects, or is not a numpy file") from None

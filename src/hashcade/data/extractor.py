@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hashcade._extras import check_extras, require_extra
-from hashcade._io import read_file
+from hashcade._io import open_regular, read_file
 from hashcade._validate import checked_choice
 from hashcade.data.feature_cache import FeatureCache
 from hashcade.data.images import MAX_PIXELS, Size, checked_size, read_image, resize_image
@@ -46,6 +46,7 @@ _SIDE = 224  # of images, unless the network says otherwise
 _BATCH = 32  # small enough for the caches of a core
 _WEIGHTS = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 _N_FEATURES = 1280
+_LONGEST_SIDE, _MOST_FEATURES = 4096, 1 << 20  # that a stored model may ask for
 _MODULE = "module "
 
 
@@ -117,6 +118,12 @@ class ImageFeatures:
         if record.name == "onnx" and not onnx.is_file():
             raise CorruptIndexError(f"{onnx} is missing")
         network: Any = {EFFICIENTNET: EFFICIENTNET, "onnx": onnx}.get(record.name)
+        if not (isinstance(record.name, str) and 1 <= record.size <= _MOST_FEATURES):
+            raise ValueError(f"features {record.name!r} of size {record.size!r}")
+        if max(checked_size(record.image_size) or (0,)) > _LONGEST_SIDE:
+            raise ValueError(f"image_size={record.image_size} must be <= {_LONGEST_SIDE}")
+        if module is None and network is None:
+            raise ValueError(f"features {record.name!r} are unknown")
         made = cls(module or network, image_size=record.image_size, pixels=record.pixels)
         if of_module and made.record != record:
             raise ConfigError(f"the model was trained on features of another {record.name}")
@@ -401,7 +408,8 @@ def _content_key(image: Any) -> bytes:
     if isinstance(image, np.ndarray):
         return hashlib.sha256(repr(image.shape).encode() + image.tobytes()).digest()
     try:
-        return hashlib.sha256(existing_path(image).read_bytes()).digest()
+        with open_regular(existing_path(image)) as file:
+            return hashlib.sha256(file.read()).digest()
     except OSError as error:
         raise DataError(f"{image} cannot be read {reason(error)}") from None
 

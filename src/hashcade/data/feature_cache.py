@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from hashcade._io import distrust_database, open_regular
 from hashcade.errors import StorageError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Vectors = NDArray[np.float32]
 
+_TABLE = "CREATE TABLE features (image BLOB PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID"
 _WAIT = 60.0  # seconds for another process that writes
 
 
@@ -40,12 +42,15 @@ class FeatureCache:
         self.path = Path(directory).expanduser() / f"{name}-{digest[:16]}.db"
         with self._errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if os.path.lexists(self.path):
+                open_regular(self.path).close()
             self._file = sqlite3.connect(self.path, timeout=_WAIT)
+            distrust_database(self._file)
             self._file.execute("PRAGMA journal_mode = WAL")
-            self._file.execute(
-                "CREATE TABLE IF NOT EXISTS features"
-                " (image BLOB PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID"
-            )
+            self._file.execute(_TABLE.replace("TABLE", "TABLE IF NOT EXISTS", 1))
+            schema = self._file.execute("SELECT sql FROM sqlite_schema WHERE sql NOT NULL")
+            if schema.fetchall() != [(_TABLE,)]:
+                raise sqlite3.DatabaseError("it has other tables than features")
 
     def get(self, key: bytes) -> dict[bytes, Vectors]:
         """The features of an image by the checksum of its content, if they are there."""
@@ -54,10 +59,12 @@ class FeatureCache:
             row = self._file.execute(sought, (key,)).fetchone()
         if row is None:
             return {}
-        vector = np.frombuffer(row[0], "<f4")
-        if vector.shape != (self._size,):
-            message = f"{self.path} is damaged: {len(vector)} features, must be {self._size}"
+        if not isinstance(row[0], bytes) or len(row[0]) != 4 * self._size:
+            message = f"{self.path} is damaged: features must be {self._size} numbers"
             raise StorageError(message, hint="remove it")
+        vector = np.frombuffer(row[0], "<f4")
+        if not np.isfinite(vector).all():
+            raise StorageError(f"{self.path} is damaged: it has NaN", hint="remove it")
         return {key: vector}
 
     def put(self, vectors: Mapping[bytes, Vectors]) -> None:
@@ -76,6 +83,6 @@ class FeatureCache:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             message = f"cannot use {self.path}: {error}"
             raise StorageError(message, hint="remove it, or set HASHCADE_CACHE") from None

@@ -84,8 +84,19 @@ def list_image_folder(path: AnyPath) -> tuple[list[Path], list[int], list[str]]:
         suffixes = " ".join(sorted(IMAGE_SUFFIXES))
         names = ", ".join(empty[:10])
         raise DataError(f"{root}: no images in {names}; looked for files ending in {suffixes}")
+    for folder in folders:
+        check_name(folder, folder.name)
     labels = [number for number, files in enumerate(per_class) for _ in files]
     return list(chain(*per_class)), labels, [folder.name for folder in folders]
+
+
+def check_name(path: Path, name: str) -> None:
+    """Refuse a name that is not text: it could be neither stored nor shown."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        message = f"{str(path)!a} has a name that is not UTF-8"
+        raise DataError(message, hint="rename it") from None
 
 
 def class_folders(root: Path) -> list[Path]:
@@ -138,6 +149,14 @@ def read_images(
             raise add_hint(error, hint) from None
         skipped.append(str(error))
 
+    named = []
+    for row, file in enumerate(files):
+        try:
+            check_name(file, file.relative_to(root).as_posix())
+            named.append(row)
+        except DataError as error:
+            failed(row, error)
+    files = [files[row] for row in named]
     task = "reading images" if features is None else "features of images"
     with progress_bar(task, quiet=verbose is False) as progress:
         if features is None:
@@ -162,7 +181,7 @@ def read_images(
         n_small=sum(target is not None and each is not None and smaller(each, target)
                     for each in sides),
     )  # fmt: skip
-    return read, rows
+    return read, [named[row] for row in rows]
 
 
 def _read_pixels(

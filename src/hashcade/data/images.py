@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hashcade._extras import require_extra
+from hashcade._io import open_regular
 from hashcade.data.items import reason
 from hashcade.errors import DataError
 
@@ -44,8 +45,10 @@ def read_image(
     where = str(source) if isinstance(source, (str, os.PathLike)) else "the image"
     pillow: Any = require_extra("PIL.Image", "images")
     ops: Any = require_extra("PIL.ImageOps", "images")
-    stream = io.BytesIO(source) if isinstance(source, bytes) else source
+    stream: Any = io.BytesIO(source) if isinstance(source, bytes) else source
     try:
+        if isinstance(stream, str | os.PathLike):
+            stream = open_regular(stream)
         # The limit here replaces Pillow's warning. Warning filters are shared between threads.
         with _filters, warnings.catch_warnings():
             warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
@@ -67,6 +70,9 @@ def read_image(
         raise DataError(f"{where} has too many pixels, must have <= max_pixels={limit}") from None
     except Exception as error:  # decoders fail in many ways of their own
         raise DataError(f"{where} cannot be read {reason(error)}") from None
+    finally:
+        if stream is not source:
+            stream.close()
 
 
 def resize_image(pixels: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
@@ -80,7 +86,7 @@ def image_sides(path: str | os.PathLike[str]) -> tuple[int, int] | None:
     pillow: Any = require_extra("PIL.Image", "images")
     with suppress(Exception), warnings.catch_warnings():  # who reads all of it says what is wrong
         warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
-        with pillow.open(path, formats=IMAGE_FORMATS) as opened:
+        with open_regular(path) as file, pillow.open(file, formats=IMAGE_FORMATS) as opened:
             return opened.height, opened.width
     return None
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 AnyPath: TypeAlias = str | os.PathLike[str]
 Label: TypeAlias = int | str
 
+MAX_EXPANDED = "HASHCADE_MAX_EXPANDED"  # bytes that a compressed file may expand to
+_EXPANDED, _RATIO = 256 << 20, 100  # unless it is set: bytes, or this times the size of the file
 _ONE_EACH = "must be one integer or one string per item"
 
 
@@ -213,6 +215,16 @@ def existing_path(path: AnyPath) -> Path:
     if not expanded.exists():
         raise DataError(f"{expanded} does not exist", hint="check the path")
     return expanded
+
+
+def check_expanded(file: Path, n_bytes: int) -> None:
+    """Refuse a file that takes far more memory than disk: a small one may expand to anything."""
+    setting = os.environ.get(MAX_EXPANDED)
+    size = file.stat().st_size
+    limit = int(setting) if setting and setting.isdecimal() else max(_EXPANDED, _RATIO * size)
+    if n_bytes > limit:
+        message = f"{file} has {size:,} bytes and expands to {n_bytes:,}, must be <= {limit:,}"
+        raise DataError(message, hint=f"if you trust it, set {MAX_EXPANDED}={n_bytes}")
 
 
 def reason(error: BaseException) -> str:

@@ -12,10 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hashcade._extras import require_extra
-from hashcade.data.items import AnyPath, Items, LabelledItems, checked_items, existing_path, reason
+from hashcade._io import open_regular
+from hashcade.data.items import (
+    AnyPath,
+    Items,
+    LabelledItems,
+    check_expanded,
+    checked_items,
+    existing_path,
+    reason,
+)
 from hashcade.errors import DataError
 
-_BATCH_ROWS = 65536
+_BATCH_ROWS, _BATCH_BYTES = 65536, 256 << 20  # at most, that are read at a time
 
 
 def load_parquet(
@@ -60,9 +69,10 @@ def _open(file: Path) -> Iterator[Any]:
     parquet: Any = require_extra("pyarrow.parquet", "parquet")
     arrow: Any = require_extra("pyarrow", "parquet")
     try:
+        open_regular(file).close()
         with parquet.ParquetFile(file) as opened:
             yield opened
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
         raise DataError(f"{file} is damaged, or not Parquet {reason(error)}") from None
 
 
@@ -89,12 +99,19 @@ def _read(
         columns += [("payload", name) for name in fields]
         _check_columns(parquet.schema_arrow, columns, file)
         names = list(dict.fromkeys(name for _, name in columns))
-        for batch in parquet.iter_batches(_BATCH_ROWS, columns=names):
+        n_rows = parquet.metadata.num_rows
+        n_bytes = _expanded_bytes(parquet.metadata)
+        check_expanded(file, n_bytes)
+        at_once = max(1, min(_BATCH_ROWS, _BATCH_BYTES * n_rows // max(n_bytes, 1)))
+        for batch in parquet.iter_batches(at_once, columns=names):
             column = batch.column(items)
             lengths = column.value_lengths().fill_null(0).to_numpy()
             if start == 0:
-                vectors = np.empty((parquet.metadata.num_rows, lengths[0]), np.float32)
+                check_expanded(file, 4 * n_rows * int(lengths[0]))
+                vectors = np.empty((n_rows, lengths[0]), np.float32)
             dim = vectors.shape[1]
+            if start + len(column) > n_rows:
+                raise DataError(f"{file} is damaged: it has more than {n_rows} rows")
             wrong = np.flatnonzero(lengths != dim)
             if len(wrong):
                 other = f"{lengths[wrong[0]]} numbers in row {start + wrong[0]}"
@@ -109,8 +126,17 @@ def _read(
             if fields:
                 kept += batch.select(fields).to_pylist()
             start += len(column)
+    if start != len(vectors):
+        raise DataError(f"{file} is damaged: it has {start} of {len(vectors)} rows")
     more: dict[str, Any] = {"ids": None if ids is None else tuple(keys)}
     return vectors, values, more | {"payload": tuple(kept) if fields else None}
+
+
+def _expanded_bytes(metadata: Any) -> int:
+    """Bytes that the columns say to have, repeated values each by itself."""
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    columns = (group.column(k) for group in groups for k in range(group.num_columns))
+    return sum(max(c.total_uncompressed_size, 4 * c.num_values) for c in columns)
 
 
 def _check_columns(schema: Any, columns: list[tuple[str, str]], file: Path) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hashcade.index.nearest import GroupedVectors
     from hashcade.index.search import METRICS, SearchResult
     from hashcade.index.segment import NO_LABEL, Items
-    from hashcade.index.storage import is_index, new_generation, read_generation
+    from hashcade.index.storage import foreign_files, is_index, new_generation, read_generation
     from hashcade.index.validate import checked_ids
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
@@ -25,13 +25,13 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             "nearest": ["GroupedVectors"],
             "search": ("METRICS", "SearchResult"),
             "segment": ("Items", "NO_LABEL"),
-            "storage": ("is_index", "new_generation", "read_generation"),
+            "storage": ("foreign_files", "is_index", "new_generation", "read_generation"),
             "validate": ["checked_ids"],
         },
     )
 
 __all__ = [
     "METRICS", "NEVER", "NO_LABEL", "Cancel", "Encoded", "Filter", "GroupedVectors", "HashIndex",
-    "Items", "SearchResult", "checked_ids", "is_index", "new_generation", "read_generation",
-    "warmup",
+    "Items", "SearchResult", "checked_ids", "foreign_files", "is_index", "new_generation",
+    "read_generation", "warmup",
 ]  # fmt: skip

@@ -1,7 +1,9 @@
-"""Checksums: of each block (the entries of one bucket), which is read and checked by itself.
+"""Checks of each block (the entries of one bucket), which is read and checked by itself.
 
 The checksum of a block is the CRC-32 of its ids, item numbers, labels and vectors, one after the
-other. It finds all damage of up to 32 bits in a row, and any other but one in 2**32.
+other. It finds all damage of up to 32 bits in a row, and any other but one in 2**32; but who makes
+an index makes its checksums. So values are looked at as well: those that a kernel uses as numbers
+of items, and those that its bounds rely on.
 """
 
 from __future__ import annotations
@@ -16,10 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade.errors import CorruptIndexError
-from hashcade.index.segment import NO_LABEL, Int64s, NoCheck, View
+from hashcade.index.manifest import Record
+from hashcade.index.segment import NO_LABEL, Int64s, NoCheck, View, range_of_norms
 
 Arrays = dict[str, npt.NDArray[Any]]
-Record = dict[str, Any]  # of a segment in the manifest, see ``storage.py``
+
+_CHUNK = 65536  # entries that are looked at together
+_UNIT = 1e-5  # a length differs by less from 1
 
 
 def block_crc(arrays: Arrays, row: int) -> int:
@@ -41,22 +46,36 @@ class StoredCheck(NoCheck):
     """
 
     def __init__(
-        self, path: Path, record: Record, raw: npt.NDArray[Any], mapped: mmap | None, arrays: Arrays
+        self,
+        path: Path,
+        record: Record,
+        raw: npt.NDArray[Any],
+        mapped: mmap | None,
+        arrays: Arrays,
+        next_id: int,
+        unit_length: bool,
     ) -> None:
         self.path = path
         self._record = record
         self._raw = raw
         self._mapped = mapped
         self._arrays = arrays
+        self._next_id, self._unit_length = next_id, unit_length
         self._sections: set[str] = set()
         self.checked: npt.NDArray[np.bool_] = np.zeros(len(arrays["blocks"]) + 1, dtype=np.bool_)
 
     def blocks(self, rows: Int64s | None = None) -> None:
         """Check blocks, all by default, that were not checked before."""
         rows = np.arange(len(self.checked) - 1) if rows is None else rows
-        for row in rows[~self.checked[rows]].tolist():
-            self._require([], [row])
-            self.checked[row] = True
+        rows = rows[~self.checked[rows]]
+        if len(rows):
+            self._require([], rows.tolist())
+            # Neighbouring blocks together: a call for each would take longer than the numbers do.
+            for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
+                start, stop = self._arrays["offsets"][[run[0], run[-1] + 1]].tolist()
+                for problem in self._wrong_values(start, stop):
+                    raise CorruptIndexError(problem)
+            self.checked[rows] = True
 
     def ids(self) -> None:
         """Check ids and item numbers as a whole: a kernel must not use a number out of range."""
@@ -64,15 +83,17 @@ class StoredCheck(NoCheck):
             return
         self.section("ids")
         self.section("items")
-        items, n_items = self._arrays.get("items"), self._record["n_items"]
-        if items is not None and (items.min() < 0 or items.max() >= n_items):
-            raise CorruptIndexError(f"{self.path}: items must be in 0..{n_items - 1}")
+        for problem in self._wrong_numbers(0, self._record["n_entries"]):
+            raise CorruptIndexError(problem)
         self.checked[-1] = True
 
     def section(self, name: str) -> None:
         """Check a whole array, padding included, that was not checked before."""
         if name in self._arrays and name not in self._sections:
             self._require([name], [])
+            if name == "labels":
+                for problem in self._wrong_labels(0, self._record["n_entries"]):
+                    raise CorruptIndexError(problem)
             self._sections.add(name)
 
     def problems(self, names: Iterable[str], rows: Iterable[int]) -> Iterator[str]:
@@ -94,7 +115,37 @@ class StoredCheck(NoCheck):
 
     def all_problems(self) -> list[str]:
         """Check everything again, and name all that is damaged."""
-        return list(self.problems(self._arrays, range(len(self.checked) - 1)))
+        damage = list(self.problems(self._arrays, range(len(self.checked) - 1)))
+        return damage or list(self._wrong_values(0, self._record["n_entries"]))
+
+    def _wrong_values(self, start: int, stop: int) -> Iterator[str]:
+        """What must not be among the entries start..stop - 1."""
+        yield from self._wrong_numbers(start, stop)
+        yield from self._wrong_labels(start, stop)
+        longest = self._record["max_norm"]
+        for at in range(start, stop, _CHUNK):
+            vectors = self._arrays["vectors"][at : min(at + _CHUNK, stop)]
+            low, high = range_of_norms(vectors, exact=self._unit_length)
+            if not high <= longest:  # nor if it is NaN
+                yield f"{self.path}: vectors must be finite, and not longer than max_norm={longest}"
+                return
+            if self._unit_length and not (low > 1.0 - _UNIT and high < 1.0 + _UNIT):
+                yield f"{self.path}: vectors must have length 1"
+                return
+
+    def _wrong_numbers(self, start: int, stop: int) -> Iterator[str]:
+        ids, items = self._arrays["ids"][start:stop], self._arrays.get("items")
+        if ids.min() < 0 or int(ids.max()) >= self._next_id:
+            yield f"{self.path}: ids must be in 0..{self._next_id - 1}, before next_id"
+        if items is None:
+            return
+        part, n_items = items[start:stop], self._record["n_items"]
+        if part.min() < 0 or part.max() >= n_items:
+            yield f"{self.path}: items must be in 0..{n_items - 1}"
+
+    def _wrong_labels(self, start: int, stop: int) -> Iterator[str]:
+        if "labels" in self._arrays and self._arrays["labels"][start:stop].min() < NO_LABEL:
+            yield f"{self.path}: labels must be >= {NO_LABEL}"
 
     def _require(self, names: Iterable[str], rows: Iterable[int]) -> None:
         for problem in self.problems(names, rows):
@@ -133,13 +184,42 @@ def structure_problems(arrays: Arrays, n: int, dim: int, n_buckets: int) -> list
 def content_problems(view: View) -> list[str]:
     """List what is wrong with vectors, labels and numbers, of a segment of sound structure."""
     segment, problems = view.segment, []
-    for at in range(0, segment.n_entries, 65536):
-        if not np.isfinite(segment.vectors[at : at + 65536]).all():
+    ids, items, n = segment.ids, segment.items, segment.n_entries
+    for at in range(0, n, _CHUNK):
+        if not np.isfinite(segment.vectors[at : at + _CHUNK]).all():
             problems.append(f"vectors has NaN or infinite values in entries {at}..")
             break
     if segment.labels is not None and segment.labels.min() < NO_LABEL:
         problems.append(f"labels must be >= {NO_LABEL}")
-    n_live = len(np.unique(segment.ids[view.live_entries()]))
+    n_live = len(np.unique(ids[view.live_entries()]))
     if n_live != view.n_items:
         problems.append(f"{n_live} items are there, must be {view.n_items}")
+    if items is None or problems:
+        return problems
+    if not 0 <= items.min() <= items.max() < segment.n_items:
+        return [f"items must be in 0..{segment.n_items - 1}"]
+    # An item is the same in all of its buckets, and there once.
+    first = np.zeros(segment.n_items, dtype=np.int64)
+    first[items[::-1]] = np.arange(n)[::-1]
+    for name, array in segment.arrays.items():
+        if name in ("ids", "labels", "vectors") and not _same(array, first[items]):
+            problems.append(f"{name} must be the same in all entries of an item")
+    named = np.zeros(segment.n_items, dtype=np.bool_)
+    named[items] = True
+    if len(np.unique(ids[first[named]])) != named.sum():
+        problems.append("an id belongs to several item numbers")
+    pairs = np.lexsort((items, segment.rows_of(np.arange(n))))
+    rows = segment.rows_of(pairs)
+    if ((rows[1:] == rows[:-1]) & (items[pairs][1:] == items[pairs][:-1])).any():
+        problems.append("an item is twice in one bucket")
+    if not named.all():
+        problems.append(f"items must be all of 0..{segment.n_items - 1}")
     return problems
+
+
+def _same(array: npt.NDArray[Any], other: Int64s) -> bool:
+    """Whether every row equals that at another place."""
+    return all(
+        np.array_equal(array[at : at + _CHUNK], array[other[at : at + _CHUNK]])
+        for at in range(0, len(array), _CHUNK)
+    )

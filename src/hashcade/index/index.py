@@ -164,7 +164,10 @@ class HashIndex:
         """
         with self._change:
             items = self.checked_items(bucket_ids, vectors, ids, labels)
-            if ids is not None:
+            if ids is None:  # they go on after those that are here: see that next_id is right
+                for view in self._snapshot.views:
+                    view.segment.check.ids()
+            else:
                 present = items.ids[self._snapshot.contains(items.ids)]
                 if len(present):
                     error = ValueError(f"{name_ids(present)} already in the index")

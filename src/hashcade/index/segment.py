@@ -220,11 +220,15 @@ def _runs(buckets: Int64s) -> tuple[Int64s, Int64s]:
 
 def largest_norm(vectors: Float32s) -> float:
     """Return the largest norm, rounded up, chunk by chunk."""
-    largest = 0.0
-    for at in range(0, len(vectors), 65536):
-        chunk = vectors[at : at + 65536]
-        squares = np.einsum("ij,ij->i", chunk, chunk)
-        if not np.isfinite(squares).all():  # beyond float32
-            squares = np.einsum("ij,ij->i", chunk, chunk, dtype=np.float64)
-        largest = max(largest, float(squares.max()))
-    return float(np.sqrt(largest) * (1 + 1e-4))
+    chunks = (vectors[at : at + 65536] for at in range(0, len(vectors), 65536))
+    largest = max((range_of_norms(chunk)[1] for chunk in chunks), default=0.0)
+    return largest * (1 + 1e-4)
+
+
+def range_of_norms(vectors: Float32s, *, exact: bool = False) -> tuple[float, float]:
+    """Return the least and the largest norm; NaN if a value is."""
+    squares: npt.NDArray[Any] = np.einsum("ij,ij->i", vectors, vectors)
+    if exact or not np.isfinite(squares).all():  # beyond float32
+        squares = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)
+    least, largest = np.sqrt([squares.min(), squares.max()], dtype=np.float64).tolist()
+    return least, largest

@@ -11,26 +11,20 @@
 Files other than the manifest are written once, flushed to the disk, and never touched again. The
 manifest is written beside the old one and renamed over it, the one moment at which the state
 changes. What no manifest names was left by a writer that was stopped, and the next removes it.
-The manifest is JSON; its first value is the CRC-32 of every byte after it::
-
-    {"checksum": "1c291ca3", "format": "hashcade-index", "version": 1, "generation": "...", ...
-     "segments": [{"file", "uid", "bytes", "n_items", "n_entries", "max_norm",
-       "sections": {"vectors": {"offset", "bytes", "dtype", "shape", "crc32"}, ...},
-       "removed": null or {"file", "uid", "bytes", "crc32", "n_items"}}, ...]}
-
-A section is one array; its bytes, and its checksum, include the padding to a multiple of 64.
-Reading checks the manifest, the length of every file and the arrays that say where things are; the
-blocks of the buckets when they are first read, once (:class:`StoredCheck`).
+Files of others are left alone. A section of a segment is one array; its bytes, and its checksum,
+include the padding to a multiple of 64. Reading checks the manifest (``manifest.py``), the length
+of every file and the arrays that say where things are; the blocks of the buckets when they are
+first read, once (:class:`StoredCheck`). Only regular files are read, and no links.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import mmap as mmap_module
 import os
+import re
 import zlib
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -38,44 +32,29 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from hashcade._io import LOCK_NAME, storage_errors, sync_directory, write_file, writer_lock
-from hashcade.codes import CodeShape
-from hashcade.errors import CorruptIndexError, IncompatibleFormatError, StorageError
+from hashcade._io import (
+    LOCK_NAME,
+    open_regular,
+    storage_errors,
+    sync_directory,
+    write_file,
+    writer_lock,
+)
+from hashcade.errors import CorruptIndexError, StorageError
 from hashcade.index import checksums
-from hashcade.index.checksums import Record, StoredCheck
+from hashcade.index.checksums import StoredCheck
+from hashcade.index.manifest import ALIGNMENT, MANIFEST_NAME, Manifest, Record, read_manifest
 from hashcade.index.segment import Segment, View
 from hashcade.index.snapshot import Snapshot, empty_snapshot
 
-MANIFEST_NAME = "manifest.json"
-FORMAT = "hashcade-index"
-VERSION = 1
-_HEAD = b'{"checksum": "'
-_ALIGNMENT = 64
-_OURS = ("segment-", "removed-", "manifest-")
+_WHERE = ("buckets", "offsets", "blocks")  # arrays that are checked when an index is opened
+# Names of files that a save makes, and may remove.
+_OURS = re.compile("(segment|removed)-[0-9a-f]{32}[.]bin|manifest-[0-9a-f]{32}[.]tmp")
 
 
 def new_generation() -> str:
     """Return a new name for the state of an index on disk, for ``HashIndex.save``."""
     return uuid4().hex
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """A stored index. ``generation`` is new with every save."""
-
-    generation: str
-    shape: CodeShape
-    dim: int
-    with_labels: bool
-    next_id: int
-    n_items: int
-    segments: list[Record]
-    unit_length: bool = False
-
-    def files(self) -> set[str]:
-        """Names of all files that belong to the index, this one apart."""
-        removed = [record["removed"] for record in self.segments if record["removed"]]
-        return {record["file"] for record in [*self.segments, *removed]}
 
 
 def save(
@@ -89,7 +68,7 @@ def save(
             sync_directory(directory.parent)
         elif not is_index(directory):
             names = [path.name for path in directory.iterdir() if path.name != LOCK_NAME]
-            if strangers := [name for name in names if not name.startswith(_OURS)]:
+            if strangers := [name for name in names if not _OURS.fullmatch(name)]:
                 message = f"{directory} is not an index and not empty: {min(strangers)}"
                 raise StorageError(message, hint="choose another path")
         with nullcontext() if lock_held else writer_lock(directory):
@@ -105,9 +84,7 @@ def save(
                 manifest = _write_files(directory, snapshot, generation, current, new_files)
                 new = directory / f"manifest-{uuid4().hex}.tmp"
                 new_files.append(new)
-                body = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
-                rest = b'", ' + json.dumps(body, indent=1).encode()[1:].lstrip() + b"\n"
-                write_file(new, [_HEAD, b"%08x" % zlib.crc32(rest), rest])
+                write_file(new, [manifest.to_bytes()])
                 sync_directory(directory)
                 os.replace(new, directory / MANIFEST_NAME)
             except BaseException:
@@ -115,8 +92,9 @@ def save(
                     path.unlink(missing_ok=True)
                 raise
             sync_directory(directory)
+            files = manifest.files()
             for path in directory.iterdir():
-                if path.name.startswith(_OURS) and path.name not in manifest.files():
+                if _OURS.fullmatch(path.name) and path.name not in files and not path.is_dir():
                     path.unlink(missing_ok=True)
 
 
@@ -178,7 +156,7 @@ def _sections(segment: Segment) -> tuple[Record, list[Any]]:
     for name, array in arrays.items():
         dtype = array.dtype.newbyteorder("<")
         data = np.ascontiguousarray(array, dtype)
-        padding = bytes(-data.nbytes % _ALIGNMENT)
+        padding = bytes(-data.nbytes % ALIGNMENT)
         size = data.nbytes + len(padding)
         sections[name] = {
             "offset": at, "bytes": size, "dtype": dtype.str, "shape": list(array.shape),
@@ -201,27 +179,11 @@ def read_generation(path: str | os.PathLike[str]) -> str:
         return read_manifest(Path(path)).generation
 
 
-def read_manifest(directory: Path) -> Manifest:
-    """Read and check the manifest alone."""
-    path = directory / MANIFEST_NAME
-    data = path.read_bytes()
-    start = len(_HEAD)
-    rest = data[start + 8 :]
-    if data[:start] != _HEAD or data[start : start + 8] != b"%08x" % zlib.crc32(rest):
-        raise CorruptIndexError(f"{path} is damaged: its checksum is wrong")
-    try:
-        body = json.loads(data)
-        del body["checksum"]
-        kind, version = body.pop("format"), body.pop("version")
-        if (kind, version) != (FORMAT, VERSION):
-            message = f"{path} is {kind} version {version}, this package reads {VERSION}"
-            hint = "build the index again, or use the version of hashcade that wrote it"
-            raise IncompatibleFormatError(message, hint=hint)
-        manifest = Manifest(**{**body, "shape": CodeShape(**body["shape"])})
-        manifest.files()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptIndexError(f"{path} is not a valid manifest: {error!r}") from error
-    return manifest
+def foreign_files(directory: Path) -> list[Path]:
+    """What is in the directory of an index and was not put there by this package."""
+    ours = {MANIFEST_NAME, LOCK_NAME}
+    entries = [path for path in directory.iterdir() if path.name not in ours]
+    return sorted(p for p in entries if p.is_dir() or not _OURS.fullmatch(p.name))
 
 
 def _require_index(directory: Path) -> None:
@@ -253,7 +215,8 @@ def _open(directory: Path, manifest: Manifest, mmap: bool) -> Snapshot:
             view = View(_open_segment(path, record, manifest, mmap))
             if record["removed"] is not None:
                 path = directory / record["removed"]["file"]
-                data, n = path.read_bytes(), view.segment.n_entries
+                with open_regular(path, follow_links=False) as file:
+                    data, n = file.read(), view.segment.n_entries
                 if len(data) != (n + 7) // 8 or zlib.crc32(data) != record["removed"]["crc32"]:
                     raise CorruptIndexError(f"{path} is damaged: its checksum or length is wrong")
                 removed = np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=n)
@@ -263,17 +226,13 @@ def _open(directory: Path, manifest: Manifest, mmap: bool) -> Snapshot:
         empty = empty_snapshot(
             manifest.shape, manifest.dim, manifest.with_labels, manifest.unit_length
         )
-        snapshot = empty.with_views(views, manifest.next_id)
-        if snapshot.n_items != manifest.n_items:
-            counts = f"{snapshot.n_items} items, the manifest says {manifest.n_items}"
-            raise CorruptIndexError(f"{directory} has {counts}")
+        return empty.with_views(views, manifest.next_id)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptIndexError(f"{path}: {error!r}") from error
-    return snapshot
 
 
 def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) -> Segment:
-    with path.open("rb") as file:
+    with open_regular(path, follow_links=False) as file:
         size = os.fstat(file.fileno()).st_size
         if size != record["bytes"]:
             raise CorruptIndexError(f"{path} has {size} bytes, must have {record['bytes']}")
@@ -284,14 +243,15 @@ def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) ->
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, section in record["sections"].items():
         offset, dtype = section["offset"], np.dtype(section["dtype"])
-        part = raw[offset : offset + section["bytes"]]
-        n_bytes = int(np.prod(section["shape"], dtype=np.int64)) * dtype.itemsize
-        if offset % _ALIGNMENT or len(part) != section["bytes"] or n_bytes > len(part):
-            raise CorruptIndexError(f"{path}: section {name} does not fit into the file")
-        array = part[:n_bytes].view(dtype).reshape(section["shape"])
+        n_bytes = math.prod(section["shape"]) * dtype.itemsize
+        array = raw[offset : offset + n_bytes].view(dtype).reshape(section["shape"])
         arrays[name] = array if dtype.isnative else array.astype(dtype.newbyteorder("="))
-    check = StoredCheck(path, record, raw, mapped if mmap else None, arrays)
-    for name in ("buckets", "offsets", "blocks"):
+        if name in _WHERE:  # what others do to the file must not change where kernels look
+            arrays[name] = arrays[name].copy()
+    check = StoredCheck(
+        path, record, raw, mapped if mmap else None, arrays, manifest.next_id, manifest.unit_length
+    )
+    for name in _WHERE:
         check.section(name)
     segment = Segment(
         arrays["vectors"], arrays["ids"], arrays.get("labels"), arrays.get("items"),
@@ -302,12 +262,15 @@ def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) ->
     problems = checksums.structure_problems(arrays, n_entries, manifest.dim, n_buckets)
     if ("labels" in arrays) != manifest.with_labels:
         problems.append("labels are not as the manifest says")
+    if ("items" in arrays) != (manifest.shape.sparsity > 1):
+        problems.append("item numbers are not as the sparsity says")
+    if "items" not in arrays and record["n_items"] != n_entries:
+        problems.append(f"n_items={record['n_items']} must be n_entries={n_entries}")
     if problems:
         raise CorruptIndexError(f"{path}: {'; '.join(problems)}")
     if not mmap:
         for problem in check.all_problems():
             raise CorruptIndexError(problem)
-        check.ids()
         check.checked[:] = True
     return segment
 

@@ -183,7 +183,28 @@ class ResolvedConfig:
         if (record := stored["features"]) is not None:
             size = tuple(record["image_size"])
             fields["features"] = FeatureRecord(**{**record, "image_size": size})
-        return cls(**fields)
+        config = cls(**fields)
+        config._check_stored()
+        return config
+
+    def _check_stored(self) -> None:
+        """Raise ``ValueError`` unless values of a file are of their kind and within their range."""
+        checked_choice("assignment", self.assignment, ASSIGNMENTS)
+        checked_choice("rerank", self.rerank, ("given", "learned"))
+        checked_choice("codes_of", self.codes_of, ("classes", "clusters", "parts"))
+        if len(self.item_shape) not in (1, 3):
+            raise ValueError(f"item_shape={self.item_shape} must have 1 or 3 sides")
+        for side in self.item_shape:
+            checked_count("item_shape", side)
+        for name in ("hidden_size", "point_size", "n_codes"):
+            checked_count(name, getattr(self, name), at_least=0)
+        checked_count("shortlist", self.shortlist)
+        if self.embedding_size is not None:
+            checked_count("embedding_size", self.embedding_size)
+        if self.n_codes == 0 and self.assignment != "path":
+            raise ValueError(f"n_codes={self.n_codes} with assignment={self.assignment!r}")
+        if self.rerank == "learned" and not self.point_size:
+            raise ValueError("rerank='learned' needs a point_size")
 
 
 def resolve(

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hashcade._io import new_directory, read_file, replace_file, storage_errors, write_file
+from hashcade._io import (
+    new_directory,
+    read_file,
+    replace_file,
+    restore_directory,
+    storage_errors,
+    write_file,
+)
 from hashcade.errors import ConfigError, CorruptIndexError, IncompatibleFormatError, StorageError
 
 if TYPE_CHECKING:
@@ -43,9 +50,11 @@ def read_config(path: str | os.PathLike[str], *, kind: str = MODEL) -> dict[str,
     it, ``classes``, ``validation``, ``tuned``, ``hashcade_version``, ``model_sha256``, ...
     """
     config_path = Path(path) / "config.json"
+    with storage_errors(f"cannot read {path}"):
+        restore_directory(Path(path))
     try:
         config = json.loads(_read(config_path, kind))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise damaged(config_path, str(error)) from None
     actual = config.get("kind") if isinstance(config, dict) else None
     if actual != kind:
@@ -79,8 +88,8 @@ def write_tensors(
 
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         try:
-            actual = json.loads((path / "config.json").read_bytes()).get("kind")
-        except (OSError, ValueError, AttributeError):
+            actual = json.loads(read_file(path / "config.json")).get("kind")
+        except (StorageError, ValueError, AttributeError, RecursionError):
             actual = None
         if actual != kind:
             hint = "choose another path, or remove it"
@@ -112,9 +121,13 @@ def read_tensors(path: Path, *, kind: str = MODEL) -> tuple[dict[str, Any], dict
     if hashlib.sha256(blob).hexdigest() != config.get("model_sha256"):
         raise damaged(tensor_path, "its checksum is wrong")
     try:
-        return config, safetensors.numpy.load(blob)
-    except safetensors.SafetensorError as error:
+        tensors = safetensors.numpy.load(blob)
+        for name, array in tensors.items() if kind == MODEL else ():
+            if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+                raise ValueError(f"{name} must be finite numbers")
+    except (safetensors.SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise damaged(tensor_path, str(error)) from None
+    return config, tensors
 
 
 def damaged(path: Path, reason: str) -> CorruptIndexError:

@@ -480,7 +480,8 @@ class Hasher:
         stored, weights = files.read_tensors(Path(path))
         try:
             config = ResolvedConfig.from_json(stored["resolved"], backbone)
-            hasher = cls(**{**stored["settings"], "backbone": config.backbone})
+            own = {"backbone": config.backbone, "features": None, "run_dir": None}
+            hasher = cls(**{**stored["settings"], **own})
             if config.features is not None:
                 hasher._features = ImageFeatures.stored(config.features, Path(path), features)
                 hasher.features = hasher._features
@@ -488,9 +489,15 @@ class Hasher:
                     warnings.warn(f"{path} takes {hasher._features.missing}", stacklevel=2)
             elif features is not None:
                 raise ConfigError("the model was not trained on features of another network")
-            classes, metrics = np.asarray(stored["classes"]), dict(stored["validation"])
+            classes, metrics = _checked_classes(stored["classes"]), dict(stored["validation"])
+            has_codes = config.uses_codebook and config.codes_of == "classes"
+            if has_codes and len(classes) != config.n_codes:
+                raise ValueError(f"{len(classes)} classes have {config.n_codes} codes")
             return hasher._set_fitted(config, weights, classes, metrics, stored["tuned"])
-        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (
+            ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError,
+            RuntimeError,
+        ) as error:  # fmt: skip
             reason = " ".join(str(error).split())[:200]
             raise files.damaged(Path(path), f"its parts do not fit: {reason}") from None
 
@@ -618,6 +625,16 @@ class Hasher:
         if self._features is not None:
             X = self.with_features(X)
         return inputs.checked_embeddings(X, shape[0])
+
+
+def _checked_classes(stored: Any) -> npt.NDArray[Any]:
+    """Labels of a stored model: integers or strings, none twice."""
+    kinds = {type(label) for label in stored}
+    if not isinstance(stored, list) or len(kinds) > 1 or not kinds <= {int, str}:
+        raise ValueError("classes must be integers or strings")
+    if len(set(stored)) < len(stored):
+        raise ValueError("a class is there twice")
+    return np.asarray(stored)
 
 
 def _encoder_and_model(

@@ -244,9 +244,26 @@ def new_model(config: ResolvedConfig, seed: int = 0) -> HashModel:
 
 def make_model(config: ResolvedConfig, weights: Weights) -> HashModel:
     """A model with given weights."""
+    _check_sizes(config, weights)
     model = new_model(config)
     model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
     return model.eval()
+
+
+def _check_sizes(config: ResolvedConfig, weights: Weights) -> None:
+    """Raise ``ValueError`` unless the weights are those of the config, before memory is taken.
+
+    A config is a few numbers, which could ask for any amount of it. A network of the user's own is
+    at hand already.
+    """
+    if isinstance(config.backbone, nn.Module):
+        return
+    with torch.device("meta"):  # shapes without numbers
+        shapes = {name: tuple(w.shape) for name, w in HashModel(config).state_dict().items()}
+    given = {name: array.shape for name, array in weights.items()}
+    for name in sorted(shapes.keys() | given.keys()):
+        if shapes.get(name) != given.get(name):
+            raise ValueError(f"{name} has shape {given.get(name)}, must be {shapes.get(name)}")
 
 
 def make_encoder(config: ResolvedConfig, weights: Weights, model: HashModel | None) -> Encoder:

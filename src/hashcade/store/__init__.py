@@ -12,11 +12,19 @@ from hashcade.store.database import DATABASE, require_table, stoppable
 from hashcade.store.durable import BusyError, DurableIndex, ReadOnlyError
 from hashcade.store.ids import Label, label_array
 from hashcade.store.payload import plain_value
-from hashcade.store.state import Local, NewItems, State, load_state, removal, write_state
+from hashcade.store.state import (
+    Local,
+    NewItems,
+    State,
+    foreign_files,
+    load_state,
+    removal,
+    write_state,
+)
 
 __all__ = [
     "DATABASE", "INDEX_DIR", "MODEL_DIR", "Add", "Answer", "BusyError", "Catalog", "Change",
     "DurableIndex", "Ids", "Key", "Label", "Local", "NewItems", "ReadOnlyError", "Remove",
-    "State", "label_array", "load_state", "plain_value", "removal", "require_table", "stoppable",
-    "write_state",
+    "State", "foreign_files", "label_array", "load_state", "plain_value", "removal",
+    "require_table", "stoppable", "write_state",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 import threading
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from hashcade._io import storage_errors, take_writer_lock
 from hashcade._validate import checked_choice
 from hashcade.errors import CorruptIndexError, StorageError, add_hint
-from hashcade.index import NO_LABEL, Cancel, Filter, HashIndex
+from hashcade.index import METRICS, NO_LABEL, Cancel, Filter, HashIndex
 from hashcade.store import database
 from hashcade.store.changes import Answer, Change, Key, from_record, to_records
 from hashcade.store.ids import Int64s, Label, listed_ids, named_ids, plain_ids, plain_list
@@ -37,6 +38,8 @@ KEPT_ANSWERS, KEPT_SECONDS = 10_000, 86_400  # as many, and as long, as requests
 
 Ids = npt.NDArray[np.int64] | npt.NDArray[np.object_]
 _AMONG = "IN (SELECT value FROM json_each(?))"
+_KEPT = "SELECT field, kind, value, number FROM field_values"  # of fields with an index
+_MADE = f"{database.FIELD_VALUES.format('items')}, items"  # what they must be
 
 
 class Catalog:
@@ -118,7 +121,7 @@ class Catalog:
         try:  # as database_errors does, in less time
             with self._lock:
                 return self._db.execute(sql, values).fetchall()
-        except sqlite3.Error as error:
+        except database.ERRORS as error:
             raise database.translated(error, self.path) from error
 
     def _insert(self, table: str, rows: Any) -> None:
@@ -137,16 +140,21 @@ class Catalog:
                 raise ValueError("codes of classes are missing")
             if not all(isinstance(label, int | str) for label in labels):
                 raise TypeError("classes must be integers or strings")
-            self.metric = str(meta["metric"])
+            if len(set(labels)) < len(labels):
+                raise ValueError("a class is there twice")
+            self.metric = checked_choice("metric", meta["metric"], METRICS)
             self.place = checked_choice("place", meta["place"], PLACES)
             self.data = None if meta["data"] is None else Path(meta["data"])
             self.id_kind = meta["ids"]
             if self.id_kind not in (None, "int", "str"):
                 raise ValueError(f"ids are of the kind {self.id_kind!r}")
-        except (KeyError, TypeError, ValueError) as error:
+            fields = self._all("SELECT field, name, path FROM fields")
+            self._fields = {name: field for field, name, _ in fields}
+            if len(self._fields) < len(fields) or any(p != json_path(n) for _, n, p in fields):
+                raise ValueError("fields with an index are not as they must be")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CorruptIndexError(f"{self.path} is damaged: {error!r}") from None
         self._set_classes(labels)
-        self._fields = {name: field for field, name in self._all("SELECT field, name FROM fields")}
 
     def snapshot(self) -> Catalog:
         """The catalog as it was committed last, for reading, whatever is changed later."""
@@ -307,7 +315,10 @@ class Catalog:
     def last_change(self) -> int:
         """Number of the last change that was ever made."""
         rows = self._all("SELECT seq FROM sqlite_sequence WHERE name = 'changes'")
-        return int(rows[0][0]) if rows else 0
+        last = rows[0][0] if rows else 0
+        if not isinstance(last, int):
+            raise CorruptIndexError(f"{self.path} is damaged: the number of its last change")
+        return last
 
     def changes_after(self, generation: str) -> list[Change] | None:
         """Changes that an index of this generation does not have; None: it is unknown here."""
@@ -355,7 +366,7 @@ class Catalog:
         )
         self._run(insert, key.text, key.digest, ids, answer.n_items, now, crc)
         last = f"(SELECT max(seq) - {KEPT_ANSWERS} FROM answers)"
-        old = f"SELECT seq FROM answers WHERE time < ? ORDER BY seq LIMIT {_FEW}"
+        old = f"SELECT seq FROM answers WHERE time < ? ORDER BY seq LIMIT {_ASKED}"
         self._run(f"DELETE FROM answers WHERE seq <= {last}")
         self._run(f"DELETE FROM answers WHERE seq IN ({old})", now - KEPT_SECONDS)
 
@@ -387,7 +398,11 @@ class Catalog:
 
     def labels(self, codes: Int64s) -> npt.NDArray[np.object_]:
         """Labels of codes, an array of objects of the same shape; None where there is none."""
-        return np.asarray(self._label_of[codes])  # NO_LABEL is -1: the last entry, None
+        try:
+            return np.asarray(self._label_of[codes])  # NO_LABEL is -1: the last entry, None
+        except IndexError:
+            message = f"{self.path or 'the table'} has no class for a label of the index"
+            raise CorruptIndexError(message) from None
 
     def label(self, code: int) -> Label | None:
         """Label of one code."""
@@ -526,7 +541,7 @@ class Catalog:
         listed = numbers.ravel().tolist()
         rows = self._rows(f"{column}, number, id, label, name, crc", listed)
         for number, (_, found, *checked, crc) in zip(listed, rows, strict=True):
-            if found is not None and crc != _crc(number, *checked):
+            if found is not None and (crc != _crc(number, *checked) or not _is_row(*checked)):
                 raise self._damaged(number)
         return _objects([row[0] for row in rows], numbers)
 
@@ -565,9 +580,12 @@ class Catalog:
                 raise self._damaged(number)
         try:  # at once takes less time than one by one
             texts = ["null" if text is None else text for text, _ in rows]
-            return _objects(json.loads(f"[{','.join(texts)}]"), numbers)
+            values = json.loads(f"[{','.join(texts)}]")
+            if len(values) != len(rows) or not all(isinstance(v, dict | None) for v in values):
+                raise ValueError("it is not an object")
         except (ValueError, RecursionError) as error:
             raise CorruptIndexError(f"{self.path}: a payload is damaged: {error}") from None
+        return _objects(values, numbers)
 
     # -- filters -----------------------------------------------------------------------------------
 
@@ -616,9 +634,13 @@ class Catalog:
             while part := rows.fetchmany(_CHUNK):
                 for row in part:
                     checks = _crc(*row[:4]), _payload_crc(row[0], row[5])
-                    if (row[4], row[6]) != checks:
+                    if (row[4], row[6]) != checks or not self._is_sound(row):
                         raise self._damaged(row[0])
                     codes[row[0]] = NO_LABEL if row[2] is None else row[2]
+        for one, other in ((_KEPT, _MADE), (_MADE, _KEPT)):
+            if self._all(f"SELECT * FROM ({one}) EXCEPT SELECT * FROM ({other}) LIMIT 1"):
+                problems.append("an index of a field does not have the values of the payload")
+                break
         numbers = np.fromiter(codes, np.int64, len(codes))
         if len(numbers) != len(index) or not index.contains(numbers).all():
             problems.append(f"its {len(numbers)} items are not the {len(index)} of the index")
@@ -627,14 +649,37 @@ class Catalog:
         if problems:
             raise CorruptIndexError("\n".join(f"{self.path}: {problem}" for problem in problems))
 
+    def _is_sound(self, row: Any) -> bool:
+        """Whether the values of an item are what they must be, with right checksums or not."""
+        _, key, label, name, _, payload, _ = row
+        try:
+            kept = None if payload is None else json.loads(payload)
+        except (ValueError, RecursionError):
+            return False
+        return (
+            _is_row(key, label, name)
+            and (key is None) == (self.id_kind != "str")
+            and (label is None or label < len(self.classes))
+            and isinstance(kept, dict | None)
+        )
+
+
+def _is_row(key: object, label: object, name: object) -> bool:
+    """Whether id, label and name of an item are of the right kinds: SQLite takes any."""
+    return (
+        isinstance(key, str | None)
+        and isinstance(name, str | None)
+        and (label is None or (isinstance(label, int) and label >= 0))
+    )
+
 
 def _crc(number: int, key: Any, label: Any, name: Any) -> int:
     return zlib.crc32(f"{number}|{key}|{label}|{name}".encode())
 
 
-def _payload_crc(number: int, text: object) -> int | None:
+def _payload_crc(number: int, text: object) -> float | None:
     if not isinstance(text, str):
-        return None if text is None else -1  # damaged
+        return None if text is None else math.nan  # damaged: what is stored does not equal it
     return zlib.crc32(text.encode(), number & 0xFFFFFFFF)  # beginning with the number
 
 

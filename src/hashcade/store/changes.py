@@ -98,13 +98,15 @@ def from_record(data: bytes) -> Change:
         if crc != zlib.crc32(data[4:]):
             raise ValueError("its checksum is wrong")
         numbers = array("<i8", n)
+        if n and numbers.min() < 0:
+            raise ValueError("it has negative numbers")
         if kind == _REMOVE:
             return Remove(numbers)
         if kind != _ADD:
             raise ValueError(f"kind {kind} is unknown")
         buckets, vectors = array("<i8", n, sparsity), array("<f4", n, dim)
         return Add(numbers, buckets, vectors, array("<i8", n) if has_labels else None)
-    except (ValueError, TypeError, struct.error) as error:
+    except (ValueError, TypeError, OverflowError, struct.error) as error:
         raise CorruptIndexError(f"a change that was not saved cannot be read: {error}") from None
 
 

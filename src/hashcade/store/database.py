@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hashcade._io import distrust_database, restore_directory
 from hashcade.errors import (
     Cancelled,
     CorruptIndexError,
@@ -66,6 +68,8 @@ SCHEMA = (
 )
 COPIED = ("classes", "fields", "items")  # in this order: triggers fill field_values
 
+_SEQUENCE = ("table", "sqlite_sequence", "CREATE TABLE sqlite_sequence(name,seq)")
+ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the second: a message with names of a damaged file
 _BUSY_SECONDS = 10.0  # for moments in which another process recovers or removes the log
 _MMAP = 1 << 31
 _LOOK = 100_000  # steps of SQLite between two looks at the flag, some milliseconds
@@ -84,6 +88,8 @@ def connect(
         db = _connect("")
         create(db)
         return db
+    if check:
+        _require_regular(path)
     uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
     wal = path.with_name(f"{path.name}-wal")
     if not os.access(path.parent, os.W_OK) and not wal.exists():
@@ -94,6 +100,7 @@ def connect(
         db.execute(f"PRAGMA mmap_size = {_MMAP}")
         if check:
             _check_schema(db, path)
+            _trust(db)
     except BaseException:
         db.close()
         raise
@@ -104,6 +111,12 @@ def create(db: sqlite3.Connection) -> None:
     """Make the tables of an empty database."""
     for statement in SCHEMA:
         db.execute(statement)
+    _trust(db)
+
+
+def _trust(db: sqlite3.Connection) -> None:
+    """Let triggers use functions of JSON; only when they are known to be our own."""
+    db.execute("PRAGMA trusted_schema = ON")
 
 
 @contextmanager
@@ -128,9 +141,29 @@ def _connect(uri: str) -> sqlite3.Connection:
     db = sqlite3.connect(
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
     )
-    db.set_progress_handler(_is_cancelled, _LOOK)
-    db.execute("PRAGMA cache_size = -32768")
+    try:
+        db.set_progress_handler(_is_cancelled, _LOOK)
+        distrust_database(db)
+        db.execute("PRAGMA cache_size = -32768")
+    except BaseException:
+        db.close()
+        raise
     return db
+
+
+def _require_regular(path: Path) -> None:
+    """Refuse a database, or its log, that is a link, a pipe or a device.
+
+    SQLite writes to it: what a link in a table of a stranger leads to may be somebody else's.
+    """
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        file = path.with_name(path.name + suffix)
+        try:
+            mode = os.lstat(file).st_mode
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISREG(mode):
+            raise StorageError(f"{file} must be a regular file, and not a link")
 
 
 @contextmanager
@@ -151,17 +184,23 @@ def _is_cancelled() -> bool:
 
 def _check_schema(db: sqlite3.Connection, path: Path) -> None:
     """Refuse any other database: what a trigger or a view of a stranger would do is unknown."""
-    rows = db.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
-    tables = {sql for (sql,) in rows} - {"CREATE TABLE sqlite_sequence(name,seq)"}
-    if "CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID" in tables:
+    rows = db.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
+    tables = [row for row in rows if row != _SEQUENCE]
+    if _described(SCHEMA[0]) in tables:
         query = "SELECT value FROM meta WHERE key IN ('format', 'version') ORDER BY key"
         given = tuple(value for (value,) in db.execute(query))
         if given != (FORMAT, VERSION):
             raise IncompatibleFormatError(
                 f"{path} has format and version {given}, this package reads {(FORMAT, VERSION)}"
             )
-    if tables != set(SCHEMA):
+    if sorted(map(repr, tables)) != sorted(repr(_described(sql)) for sql in SCHEMA):
         raise IncompatibleFormatError(f"{path} is not the database of a hashcade table")
+
+
+def _described(sql: str) -> tuple[str, str, str]:
+    """A statement as SQLite lists it: kind, name, text."""
+    kind, name = sql.removeprefix("CREATE ").removeprefix("UNIQUE ").split("(")[0].split()[:2]
+    return kind.lower(), name, sql
 
 
 @contextmanager
@@ -169,15 +208,17 @@ def database_errors(path: Path | None) -> Iterator[None]:
     """Turn errors of SQLite into those of this package."""
     try:
         yield
-    except sqlite3.Error as error:
+    except ERRORS as error:
         raise translated(error, path) from error
     except UnicodeDecodeError as error:  # of a message that repeats what is damaged
         raise CorruptIndexError(f"{path or 'the table'} is damaged: {error}") from error
 
 
-def translated(error: sqlite3.Error, path: Path | None) -> HashcadeError:
+def translated(error: Exception, path: Path | None) -> HashcadeError:
     """An error of SQLite as one of this package."""
     place, text = path or "the table", str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return CorruptIndexError(f"{place} is damaged: it has names that are not text")
     code = getattr(error, "sqlite_errorcode", None)
     kind = None if code is None else code & 0xFF
     if kind == sqlite3.SQLITE_INTERRUPT:
@@ -192,7 +233,9 @@ def translated(error: sqlite3.Error, path: Path | None) -> HashcadeError:
     if "closed database" in text:
         return StorageError("the table is closed", hint="load it again")
     damaged = kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "JSON" in text
-    if damaged or (kind is None and isinstance(error, sqlite3.OperationalError)):  # not UTF-8
+    # Not UTF-8, or a schema that cannot be parsed.
+    odd = isinstance(error, sqlite3.OperationalError) and kind in (None, sqlite3.SQLITE_ERROR)
+    if damaged or odd:
         return CorruptIndexError(f"{place} is damaged: {text}")
     hints = {
         sqlite3.SQLITE_FULL: "free some space, or write elsewhere",
@@ -204,6 +247,7 @@ def translated(error: sqlite3.Error, path: Path | None) -> HashcadeError:
 
 def require_table(directory: Path) -> None:
     """Raise ``StorageError`` unless there is a table in this directory."""
+    restore_directory(directory)
     if not (directory / DATABASE).is_file():
         raise StorageError(
             f"{directory} is not a hashcade table: {DATABASE} is missing",

@@ -23,7 +23,14 @@ from hashcade.index import HashIndex, new_generation, read_generation
 from hashcade.store.catalog import INDEX_DIR, Catalog
 from hashcade.store.changes import Add, Answer, Change, Key, apply_changes
 from hashcade.store.database import require_table
-from hashcade.store.state import NewItems, Prepare, State, load_state, removal
+from hashcade.store.state import (
+    NewItems,
+    Prepare,
+    State,
+    foreign_files,
+    load_state,
+    removal,
+)
 
 log = logging.getLogger("hashcade.store")
 
@@ -108,6 +115,8 @@ class DurableIndex:
         try:
             catalog.lock()  # before it is read: nobody writes from here on
             state, self.unsaved = load_state(self.path)
+            for other in foreign_files(self.path):
+                log.warning("%s is not a part of the table; it is left alone", ascii(str(other)))
             state.catalog.close()
             catalog.rollback()
             catalog.refresh()

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from hashcade.errors import CorruptIndexError, StorageError
 from hashcade.index import HashIndex, new_generation, read_generation
-from hashcade.store.catalog import INDEX_DIR, Catalog
+from hashcade.index import foreign_files as foreign_in_index
+from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, Catalog
 from hashcade.store.changes import Add, Change, Remove, apply_changes
-from hashcade.store.database import require_table
+from hashcade.store.database import DATABASE, require_table
 from hashcade.store.ids import Label
 
 _RETRIES = 100
@@ -85,6 +86,8 @@ def removal(ids: object = None, where: object = None) -> Prepare:
 def load_state(directory: Path, *, read_only: bool = False) -> tuple[State, int]:
     """Load index and catalog of one commit, and how many changes the index on disk lacked."""
     require_table(directory)
+    if (directory / INDEX_DIR).is_symlink():  # what a link leads to would be written to
+        raise StorageError(f"{directory / INDEX_DIR} must be a directory, and not a link")
     for _ in range(_RETRIES):
         catalog = Catalog.open(directory, read_only=read_only)
         try:
@@ -92,6 +95,7 @@ def load_state(directory: Path, *, read_only: bool = False) -> tuple[State, int]
             assert index.generation is not None
             changes = catalog.changes_after(index.generation)
             if changes is not None:
+                _check(index, catalog, directory)
                 _apply(index, changes, directory)
                 return State(index, catalog), len(changes)
             catalog.close()
@@ -108,6 +112,19 @@ def load_state(directory: Path, *, read_only: bool = False) -> tuple[State, int]
             catalog.close()
             raise
     raise StorageError(f"{directory} changes faster than it can be read", hint="try again")
+
+
+def foreign_files(directory: Path) -> list[Path]:
+    """What is in the directory of a table and is not a part of it: it is left alone."""
+    ours = {INDEX_DIR, MODEL_DIR, *(DATABASE + suffix for suffix in ("", "-wal", "-shm"))}
+    others = sorted(path for path in directory.iterdir() if path.name not in ours)
+    return others + foreign_in_index(directory / INDEX_DIR)
+
+
+def _check(index: HashIndex, catalog: Catalog, directory: Path) -> None:
+    """Refuse parts that do not fit together, though each may be sound."""
+    if catalog.metric == "cosine" and not index.unit_length:
+        raise CorruptIndexError(f"{directory} has metric='cosine', its vectors are of any length")
 
 
 def _apply(index: HashIndex, changes: list[Change], directory: Path) -> None:

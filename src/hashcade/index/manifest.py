@@ -1,0 +1,149 @@
+"""The manifest of a stored index: read as what anyone may have written, every number checked.
+
+The manifest is JSON; its first value is the CRC-32 of every byte after it::
+
+    {"checksum": "1c291ca3", "format": "hashcade-index", "version": 1, "generation": "...", ...
+     "segments": [{"file", "uid", "bytes", "n_items", "n_entries", "max_norm",
+       "sections": {"vectors": {"offset", "bytes", "dtype", "shape", "crc32"}, ...},
+       "removed": null or {"file", "uid", "bytes", "crc32", "n_items"}}, ...]}
+
+A checksum tells damage, not intent: whoever makes an index can make its checksums. So names of
+files are made of the uid, which has no separators, and what a kernel uses as a size or an address
+is checked here, or with the arrays themselves (``checksums.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hashcade._io import open_regular
+from hashcade._validate import checked_count
+from hashcade.codes import CodeShape
+from hashcade.errors import CorruptIndexError, IncompatibleFormatError
+
+MANIFEST_NAME = "manifest.json"
+FORMAT = "hashcade-index"
+VERSION = 1
+ALIGNMENT = 64  # of the sections of a segment's file
+DTYPES = {
+    "vectors": ("<f4",), "ids": ("<i8",), "labels": ("<i4", "<i8"), "items": ("<i4",),
+    "buckets": ("<i8",), "offsets": ("<i8",), "blocks": ("<u4",),
+}  # fmt: skip
+_HEAD = b'{"checksum": "'
+_UID = re.compile("[0-9A-Za-z]{1,64}")
+_MOST_SEGMENTS = 256  # each is at least twice as large as the next: there are never that many
+_MOST_LEVELS = 1024
+
+Record = dict[str, Any]  # of a segment
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A stored index. ``generation`` is new with every save."""
+
+    generation: str
+    shape: CodeShape
+    dim: int
+    with_labels: bool
+    next_id: int
+    n_items: int
+    segments: list[Record]
+    unit_length: bool = False
+
+    def files(self) -> set[str]:
+        """Names of all files that belong to the index, this one apart."""
+        removed = [record["removed"] for record in self.segments if record["removed"]]
+        return {record["file"] for record in [*self.segments, *removed]}
+
+    def to_bytes(self) -> bytes:
+        """The content of the file."""
+        body = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        rest = b'", ' + json.dumps(body, indent=1).encode()[1:].lstrip() + b"\n"
+        return b"".join([_HEAD, b"%08x" % zlib.crc32(rest), rest])
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read and check the manifest alone."""
+    path = directory / MANIFEST_NAME
+    with open_regular(path, follow_links=False) as file:
+        data = file.read()
+    start = len(_HEAD)
+    rest = data[start + 8 :]
+    if data[:start] != _HEAD or data[start : start + 8] != b"%08x" % zlib.crc32(rest):
+        raise CorruptIndexError(f"{path} is damaged: its checksum is wrong")
+    try:
+        body = json.loads(data)
+        del body["checksum"]
+        kind, version = body.pop("format"), body.pop("version")
+        if (kind, version) != (FORMAT, VERSION):
+            message = f"{path} is {kind!r} version {version!r}, this package reads {VERSION}"
+            hint = "build the index again, or use the version of hashcade that wrote it"
+            raise IncompatibleFormatError(message, hint=hint)
+        manifest = Manifest(**{**body, "shape": CodeShape(**body["shape"])})
+        _check(manifest)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise CorruptIndexError(f"{path} is not a valid manifest: {error!r}") from None
+    return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    """Raise ``ValueError`` unless all values are of their kind and within their range."""
+    _is("generation", manifest.generation, isinstance(manifest.generation, str))
+    _is("depth", manifest.shape.depth, manifest.shape.depth <= _MOST_LEVELS)
+    checked_count("dim", manifest.dim)
+    for name in ("with_labels", "unit_length"):
+        _is(name, getattr(manifest, name), isinstance(getattr(manifest, name), bool))
+    _range("next_id", manifest.next_id, 0, 2**63)
+    segments = manifest.segments
+    _is("segments", len(segments), isinstance(segments, list) and len(segments) <= _MOST_SEGMENTS)
+    for record in segments:
+        _check_segment(record)
+    n_items = sum(r["n_items"] - (r["removed"] or {"n_items": 0})["n_items"] for r in segments)
+    _range("n_items", manifest.n_items, n_items, n_items)
+    n_files = len(segments) + sum(record["removed"] is not None for record in segments)
+    _is("segments", "files", len(manifest.files()) == n_files)
+
+
+def _check_segment(record: Record) -> None:
+    _check_file(record, "segment")
+    _range("n_entries", record["n_entries"], 1, 2**62)
+    _range("n_items", record["n_items"], 1, record["n_entries"])
+    norm = record["max_norm"]
+    _is("max_norm", norm, type(norm) in (int, float) and math.isfinite(norm) and norm >= 0)
+    for name, section in record["sections"].items():
+        _is(f"dtype of {name}", section["dtype"], section["dtype"] in DTYPES[name])
+        shape = section["shape"]
+        _is("shape", shape, isinstance(shape, list) and 1 <= len(shape) <= 2)
+        n_bytes = math.prod(_range("shape", side, 0, 2**62) for side in shape)
+        n_bytes *= int(section["dtype"][2:])
+        offset = _range("offset", section["offset"], 0, record["bytes"])
+        _range("bytes", section["bytes"], n_bytes, record["bytes"] - offset)
+        _is("offset", offset, offset % ALIGNMENT == 0)
+        _range("crc32", section["crc32"], 0, 2**32 - 1)
+    if (removed := record["removed"]) is not None:
+        _check_file(removed, "removed")
+        _range("crc32", removed["crc32"], 0, 2**32 - 1)
+        _range("removed n_items", removed["n_items"], 0, record["n_items"])
+
+
+def _check_file(record: Record, kind: str) -> None:
+    uid = record["uid"]
+    _is("uid", uid, isinstance(uid, str) and _UID.fullmatch(uid) is not None)
+    _is("file", record["file"], record["file"] == f"{kind}-{uid}.bin")
+    _range("bytes", record["bytes"], 1, 2**62)
+
+
+def _range(name: str, value: Any, least: int, most: int) -> int:
+    _is(name, value, type(value) is int and least <= value <= most)
+    return int(value)
+
+
+def _is(name: str, value: object, right: bool) -> None:
+    if not right:
+        raise ValueError(f"{name}={str(value)[:80]!r} is out of range")
