@@ -1,4 +1,4 @@
-"""A service in a process of its own, what it needs of memory, and an honest client beside attacks."""
+"""A service in a process of its own, the memory it takes, and an honest client beside attacks."""
 
 import http.client
 import json
@@ -72,9 +72,7 @@ class Attacked:
         self.reset_peak()
         with self.honest_client(headers) as honest:
             attacks = [self.attack(name, **options) for _ in range(processes)]
-            results = []
-            for attack in attacks:
-                results.append(json.loads(attack.communicate(timeout=600)[0]))
+            results = [json.loads(attack.communicate(timeout=600)[0]) for attack in attacks]
         return Outcome(self, name, options, honest, results)
 
     def stop(self):
@@ -129,13 +127,17 @@ class Outcome:
         self.name = f"{name} {options}"[:120]
 
     @property
+    def median(self):
+        return self.seconds[len(self.seconds) // 2]
+
+    @property
     def p99(self):
-        return self.seconds[int(len(self.seconds) * 0.99)] if self.seconds else 0.0
+        return self.seconds[int(len(self.seconds) * 0.99)]
 
     def __str__(self):
         return (
             f"{self.name}: {self.peak:.0f} MB at most, {self.idle:.0f} MB idle; honest client"
-            f" {len(self.seconds)} requests, median {self.seconds[len(self.seconds) // 2] * 1e3:.1f}"
+            f" {len(self.seconds)} requests, median {self.median * 1e3:.1f} ms,"
             f" p99 {self.p99 * 1e3:.0f} ms, longest {self.seconds[-1] * 1e3:.0f} ms,"
             f" {len(self.failures)} failed; attackers: {str(self.results)[:300]}"
         )

@@ -79,12 +79,11 @@ def test_a_body_takes_at_most_three_times_its_length(kind):
     model = schemas.AddRequest if path == "/v1/items" else schemas.SearchRequest
 
     def try_it():
-        try:
+        if kind in HARMLESS:
             read(body, model)
-        except BodyError as error:
-            assert len(str(error)) < 300
         else:
-            assert kind in HARMLESS
+            with pytest.raises(BodyError, match=r"^.{10,300}$"):
+                read(body, model)
 
     memory = memory_of(try_it)
     assert memory < 3 * len(body), f"{kind}: {memory / len(body):.1f} times {len(body)} bytes"
@@ -141,18 +140,22 @@ def test_what_is_read_is_what_python_reads(cases):
 @pytest.mark.parametrize(
     "text",
     [
-        "", "{", "}", "null", "[]", "{}x", '{"vectors"}', '{"vectors":}', '{"vectors":[[1]],}',
+        "", "{", "}", "null", "[]", "{}x", '{"vectors"}', '{"vectors":}', '{"vectors":null}',
         '{,"vectors":[[1]]}', '{"vectors":[[1]]]}', '{"vectors":[[1],]}', '{"vectors":[[1,]]}',
         '{"vectors":[[1] [2]]}', '{"vectors":[[1]}', '{"vectors":[["1"]]}', '{"vectors":[[true]]}',
-        '{"vectors":[[null]]}', '{"vectors":[[NaN]]}', '{"vectors":[[1e999]]}', '{"vectors":[[[1]]]}',
+        '{"vectors":[[null]]}', '{"vectors":[[NaN]]}', '{"vectors":[[1e999]]}', '{"vectors":[1]}',
         '{"vectors":[[01]]}', '{"vectors":[[.5]]}', '{"vectors":[[1.]]}', '{"vectors":[[0x1]]}',
-        '{"vectors":[[1],[1,2]]}', '{"vectors":[1]}', '{"vectors":1}', '{"vectors":"x"}',
-        '{"vectors":null}', '{"vectors":[[1]],"vectors":[[1]]}', '{"vectors":[[1]],"bucket_ids":[[-1]]}',
-        '{"vectors":[[1]],"bucket_ids":[[1.5]]}', '{"vectors":[[1]],"bucket_ids":[[9223372036854775808]]}',
-        '{"vectors":[[1]],"names":[1]}', '{"vectors":[[1]],"names":"a"}', '{"vectors":[[1]],"replace":1}',
-        '{"vectors":[[1]],"x":1}', '{"vectors":[[1]],"n\\u0061mes":[1]}', '{"vectors":[[1]] "names":[]}',
-        '{"vectors":[[1]],"payload":[{"a":[}]}', '{"vectors":[[1]],"payload":[{"a":1]}]}',
-        '{"vectors":[[1]],"labels":[0]//}', '{"vectors":[[1]],names:[]}', "{'vectors':[[1]]}",
+        '{"vectors":[[1],[1,2]]}', '{"vectors":[[[1]]]}', '{"vectors":1}', '{"vectors":"x"}',
+        "{'vectors':[[1]]}",
+        *(
+            '{"vectors":[[1]]' + rest
+            for rest in (
+                ",}", ',"vectors":[[1]]}', ',"bucket_ids":[[-1]]}', ',"bucket_ids":[[1.5]]}',
+                ',"bucket_ids":[[9223372036854775808]]}', ',"names":[1]}', ',"names":"a"}',
+                ',"replace":1}', ',"x":1}', ',"n\\u0061mes":[1]}', ' "names":[]}', ",names:[]}",
+                ',"payload":[{"a":[}]}', ',"payload":[{"a":1]}]}', ',"labels":[0]//}',
+            )
+        ),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_refused_in_one_line(text, cases):

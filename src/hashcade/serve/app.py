@@ -57,8 +57,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
     app.add_exception_handler(Exception, _unexpected)
     app.add_middleware(Middleware, settings=settings, metrics=service.metrics)
     described = app.openapi()  # made once: what is added here stays
-    bodies_of = [(model, "validation") for model in schemas.BODIES]
-    _, bodies = models_json_schema(bodies_of, ref_template=REFERENCE)
+    _, bodies = models_json_schema(schemas.BODIES, ref_template=REFERENCE)
     described["components"]["schemas"] |= bodies["$defs"]
     if settings.token is not None:
         bearer = {"type": "http", "scheme": "bearer"}

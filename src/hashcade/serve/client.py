@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -108,7 +109,8 @@ class Client:
         """Add items and return their ids; when this returns, they are on the service's disk.
 
         ``payload`` is a list of dicts with values of JSON; with ``replace`` items take the place of
-        those with their ids.
+        those with their ids. Each call has a key: after a timeout or a lost connection the request
+        is sent again, twice at most, and what was added already is not added again.
         """
         body: dict[str, Any] = {"vectors": np.asarray(vectors).tolist()}
         body |= {"new_labels": new_labels, "replace": replace, "names": names, "payload": payload}
@@ -118,7 +120,15 @@ class Client:
             body["ids"] = _listed(ids)
         if labels is not None:
             body["labels"] = _listed(labels)
-        return list(self.json("POST", "/v1/items", body)["ids"])
+        key = {"Idempotency-Key": uuid.uuid4().hex}
+        data, kind = _encoded(body), "application/json"
+        for tries_left in (2, 1, 0):
+            try:
+                return list(json.loads(self.request("POST", "/v1/items", data, kind, key))["ids"])
+            except (OSError, http.client.HTTPException):
+                if not tries_left:
+                    raise
+        raise AssertionError  # the last try returns or raises
 
     def remove(
         self, ids: Any = None, *, where: dict[str, Any] | None = None
@@ -136,9 +146,18 @@ class Client:
         data = None if body is None else _encoded(body)
         return json.loads(self.request(method, path, data, "application/json"))
 
-    def request(self, method: str, path: str, body: bytes | None, media_type: str) -> bytes:
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        media_type: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
         """Send any request, and return the bytes of the answer."""
-        headers = self._headers if body is None else {**self._headers, "Content-Type": media_type}
+        headers = {**self._headers, **(headers or {})}
+        if body is not None:
+            headers["Content-Type"] = media_type
         # An idle connection may have been closed by the service: to ask again is safe for
         # searches alone, since a change may have been made.
         again = self._connection.sock is not None and path.startswith("/v1/search")

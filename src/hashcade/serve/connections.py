@@ -8,7 +8,10 @@ protocols and the hooks of :class:`H11Protocol` that answer or end a request are
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
+import struct
 from typing import Any
 
 import h11
@@ -35,7 +38,8 @@ _REASONS = {
 # What was read is handed on before anybody else reads: one buffer serves all. It is small, because
 # a buffer full of small chunks or lines takes long to parse, and everybody else waits meanwhile.
 _BUFFER = memoryview(bytearray(16384))
-_HEAD_BUFFER = _BUFFER[:4096]
+_HEAD_BUFFER, _CHUNK_BUFFER = _BUFFER[:4096], _BUFFER[:1024]
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: what was not sent is dropped
 
 
 def default_limit() -> int:
@@ -119,6 +123,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     # -- callbacks of asyncio ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take the connection in, or refuse it."""
         super().connection_made(transport)
         if self.all.admit(self):
             self._wait_for_head()
@@ -127,15 +132,17 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             self.abort_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Make room for another one."""
         self.all.discard(self)
         self.deadline = None
         super().connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Read little of a head, or of what may be many small chunks, at a time."""
-        in_body = self.conn.their_state is h11.SEND_BODY
-        chunked = in_body and any(name == b"transfer-encoding" for name, _ in self.headers)
-        return _BUFFER if in_body and not chunked else _HEAD_BUFFER
+        if self.conn.their_state is not h11.SEND_BODY:
+            return _HEAD_BUFFER
+        chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
+        return _CHUNK_BUFFER if chunked else _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
         """Hand on what was read."""
@@ -192,9 +199,9 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
 
     def _look(self) -> None:
         """See whether a whole head has arrived; from there on the middleware counts the time."""
-        if self._refused_bytes is None and self.conn.their_state is not h11.IDLE:
-            if not self.transport.is_closing():
-                self.deadline = self.waits_since = None
+        ended = self._refused_bytes is not None or self.transport.is_closing()
+        if not ended and self.conn.their_state is not h11.IDLE:
+            self.deadline = self.waits_since = None
 
     def time_is_over(self) -> None:
         """Close a connection that is idle, or answer half a head."""
@@ -208,6 +215,10 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self.all.discard(self)
         if self.cycle is not None:
             self.cycle.disconnected = True
+        # The system would go on trying to send for minutes, and keep what is to be sent.
+        with contextlib.suppress(OSError):
+            linger = self.transport.get_extra_info("socket")
+            linger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.transport.abort()
 
     def abort_soon(self) -> None:

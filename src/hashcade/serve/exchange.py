@@ -108,7 +108,7 @@ class Exchange:
         """Reserve memory for so much of the body; connections that stall may have to go for it."""
         cost = BODY_COST * n_bytes - self._held
         if n_bytes <= SMALL or cost <= 0:
-            return
+            return None
         if self._announced < n_bytes:  # nobody knows how long it will be: take it in larger parts
             cost += min(cost, BODY_COST << 20)
         dropped = False

@@ -29,7 +29,7 @@ _ROWS: dict[str, TypeAdapter[Any]] = {
     "f": TypeAdapter(Annotated[list[_Float], Field(fail_fast=True)], config=_STRICT),
     "i": TypeAdapter(Annotated[list[_Int], Field(fail_fast=True)], config=_STRICT),
 }
-_DTYPES = {"f": np.dtype(np.float32), "i": np.dtype(np.int64)}
+_DTYPES: dict[str, Any] = {"f": np.dtype(np.float32), "i": np.dtype(np.int64)}
 _Shape = tuple[int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -147,7 +147,7 @@ class _Reader:
                 end = self._string_end(end, limit + 1)
                 if end < 0:
                     break
-            elif first in _CLOSE or depth == 0 and first not in _OPEN:
+            elif first in _CLOSE or (depth == 0 and first not in _OPEN):
                 depth -= 1
                 if depth < 0:  # of what the value is in
                     end = mark.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import email.message
+import hashlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -24,7 +25,7 @@ from hashcade.serve.exchange import SMALL, Exchange
 from hashcade.serve.middleware import DEADLINE, EXCHANGE
 from hashcade.serve.schemas import Problem
 from hashcade.serve.service import Service, Snapshot, errors_as_answers
-from hashcade.store import Change, NewItems, stoppable
+from hashcade.store import Key, NewItems, stoppable
 
 IMAGE_BODY = (
     "image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "image/tiff", MEDIA_TYPE,
@@ -80,7 +81,7 @@ class Call:
 
         return run
 
-    async def change(self, begin: Callable[..., Future[Change]], *args: Any, **more: Any) -> Any:
+    async def change(self, begin: Callable[..., Future[Any]], *args: Any, **more: Any) -> Any:
         """Make a change, and return it when it is on disk."""
         with errors_as_answers():
             future = begin(*args, **more)
@@ -90,7 +91,29 @@ class Call:
         """Answer that items were added or removed."""
         return as_json({"ids": ids, "n_items": len(self.service.durable.index)})
 
-    async def add(self, now: Snapshot, items: NewItems, encoded: Encoded | None = None) -> Response:
+    async def key(self, text: str | None) -> Key | None:
+        """What this request is known by when it comes again, if it has a key."""
+        if text is None:
+            return None
+        url, body = self._request.url, self._exchange.body
+
+        def digest() -> str:
+            made = hashlib.sha256(f"{url.path}?{url.query}\n".encode())
+            made.update(body)
+            return made.hexdigest()
+
+        if len(body) <= SMALL:
+            return Key(text, digest())
+        return Key(text, await self._before(self.service.parse_pool.submit(digest)))
+
+    async def add(
+        self,
+        now: Snapshot,
+        items: NewItems,
+        encoded: Encoded | None = None,
+        *,
+        key: Key | None = None,
+    ) -> Response:
         """Add items; what was encoded, to the index that the model belongs to, and to no other."""
         epoch = None
         if items.known is not None:
@@ -100,6 +123,9 @@ class Call:
                 encoded = now.table.placed(encoded, items.labels)
             epoch = now.epoch
             items = replace(items, bucket_ids=encoded.bucket_ids, vectors=encoded.vectors)
+        if key is not None:
+            answer = await self.change(now.durable.add_once, items, key, epoch=epoch)
+            return as_json({"ids": answer.ids, "n_items": answer.n_items})
         change = await self.change(now.durable.add, items, epoch=epoch)
         return self.changed(change.numbers.tolist() if items.ids is None else items.ids)
 
@@ -187,11 +213,10 @@ class Call:
         self.service.image_size(self.service.now())  # refused before the body is read
         body = await self.body(*IMAGE_BODY, _MULTIPART)
         sent = self._request.headers["content-type"]
-        if sent.lower().startswith(_MULTIPART):
-            body = file_of_form(sent, body)
-        return await self.slow_thread(
-            partial(self.service.encode_image, body, n_probe, self.cancel)
-        )
+        form = sent.lower().startswith(_MULTIPART)
+        image = file_of_form(sent, body) if form else bytes(body)
+        work = partial(self.service.encode_image, image, n_probe, self.cancel)
+        return await self.slow_thread(work)
 
     async def body(self, *types: str) -> bytearray:
         """The body, if it says that it is of one of these types."""
@@ -228,7 +253,7 @@ class Call:
             raise HTTPException(422, f"{name}={value} must be <= {limit_name}={limit}")
 
 
-def file_of_form(content_type: str, body: bytes | bytearray) -> bytes:
+def file_of_form(content_type: str, body: bytes | bytearray) -> bytes | bytearray:
     """The one file of a form, as ``curl -F file=@query.jpg`` sends it; 422 if it has another.
 
     Written out: a form of one file does not need the package that FastAPI takes for forms.

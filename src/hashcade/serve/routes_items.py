@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Header, Path, Query
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
@@ -17,6 +18,7 @@ from hashcade.serve.schemas import Digits
 from hashcade.serve.service import Snapshot
 from hashcade.store import NewItems
 
+log = logging.getLogger("hashcade.serve")
 router = APIRouter(prefix="/v1", tags=["items"])
 _SHOWN = 256  # items of a node's children together
 _PICTURE = {
@@ -27,6 +29,9 @@ BucketId = Annotated[int, Digits, Path(ge=0, le=2**63 - 1)]
 Start = Annotated[int, Digits, Query(ge=0, le=2**62)]
 Limit = Annotated[int, Digits, Query(ge=1, le=1000)]
 Seed = Annotated[int, Digits, Query(ge=0, le=2**63 - 1)]
+IdempotencyKey = Annotated[
+    str | None, Header(min_length=1, max_length=200, pattern="^[!-~]+$")
+]  # fmt: skip
 Slots = Annotated[str, Query(pattern=r"^([0-9]{1,9}(\.[0-9]{1,9}){0,62})?$", max_length=640)]
 
 
@@ -117,7 +122,8 @@ async def picture(call: ThisCall, item_id: ItemId) -> Response:
         try:
             return pictures.get(item)
         except DataError as error:
-            raise HTTPException(404, str(error)) from None
+            log.warning("a picture cannot be shown: %s", error)
+            raise HTTPException(404, f"the picture of item {item!r} cannot be read") from None
 
     file = await call.search_thread(work)
     if file is None:
@@ -128,18 +134,26 @@ async def picture(call: ThisCall, item_id: ItemId) -> Response:
 
 @router.post("/items", **describe(schemas.Changed, 415, takes=schemas.AddRequest))
 async def add_items(
-    call: ThisCall, body: Annotated[schemas.AddRequest, json_body(schemas.AddRequest)]
+    call: ThisCall,
+    body: Annotated[schemas.AddRequest, json_body(schemas.AddRequest)],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Add items. The answer comes when they are on disk."""
+    """Add items. The answer comes when they are on disk.
+
+    With an Idempotency-Key the request may be sent again, for a day: what was added before is not
+    added twice, and the answer is the same.
+    """
+    key = await call.key(idempotency_key)
     labels = None if body.labels is None else np.array(body.labels, dtype=object)
     items = NewItems(
-        () if body.bucket_ids is None else body.bucket_ids, body.vectors, body.ids, labels, body.names, body.payload,
+        () if body.bucket_ids is None else body.bucket_ids, body.vectors,
+        body.ids, labels, body.names, body.payload,
         known=None if body.new_labels else (), replace=body.replace,
     )  # fmt: skip
     if body.bucket_ids is None:
         now, encoded = await call.encode(body.vectors)
-        return await call.add(now, items, encoded)
-    return await call.add(call.service.now(), items)
+        return await call.add(now, items, encoded, key=key)
+    return await call.add(call.service.now(), items, key=key)
 
 
 @router.post("/items/image", **describe(schemas.Changed, 409, 415, takes=IMAGE_BODY))
@@ -149,6 +163,7 @@ async def add_image(
     label: Annotated[str, Query(max_length=1000)] | None = None,
     label_number: Annotated[int, Digits, Query(ge=-(2**63), le=2**63 - 1)] | None = None,
     new_labels: bool = False,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Add an item by its image: the body is the image file, of which only the vector is stored.
 
@@ -157,9 +172,10 @@ async def add_image(
     if label is not None and label_number is not None:
         raise HTTPException(422, "label and label_number are both given, must be one of them")
     labels = np.array([label_number if label is None else label], dtype=object)
+    key = await call.key(idempotency_key)
     now, encoded = await call.encode_image()
     ids, known = None if id is None else [now.id_of(id)], None if new_labels else ()
-    return await call.add(now, NewItems((), (), ids, labels, known=known), encoded)
+    return await call.add(now, NewItems((), (), ids, labels, known=known), encoded, key=key)
 
 
 @router.post("/items/remove", **describe(schemas.Changed, 415, takes=schemas.RemoveRequest))

@@ -11,6 +11,7 @@ from hashcade._version import __version__
 from hashcade.errors import HashcadeError
 from hashcade.serve import schemas
 from hashcade.serve.responses import ThisCall, as_json, describe
+from hashcade.serve.service import without_paths
 
 router = APIRouter(tags=["status"])
 _METRICS = {"description": "Metrics", "content": {"text/plain": {"schema": {"type": "string"}}}}
@@ -26,11 +27,20 @@ async def health(call: ThisCall) -> Response:
 
 @router.get("/ready", **_READY)
 async def ready(call: ThisCall) -> Response:
-    """Whether searches are answered and changes are taken."""
-    failure = call.service.durable.failure
-    writes = "read only" if call.service.settings.read_only else failure or "ok"
-    answer = as_json({"status": "not ready" if failure else "ready", "writes": writes})
-    answer.status_code = 503 if failure else 200
+    """Whether searches are answered, changes are taken, and the last save of the index worked.
+
+    Changes are on disk also while saves fail: the log of them grows.
+    """
+    durable = call.service.durable
+    told = {
+        "writes": without_paths(durable.failure or "ok"),
+        "saves": without_paths(durable.save_failure or "ok"),
+    }
+    well = all(text == "ok" for text in told.values())
+    if call.service.settings.read_only:
+        told = dict.fromkeys(told, "read only")
+    answer = as_json({"status": "ready" if well else "not ready", **told})
+    answer.status_code = 200 if well else 503
     return answer
 
 
@@ -90,7 +100,7 @@ async def reload(call: ThisCall) -> Response:
         try:
             return call.service.reload()
         except HashcadeError as error:
-            raise HTTPException(409, str(error)) from None
+            raise HTTPException(409, without_paths(str(error))) from None
 
     done = await call.slow_thread(work, finish=True)
     return as_json({"done": done, "n_items": len(call.service.durable.index)})

@@ -119,7 +119,9 @@ class RemoveRequest(BaseModel, strict=True, extra="forbid"):
     where: dict[str, Any] | None = Field(None, description="A filter, as HashTable.search has it.")
 
 
-BODIES: tuple[type[BaseModel], ...] = (SearchRequest, ExplainRequest, AddRequest, RemoveRequest)
+BODIES: list[tuple[type[BaseModel], Literal["validation"]]] = [
+    (body, "validation") for body in (SearchRequest, ExplainRequest, AddRequest, RemoveRequest)
+]
 
 
 # -- answers ---------------------------------------------------------------------------------------

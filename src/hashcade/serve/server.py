@@ -9,7 +9,8 @@ import signal
 import socket
 import sys
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,9 @@ async def _serve(app: Any, listening: socket.socket, settings: ServeSettings) ->
             await super().startup(sockets)
             listening.listen(_BACKLOG)
 
-        def capture_signals(self) -> AbstractContextManager[None]:
-            return nullcontext()  # uvicorn would end the process by the signal, not with 0
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # uvicorn would end the process by the signal, not with 0
 
     config = uvicorn.Config(
         app,

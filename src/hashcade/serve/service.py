@@ -107,6 +107,12 @@ class Service:
         gauge("hashcade_items", "Items in the table", lambda: len(self.durable.index))
         gauge("hashcade_unsaved_changes", "Changes in the log", lambda: self.durable.unsaved)
         gauge("hashcade_index_saves", "Times the index was saved", lambda: self.durable.n_folds)
+        failed = "Times the index could not be saved"
+        gauge("hashcade_index_saves_failed", failed, lambda: self.durable.n_failed_folds)
+        failing = "1 while the index cannot be saved, else 0"
+        gauge("hashcade_saves_failing", failing, lambda: self.durable.save_failure is not None)
+        refused = "1 while no changes are taken, else 0"
+        gauge("hashcade_writes_failing", refused, lambda: self.durable.failure is not None)
 
     def _open(self) -> tuple[DurableIndex, _Rest]:
         settings = self.settings
@@ -305,4 +311,10 @@ def errors_as_answers() -> Iterator[None]:
         log.error("the index is damaged: %s", error)
         raise HTTPException(503, "the index is damaged; see the log") from None
     except StorageError as error:
-        raise HTTPException(503, str(error)) from None
+        log.error("answered with 503: %s", error)
+        raise HTTPException(503, without_paths(str(error))) from None
+
+
+def without_paths(text: str) -> str:
+    """A message without the directories of this machine, which are nobody's business."""
+    return re.sub(r"(?<![\w.])/(?:[^\s/:;,'\"]+/)+(?=[^\s/:;,'\"])", "", text)

@@ -7,7 +7,7 @@
 """
 
 from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, Catalog, Ids
-from hashcade.store.changes import Add, Change, Remove
+from hashcade.store.changes import Add, Answer, Change, Key, Remove
 from hashcade.store.database import DATABASE, require_table, stoppable
 from hashcade.store.durable import BusyError, DurableIndex, ReadOnlyError
 from hashcade.store.ids import Label, label_array
@@ -15,8 +15,8 @@ from hashcade.store.payload import plain_value
 from hashcade.store.state import Local, NewItems, State, load_state, removal, write_state
 
 __all__ = [
-    "DATABASE", "INDEX_DIR", "MODEL_DIR", "Add", "BusyError", "Catalog", "Change", "DurableIndex",
-    "Ids", "Label", "Local", "NewItems", "ReadOnlyError", "Remove", "State", "label_array",
-    "load_state", "plain_value", "removal", "require_table", "stoppable",
+    "DATABASE", "INDEX_DIR", "MODEL_DIR", "Add", "Answer", "BusyError", "Catalog", "Change",
+    "DurableIndex", "Ids", "Key", "Label", "Local", "NewItems", "ReadOnlyError", "Remove",
+    "State", "label_array", "load_state", "plain_value", "removal", "require_table", "stoppable",
     "write_state",
 ]  # fmt: skip

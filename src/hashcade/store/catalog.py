@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import threading
+import time
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from hashcade._validate import checked_choice
 from hashcade.errors import CorruptIndexError, StorageError, add_hint
 from hashcade.index import NO_LABEL, Cancel, Filter, HashIndex
 from hashcade.store import database
-from hashcade.store.changes import Change, from_record, to_records
+from hashcade.store.changes import Answer, Change, Key, from_record, to_records
 from hashcade.store.ids import Int64s, Label, listed_ids, named_ids, plain_ids, plain_list
 from hashcade.store.payload import payload_texts
 from hashcade.store.where import Names, compile_where, json_path
@@ -32,6 +33,7 @@ PLACES = ("label", "network")
 _CACHED_FILTERS = 8
 _CHUNK = 10_000  # rows that are checked at a time
 _FEW = 200  # numbers that are given one by one
+KEPT_ANSWERS, KEPT_SECONDS = 10_000, 86_400  # as many, and as long, as requests may be repeated
 
 Ids = npt.NDArray[np.int64] | npt.NDArray[np.object_]
 _AMONG = "IN (SELECT value FROM json_each(?))"
@@ -237,10 +239,14 @@ class Catalog:
             self.check_place()  # what is on a disk and cannot be reached there is lost
         except StorageError as error:
             cause = error.__cause__
-            full = getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-            if not full and self.broken is None:
+            if getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                raise  # surely nothing was committed
+            if self.broken is None:
                 self.broken = f"writing {self.path} failed: {cause or error}"
-            raise
+            raise StorageError(
+                f"it is unknown whether the change was made: {self.broken}",
+                hint="open the table again, and look before you repeat the change",
+            ) from cause
 
     def rollback(self) -> None:
         """Drop what was not committed, if there is anything."""
@@ -323,6 +329,35 @@ class Catalog:
         """Drop what an index that was saved has; to be committed."""
         self._run("DELETE FROM changes WHERE seq <= ?", last)
         self._run("DELETE FROM generations WHERE generation != ?", generation)
+
+    # -- answers to requests that may come again ---------------------------------------------------
+
+    def answer_to(self, key: Key) -> Answer | None:
+        """What was answered to a request, if it was made before.
+
+        Raises ``ValueError`` if its key was that of another request.
+        """
+        query = "SELECT digest, ids, n_items, crc FROM answers WHERE key = ?"
+        for digest, ids, n_items, crc in self._all(query, key.text):
+            if crc != _crc(n_items, key.text, digest, ids):
+                raise CorruptIndexError(f"{self.path} is damaged: an answer has a wrong checksum")
+            if digest != key.digest:
+                raise ValueError(f"the key {key.text!r} was used for another request")
+            return Answer(json.loads(ids), n_items)
+        return None
+
+    def remember(self, key: Key, answer: Answer) -> None:
+        """Keep an answer for a day, until many more have come; to be committed."""
+        ids, now = json.dumps(answer.ids, ensure_ascii=False), int(time.time())
+        crc = _crc(answer.n_items, key.text, key.digest, ids)
+        insert = (
+            "INSERT INTO answers(key, digest, ids, n_items, time, crc) VALUES(?, ?, ?, ?, ?, ?)"
+        )
+        self._run(insert, key.text, key.digest, ids, answer.n_items, now, crc)
+        last = f"(SELECT max(seq) - {KEPT_ANSWERS} FROM answers)"
+        old = f"SELECT seq FROM answers WHERE time < ? ORDER BY seq LIMIT {_FEW}"
+        self._run(f"DELETE FROM answers WHERE seq <= {last}")
+        self._run(f"DELETE FROM answers WHERE seq IN ({old})", now - KEPT_SECONDS)
 
     # -- labels ------------------------------------------------------------------------------------
 

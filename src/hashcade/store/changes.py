@@ -41,6 +41,22 @@ class Remove:
 Change = Add | Remove
 
 
+@dataclass(frozen=True)
+class Key:
+    """What a request is known by when it comes again: a text of its client, and its content."""
+
+    text: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was answered to a request that added items."""
+
+    ids: list[Any]
+    n_items: int
+
+
 def to_records(change: Change) -> Iterator[bytes]:
     """A change as bytes, in parts that can be applied one after the other."""
     step = max(1, _MAX_BYTES // _row_bytes(change))

@@ -8,6 +8,7 @@
     meta          format, version, metric, place, data, kind of ids
     changes       what the index on disk does not have yet, oldest first
     generations   up to which change an index of this generation has them all
+    answers       what was answered to requests that may come again, by their keys
     fields, field_values   fields of the payload with an index, kept up to date by triggers
 
 Before an index is saved as a new generation, the generation is committed here, and afterwards its
@@ -52,6 +53,8 @@ SCHEMA = (
     "CREATE INDEX item_labels ON items(label)",
     "CREATE TABLE changes(seq INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB)",
     "CREATE TABLE generations(generation TEXT PRIMARY KEY, seq INTEGER) WITHOUT ROWID",
+    "CREATE TABLE answers(seq INTEGER PRIMARY KEY, key TEXT UNIQUE, digest TEXT, ids TEXT,"
+    " n_items INTEGER, time INTEGER, crc INTEGER)",
     "CREATE TABLE fields(field INTEGER PRIMARY KEY, name TEXT, path TEXT)",
     "CREATE TABLE field_values(field INTEGER, kind INTEGER, value, number INTEGER,"
     " PRIMARY KEY(field, kind, value, number)) WITHOUT ROWID",
@@ -168,6 +171,8 @@ def database_errors(path: Path | None) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise translated(error, path) from error
+    except UnicodeDecodeError as error:  # of a message that repeats what is damaged
+        raise CorruptIndexError(f"{path or 'the table'} is damaged: {error}") from error
 
 
 def translated(error: sqlite3.Error, path: Path | None) -> HashcadeError:

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hashcade.errors import StorageError
 from hashcade.index import HashIndex, new_generation, read_generation
 from hashcade.store.catalog import INDEX_DIR, Catalog
-from hashcade.store.changes import Add, Change, apply_changes
+from hashcade.store.changes import Add, Answer, Change, Key, apply_changes
 from hashcade.store.database import require_table
 from hashcade.store.state import NewItems, Prepare, State, load_state, removal
 
@@ -44,7 +44,8 @@ class _Waiting(NamedTuple):
     """A change that somebody waits for."""
 
     prepare: Prepare
-    future: Future[Change]
+    future: Future[Any]
+    key: Key | None = None
 
 
 class DurableIndex:
@@ -78,6 +79,8 @@ class DurableIndex:
         self.fold_bytes, self.fold_seconds = fold_bytes, fold_seconds
         self.unsaved = 0  # changes that are not yet in the index on disk
         self.n_folds = 0  # how often the index was saved
+        self.n_failed_folds = 0
+        self.save_failure: str | None = None  # why the last try to save failed
         self.epoch = 0  # how often another index was taken over
         self.on_commit: Callable[[float, int], None] = lambda seconds, n_changes: None
         self._index_path = self.path / INDEX_DIR
@@ -137,11 +140,19 @@ class DurableIndex:
         """
 
         def prepare(state: State, free: int) -> Change:
-            if epoch is not None and epoch != self.epoch:
-                raise StorageError("the table was replaced meanwhile", hint="ask again")
+            self._check_epoch(epoch)
             return items(state, free)
 
         return self.submit(prepare)
+
+    def add_once(self, items: NewItems, key: Key, *, epoch: int | None = None) -> Future[Answer]:
+        """Add items unless a request with this key has: then the future gives its answer."""
+
+        def prepare(state: State, free: int) -> Change:
+            self._check_epoch(epoch)
+            return items(state, free)
+
+        return self._submit(prepare, key)
 
     def remove(self, ids: object = None, *, where: object = None) -> Future[Change]:
         """Remove items. The future gives the change when it is on disk."""
@@ -151,16 +162,23 @@ class DurableIndex:
         """Make a change, and return when it is on disk."""
         return self.submit(prepare).result()
 
+    def _check_epoch(self, epoch: int | None) -> None:
+        if epoch is not None and epoch != self.epoch:
+            raise StorageError("the table was replaced meanwhile", hint="ask again")
+
     def submit(self, prepare: Prepare) -> Future[Change]:
         """Make a change, as a whole or not at all."""
+        return self._submit(prepare)
+
+    def _submit(self, prepare: Prepare, key: Key | None = None) -> Future[Any]:
         self._writer  # noqa: B018  raises unless it can be written
         if self._closing.is_set():
             raise BusyError("the table is being closed")
         if not self._threads[0].is_alive():
             raise StorageError(f"no changes are taken: {self.failure}")
-        future: Future[Change] = Future()
+        future: Future[Any] = Future()
         try:
-            self._queue.put_nowait(_Waiting(prepare, future))
+            self._queue.put_nowait(_Waiting(prepare, future, key))
         except queue.Full:
             raise BusyError(f"{self._queue.maxsize} changes are waiting already") from None
         return future
@@ -186,14 +204,24 @@ class DurableIndex:
     def _commit_group(self, group: list[_Waiting]) -> None:
         start, catalog = time.perf_counter(), self._writer
         done: list[tuple[_Waiting, Change]] = []
+        answers: list[tuple[_Waiting, Answer]] = []  # to those with keys
         alone: list[_Waiting] = []  # of which it must be found out which one does not fit
+        later: list[_Waiting] = []  # with a key of another one in this group
+        keys: set[str] = set()
         with self._commit:
             index = self.index.copy()
             catalog.begin()
             try:
                 n_bytes, free = 0, index.next_id
                 for waiting in group:
+                    key = waiting.key
+                    if key is not None and key.text in keys:
+                        later.append(waiting)
+                        continue
                     try:
+                        if key is not None and (answer := catalog.answer_to(key)) is not None:
+                            answers.append((waiting, answer))
+                            continue
                         with catalog.change():
                             change = waiting.prepare(State(index, catalog), free)
                             n_bytes += catalog.log(change)
@@ -203,16 +231,20 @@ class DurableIndex:
                         waiting.future.set_exception(error)
                     else:
                         done.append((waiting, change))
+                        keys |= {key.text} if key is not None else set()
                         if isinstance(change, Add):
                             free = max(free, int(change.numbers.max(initial=-1)) + 1)
-                if not done:
-                    return
-                alone = _fitting(index, done)
-                if not alone:
+                alone = _fitting(index, done) if done else []
+                if done and not alone:
+                    for waiting, change in done:
+                        if waiting.key is not None:
+                            ids = catalog.ids_of(change.numbers).tolist()
+                            answers.append((waiting, Answer(ids, len(index))))
+                            catalog.remember(waiting.key, answers[-1][1])
                     catalog.commit()
             finally:
                 catalog.rollback()
-            if not alone:
+            if done and not alone:
                 self.state = State(index, catalog.snapshot())
                 self.unsaved += len(done)
                 self._bytes += n_bytes
@@ -222,19 +254,21 @@ class DurableIndex:
                     self._checkpoint()
                 if self._bytes > self.fold_bytes:
                     self._wake.set()
-        for waiting in alone:
+        if done and not alone:
+            try:
+                self.on_commit(time.perf_counter() - start, len(done))
+            except Exception:  # a number less in the metrics; the changes are made
+                log.exception("a commit was not counted")
+            for waiting, change in done:
+                if waiting.key is None:
+                    waiting.future.set_result(change)
+        for waiting, answer in answers:
+            waiting.future.set_result(answer)
+        for waiting in (*alone, *later):
             try:
                 self._commit_group([waiting])
             except Exception as error:
                 waiting.future.set_exception(error)
-        if alone:
-            return
-        try:
-            self.on_commit(time.perf_counter() - start, len(done))
-        except Exception:  # a number less in the metrics; the changes are made
-            log.exception("a commit was not counted")
-        for waiting, change in done:
-            waiting.future.set_result(change)
 
     def _checkpoint(self) -> None:
         """Empty the log of SQLite: it begins again when nobody reads from it any more.
@@ -280,6 +314,17 @@ class DurableIndex:
 
     def fold(self) -> bool:
         """Save the index; False if there was nothing to save."""
+        self._writer  # noqa: B018  raises unless it can be written
+        try:
+            saved = self._fold()
+        except BaseException as error:
+            self.save_failure = str(error) or type(error).__name__
+            self.n_failed_folds += 1
+            raise
+        self.save_failure = None
+        return saved
+
+    def _fold(self) -> bool:
         catalog = self._writer
         with self._folding:
             with self._commit:
@@ -387,9 +432,13 @@ class DurableIndex:
     def _save_at_end(self) -> None:
         try:
             self.fold()
-            log.info("every change is saved")
         except Exception as error:  # nothing is lost: the changes are applied at the next start
-            _log_error("the index could not be saved", error)
+            _log_error(f"the index was not saved, it lacks {self.unsaved} changes", error)
+            return
+        if self.failure is None:
+            log.info("every change is saved")
+        else:
+            log.error("not every change may be saved: %s", self.failure)
 
 
 def _fitting(index: HashIndex, done: list[tuple[_Waiting, Change]]) -> list[_Waiting]:
