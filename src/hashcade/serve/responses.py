@@ -253,7 +253,7 @@ class Call:
             raise HTTPException(422, f"{name}={value} must be <= {limit_name}={limit}")
 
 
-def file_of_form(content_type: str, body: bytes | bytearray) -> bytes | bytearray:
+def file_of_form(content_type: str, body: bytes | bytearray) -> bytes:
     """The one file of a form, as ``curl -F file=@query.jpg`` sends it; 422 if it has another.
 
     Written out: a form of one file does not need the package that FastAPI takes for forms.
@@ -265,7 +265,7 @@ def file_of_form(content_type: str, body: bytes | bytearray) -> bytes | bytearra
     for part in (b"\r\n" + body).split(mark, _MAX_PARTS)[1:-1]:
         head, blank, content = part.partition(b"\r\n\r\n")
         if blank and b"filename" in head.lower():
-            files.append(content)
+            files.append(bytes(content))
     if len(files) != 1 or not files[0]:
         raise HTTPException(
             422, f"the form has {len(files)} files, must have one that is not empty"

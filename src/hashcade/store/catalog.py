@@ -417,7 +417,8 @@ class Catalog:
                 raise add_hint(error, "give an id for each item")
             if next_number + n > 2**63:
                 message = f"the next free id is {next_number}, with {n} items ids would go beyond"
-                raise add_hint(ValueError(f"{message} 2**63-1"), "give ids that are free")
+                message = f"{message} 2**63-1: give ids, automatic ones have run out"
+                raise add_hint(ValueError(message), "give ids that are free")
             numbers = np.arange(n) + np.int64(next_number if n else 0)
         else:
             given = plain_ids(ids, n)
