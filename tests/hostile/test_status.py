@@ -210,23 +210,22 @@ def test_old_keys_are_dropped(place, monkeypatch):
 
 @TWICE
 def test_the_client_sends_an_add_again_after_a_timeout(place, tmp_path):
-    with process(place, log=tmp_path / "log") as service:
-        with Client(service.url) as client:
-            real = client._connection.getresponse
-            calls = []
+    with process(place, log=tmp_path / "log") as service, Client(service.url) as client:
+        real = client._connection.getresponse
+        calls = []
 
-            def lost():
-                answer = real()
-                calls.append(answer.status)
-                if len(calls) <= 2:  # the item is added, and nobody hears of it
-                    raise TimeoutError
-                return answer
+        def lost():
+            answer = real()
+            calls.append(answer.status)
+            if len(calls) <= 2:  # the item is added, and nobody hears of it
+                raise TimeoutError
+            return answer
 
-            client._connection.getresponse = lost
-            assert client.add(np.full((1, DIM), 0.5), bucket_ids=[[1]], labels=[0]) == [N_ITEMS]
-            assert calls == [200, 200, 200]
-            client._connection.getresponse = real
-            assert client.stats()["index"]["n_items"] == N_ITEMS + 1
+        client._connection.getresponse = lost
+        assert client.add(np.full((1, DIM), 0.5), bucket_ids=[[1]], labels=[0]) == [N_ITEMS]
+        assert calls == [200, 200, 200]
+        client._connection.getresponse = real
+        assert client.stats()["index"]["n_items"] == N_ITEMS + 1
 
 
 @TWICE

@@ -13,6 +13,10 @@ _PICTURES = "Pictures of the items: a folder, .npy, .npz or .json."
 _OWN = "the images that the table was filled with"
 _NO_MODEL = "Do without the model, and so without torch: queries bring their buckets or scores."
 _WORK = "Queries × (candidates + 10 × buckets + 100 × results) of a search."
+_MEMORY = "Bytes of memory for large bodies and answers; more are answered by 429."
+_CONNECTIONS = "Connections at once; 0: 256, or as many as the limit of open files allows."
+_IDLE = "Seconds after which a connection without a request is closed."
+_SEND = "Seconds for a client to read its answer, and ten more per megabyte."
 _FOLD = "Save the table when the oldest change is so old."
 
 
@@ -32,7 +36,11 @@ def serve(
     max_pixels: Annotated[int, opt.number("Pixels of an uploaded image.")] = 25_000_000,
     max_work: Annotated[int, opt.number(_WORK)] = 250_000_000,
     max_requests: Annotated[int, opt.number("Requests at once; more are answered by 429.")] = 64,
+    max_memory: Annotated[int, opt.number(_MEMORY)] = 256 << 20,
+    max_connections: Annotated[int, opt.number(_CONNECTIONS, min=0)] = 0,
     deadline: Annotated[float, opt.number("Seconds that a request may take.", min=0)] = 10.0,
+    idle_seconds: Annotated[float, opt.number(_IDLE, min=0)] = 15.0,
+    send_seconds: Annotated[float, opt.number(_SEND, min=0)] = 10.0,
     threads: Annotated[int, opt.number("Searches at once; 0: one per core.", min=0)] = 0,
     fold_seconds: Annotated[float, opt.number(_FOLD, min=0)] = 60.0,
     fold_bytes: Annotated[int, opt.number("Or when so many bytes are unsaved.")] = 64 << 20,
@@ -60,6 +68,8 @@ def serve(
         table, use_model=not no_model, host=host, port=port, token=token, pictures=pictures,
         read_only=read_only, max_body=max_body, max_batch=max_batch, max_neighbors=max_neighbors,
         max_probe=max_probe, max_filter=max_filter, max_pixels=max_pixels,
-        max_work=max_work, max_requests=max_requests, deadline=deadline, threads=threads, fold_seconds=fold_seconds,
+        max_work=max_work, max_requests=max_requests, max_memory=max_memory,
+        max_connections=max_connections, deadline=deadline, idle_seconds=idle_seconds,
+        send_seconds=send_seconds, threads=threads, fold_seconds=fold_seconds,
         fold_bytes=fold_bytes, stop_seconds=stop_seconds, access_log=access_log,
     )  # fmt: skip

@@ -106,11 +106,11 @@ class Exchange:
 
     async def _make_room(self, n_bytes: int) -> None:
         """Reserve memory for so much of the body; connections that stall may have to go for it."""
-        cost = BODY_COST * n_bytes - self._held
-        if n_bytes <= SMALL or cost <= 0:
+        if n_bytes <= SMALL or BODY_COST * n_bytes <= self._held:
             return None
         if self._announced < n_bytes:  # nobody knows how long it will be: take it in larger parts
-            cost += min(cost, BODY_COST << 20)
+            n_bytes = min(2 * n_bytes, self._settings.max_body)
+        cost = BODY_COST * n_bytes - self._held
         dropped = False
         for _ in range(_TRIES):
             if self._memory.take(cost):
@@ -180,17 +180,26 @@ class Exchange:
             start, self._start = self._start, None
             self.on_answer()
             self.release()
-            size = len(message.get("body", b""))
-            if size > SMALL and not self._memory.take(size):
-                refusal = problem(429, _full().detail, _full().headers)
-                start = {**start, "status": 429, "headers": refusal.raw_headers}
+            refusal = self._refusal(len(message.get("body", b"")))
+            if refusal is not None:
+                start["status"], start["headers"] = refusal.status_code, refusal.raw_headers
                 message = {**message, "body": refusal.body, "more_body": False}
-            elif size > SMALL:
-                self._hold(size)
             await self.drain()
             self.status = start["status"]
             await self._send({**start, "headers": [*start.get("headers", ()), *_HEADERS]})
         await self._send_body(message)
+
+    def _refusal(self, size: int) -> Response | None:
+        """Reserve memory for an answer of so many bytes, or say why not."""
+        if size > self._memory.limit:
+            most = f"must be <= max_memory={self._memory.limit}"
+            return problem(422, f"the answer has {size} bytes, {most}: ask for less at once")
+        if size > SMALL and not self._memory.take(size):
+            full = _full()
+            return problem(full.status_code, full.detail, full.headers)
+        if size > SMALL:
+            self._hold(size)
+        return None
 
     async def _send_body(self, message: Message) -> None:
         body, more_body = memoryview(message.get("body", b"")), message.get("more_body", False)

@@ -24,7 +24,7 @@ from hashcade.serve.images import Pictures, from_catalog, from_path
 from hashcade.serve.json_body import Axis, Numbers, read_json
 from hashcade.serve.metrics import Metrics
 from hashcade.serve.schemas import AddRequest
-from hashcade.serve.settings import ServeSettings
+from hashcade.serve.settings import VALUE_COST, ServeSettings
 from hashcade.serve.workers import Workers
 from hashcade.store import MODEL_DIR, BusyError, DurableIndex, Label, ReadOnlyError, State
 from hashcade.table import HashTable, Item
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("hashcade.serve")
 Ids = npt.NDArray[np.int64]
 M = TypeVar("M", bound=BaseModel)
-_VALUES = 100  # of JSON for an item, beside its vector
-_VALUE_BYTES = 100  # of memory for each
 _FEW = 1000  # values that are not counted
 
 
@@ -210,8 +208,8 @@ class Service:
         return read_json(
             text, model, arrays,
             max_rest=settings.max_body // 4,
-            max_values=settings.max_filter + _VALUES * settings.max_batch,
-            reserve=lambda n_values: reserve(_VALUE_BYTES * n_values) if n_values > _FEW else None,
+            max_values=settings.max_values,
+            reserve=lambda n_values: reserve(VALUE_COST * n_values) if n_values > _FEW else None,
         )  # fmt: skip
 
     # Encoding runs in the slow thread, as a reload does: so model and index fit together.

@@ -11,6 +11,7 @@ from hashcade.errors import ConfigError
 
 _MIN_TOKEN = 16
 BODY_COST = 3  # memory that a request takes, in lengths of its body
+VALUE_COST = 100  # bytes of memory for each value of JSON that is not in an array of numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +104,10 @@ class ServeSettings:
                 raise ConfigError(f"{name}={value} must be > 0")
             if name in ("threads", "max_connections") and value < 0:
                 raise ConfigError(f"{name}={value} must be >= 0")
-        least = BODY_COST * self.max_body
+        least = BODY_COST * self.max_body + VALUE_COST * self.max_values
         if self.max_memory < least:
-            problem = f"max_memory={self.max_memory} must be >= {least}"
-            raise ConfigError(f"{problem}, {BODY_COST} times max_body={self.max_body}")
+            needed = f"for a body of max_body={self.max_body}"
+            raise ConfigError(f"max_memory={self.max_memory} must be >= {least} {needed}")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port={self.port} must be >= 0 and <= 65535")
         if self.token is not None:
@@ -119,6 +120,11 @@ class ServeSettings:
                 f"host={self.host} can be reached from other machines, so a token is needed",
                 hint="set HASHCADE_TOKEN or --token-file, or listen on 127.0.0.1",
             )
+
+    @property
+    def max_values(self) -> int:
+        """Values of JSON in a body, beside arrays of numbers: ids of a filter, 100 for an item."""
+        return self.max_filter + 100 * self.max_batch
 
 
 def is_loopback(host: str) -> bool:
