@@ -2,7 +2,6 @@
 
 import os
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -12,16 +11,6 @@ from hypothesis import settings
 settings.register_profile("quick", deadline=None, max_examples=50, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
-
-
-def pytest_configure():
-    """Remove cached kernels of packages that changed since: numba looks at one file alone."""
-    package = Path(find_spec("hashcade").origin).parent
-    for name in ("codes", "index"):
-        newest = max(path.stat().st_mtime for path in (package / name).glob("*.py"))
-        for cached in (package / name / "__pycache__").glob("*.nbi"):
-            if cached.stat().st_mtime < newest:
-                cached.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,27 +1,32 @@
 """Compiled code: one decorator, and one line on stderr when compilation takes time.
 
 Kernels are compiled when they are first called and cached beside their source, so a process
-compiles only what no process before it has. ``hashcade warmup`` does it beforehand.
+compiles only what no process before it has. ``hashcade warmup`` does it beforehand. A package that
+cannot be written to is read all the same; without it kernels are cached in ``NUMBA_CACHE_DIR`` or in
+the user's cache directory, and if nothing can be written they are compiled at every start.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding
 import numba
 import numpy as np
-from numba.core import event
+from numba.core import caching, event
 from numpy.typing import NDArray
 
-__all__ = ["Floats", "Ints", "helper", "kernel", "usable_cores"]
+__all__ = ["Floats", "Ints", "cache_folder", "helper", "is_compiled", "kernel", "usable_cores"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -53,23 +58,99 @@ def kernel(**options: Any) -> Callable[[Any], Any]:
     """``numba.njit`` with a cache on disk, without the GIL, and with numpy's rules for division."""
 
     def compiler(function: Any) -> Any:
-        _remove_stale(Path(function.__code__.co_filename).parent)
-        return numba.njit(**{**_OPTIONS, "cache": True, **options})(function)
+        dispatcher: Any = numba.njit(**{**_OPTIONS, **options})(function)
+        with suppress(RuntimeError):  # no place for a cache
+            dispatcher._cache = _Cache(function)  # as cache=True does, with places of our own
+        return dispatcher
 
     return compiler
 
 
 @cache
-def _remove_stale(package: Path) -> None:
-    """Remove cached kernels that are older than a file of their package.
+def _stamp(package: Path) -> str:
+    """What cached kernels of a package depend on: its files, numba, and the processor.
 
-    numba sees a change in the kernel's own file alone, and would go on with helpers of old.
+    numba itself sees a change in the kernel's own file alone, and would go on with helpers of old.
     """
-    with suppress(OSError):  # what cannot be looked at or removed cannot have changed either
-        newest = max(file.stat().st_mtime for file in package.glob("*.py"))
-        for cached in (package / "__pycache__").glob("*.nb[ic]"):
-            if cached.stat().st_mtime < newest:
-                cached.unlink(missing_ok=True)
+    digest = hashlib.sha256(numba.__version__.encode())
+    name, features = numba.config.CPU_NAME, numba.config.CPU_FEATURES
+    if name is None:
+        name = llvmlite.binding.get_host_cpu_name()
+    if features is None:
+        features = llvmlite.binding.get_host_cpu_features().flatten()
+    digest.update(f"{name}|{features}".encode())
+    for file in sorted([*package.glob("*.py"), Path(__file__)]):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def is_compiled(package: Path) -> bool:
+    """Whether kernels of a package are in its cache."""
+    folder = cache_folder(package)
+    return folder is not None and any(folder.glob(f"*-{_stamp(package)}.*.nbi"))
+
+
+@cache
+def cache_folder(package: Path) -> Path | None:
+    """Where kernels of a package are cached; None if nothing can be."""
+    own = package / "__pycache__"
+    if any(own.glob(f"*-{_stamp(package)}.*.nbi")):
+        return own  # compiled beforehand, maybe for those who may not write there
+    name = f"hashcade-{package.name}-{hashlib.sha256(bytes(package)).hexdigest()[:16]}"
+    places = [own]
+    if numba.config.CACHE_DIR:
+        places.insert(0, Path(numba.config.CACHE_DIR) / name)
+    with suppress(RuntimeError):  # no home
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        places.append(Path(home) / "hashcade" / name)
+    for place in places:
+        with suppress(OSError):
+            place.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=place).close()
+            return place
+    return None
+
+
+class _Place(caching._CacheLocator):  # type: ignore[misc]
+    """Tells numba where a kernel is cached, and what it depends on."""
+
+    def __init__(self, function: Any, package: Path, folder: Path) -> None:
+        self._line, self._package = function.__code__.co_firstlineno, package
+        self._folder = folder
+
+    @classmethod
+    def from_function(cls, function: Any, file: str) -> _Place | None:
+        package = Path(file).parent
+        folder = cache_folder(package)
+        return None if folder is None else cls(function, package, folder)
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return _stamp(self._package)
+
+    def get_disambiguator(self) -> str:
+        return f"{self._line}-{_stamp(self._package)}"
+
+
+class _CacheImpl(caching.CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = [_Place]
+
+
+class _Cache(caching.FunctionCache):  # type: ignore[misc]
+    """A cache that is never in the way: without it, a kernel is compiled."""
+
+    _impl_class = _CacheImpl
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        with suppress(Exception):  # a file that is damaged, or may not be read
+            return super().load_overload(signature, context)
+        return None
+
+    def save_overload(self, signature: Any, data: Any) -> None:
+        with suppress(OSError):  # the disk is full, or the package may not be written to
+            super().save_overload(signature, data)
 
 
 def helper(**options: Any) -> Callable[[Any], Any]:
@@ -100,12 +181,15 @@ class _Announce(event.Listener):
         function = getattr(event.data.get("dispatcher"), "py_func", None)
         if not self.said and str(getattr(function, "__module__", "")).startswith("hashcade"):
             self.said = True
-            print(
-                "hashcade: compiling its kernels, once per installation, about 10 s "
-                "('hashcade warmup' does it beforehand)",
-                file=sys.stderr,
-                flush=True,
-            )
+            package = Path(function.__code__.co_filename).parent  # type: ignore[union-attr]
+            often = "once per installation, about 10 s ('hashcade warmup' does it beforehand)"
+            if cache_folder(package) is None:
+                often = (
+                    "at every start: nothing can be cached (run 'hashcade warmup' as a user that may"
+                    f" write to {package.parent}, or set NUMBA_CACHE_DIR to a directory that can be"
+                    " written to)"
+                )
+            print(f"hashcade: compiling its kernels, {often}", file=sys.stderr, flush=True)
 
     def on_end(self, event: Any) -> None:
         """Nothing to say."""

@@ -7,7 +7,6 @@ half of the time. What they compile is cached on disk, once per installation.
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 import time
@@ -17,8 +16,11 @@ from functools import cache
 from pathlib import Path
 
 from hashcade import codes, index
+from hashcade._kernels import cache_folder, is_compiled
 
 __all__ = ["ensure_compiled", "warmup"]
+
+_PACKAGES = [Path(package.__path__[0]) for package in (codes, index)]
 
 
 def warmup() -> float:
@@ -26,8 +28,9 @@ def warmup() -> float:
     start = time.perf_counter()
     other = None
     command = [sys.executable, "-c", f"import {__name__} as w; w.without_gc(w.index.warmup)"]
-    with suppress(OSError):  # no second process: the index is compiled after the codes
-        other = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    if None not in map(cache_folder, _PACKAGES):  # else nothing would come back from it
+        with suppress(OSError):  # no second process: the index is compiled after the codes
+            other = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     without_gc(codes.warmup)
     if other is not None:
         other.wait()
@@ -49,8 +52,5 @@ def without_gc(function: Callable[[], None]) -> None:
 @cache
 def ensure_compiled() -> None:
     """Compile every kernel if none is cached, as in a new installation; once per process."""
-    folders = [Path(package.__path__[0]) / "__pycache__" for package in (codes, index)]
-    if "NUMBA_CACHE_DIR" in os.environ:
-        folders = [Path(os.environ["NUMBA_CACHE_DIR"])]
-    if not all(any(folder.rglob("*.nbi")) for folder in folders):
+    if not all(map(is_compiled, _PACKAGES)):
         warmup()

@@ -43,7 +43,7 @@ class Filter:
 
     def passing(self, snapshot: Snapshot) -> Passing:
         """The items of a snapshot that pass."""
-        last = self._last
+        last, snapshot = self._last, snapshot.settled
         if last is None or last.snapshot is not snapshot:
             known = {} if last is None else last.entries
             last = self._last = Passing(snapshot, self.ids, known)

@@ -292,7 +292,7 @@ class HashIndex:
         ``classes``: for each label ``n_entries``, ``n_buckets`` it lies in, and ``purity`` (share
         of its class in the bucket of one of its entries, on average).
         """
-        return inspect.stats(self._snapshot)
+        return inspect.stats(self._snapshot.settled)
 
     def explain(
         self, vector: Array, bucket_ids: MaybeArray = None, scores: MaybeArray = None,
@@ -312,7 +312,7 @@ class HashIndex:
         allowed = HashIndex.search.__kwdefaults__ or {}
         if unknown := options.keys() - allowed.keys():
             raise ValueError(f"unknown option {min(unknown)!r} (allowed: {', '.join(allowed)})")
-        snapshot = self._snapshot
+        snapshot = self._snapshot.settled
         query = validate.checked_queries(vector, snapshot.dim)
         if len(query) != 1:
             raise ValueError(f"vector has {len(query)} rows, must be one vector")
@@ -342,15 +342,15 @@ class HashIndex:
         ``path``, ``n_buckets`` (occupied), ``n_entries``, ``purity`` and ``classes`` (label: count,
         largest first; both None without labels), ``children``: the same for each ``slot`` below.
         """
-        return inspect.node(self._snapshot, validate.checked_path(path, self.shape))
+        return inspect.node(self._snapshot.settled, validate.checked_path(path, self.shape))
 
     def tree(self) -> dict[str, Any]:
         """Describe all occupied nodes as :meth:`node` does; buckets have no ``children``."""
-        return inspect.tree(self._snapshot)
+        return inspect.tree(self._snapshot.settled)
 
     def largest_buckets(self, path: Sequence[int] = (), limit: int = 10) -> Int64s:
         """Return the ids of the fullest buckets below a node, fullest first."""
-        tree = self._snapshot.tree
+        tree = self._snapshot.settled.tree
         low, high = tree.below(validate.checked_path(path, self.shape), self.shape)
         live = tree.live[low:high]
         n_shown = min(checked_count("limit", limit), int((live > 0).sum()))
@@ -358,7 +358,7 @@ class HashIndex:
 
     def sample(self, n: int, *, random_state: int = 0) -> Int64s:
         """Return the ids of ``n`` items drawn at random, or of all if there are fewer."""
-        return inspect.sample_ids(self._snapshot, checked_count("n", n), checked_seed(random_state))
+        return inspect.sample_ids(self._snapshot.settled, checked_count("n", n), checked_seed(random_state))
 
     def labels_of(self, ids: Array) -> Int64s:
         """Return labels by id, in the same shape; -1 (``NO_LABEL``) for none, and for no item."""
@@ -372,7 +372,7 @@ class HashIndex:
 
     def entries(self) -> tuple[Int64s, Int64s]:
         """Return bucket id and item id of all entries: an item is named once per bucket."""
-        snapshot = self._snapshot
+        snapshot = self._snapshot.settled
         numbers, ids, _ = snapshot.entries()
         return snapshot.tree.buckets[numbers], ids
 
@@ -403,7 +403,7 @@ class HashIndex:
         return self._snapshot.n_items
 
     def __repr__(self) -> str:
-        n_occupied = int((self._snapshot.tree.live > 0).sum())
+        n_occupied = int((self._snapshot.settled.tree.live > 0).sum())
         buckets = f"{n_occupied} of {self.shape.n_buckets} buckets occupied"
         return f"HashIndex({len(self)} items, dim={self.dim}, {buckets})"
 

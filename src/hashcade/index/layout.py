@@ -1,7 +1,7 @@
 """Where the arrays of an index lie in memory, as the kernels are told: one array of numbers.
 
 A kernel takes one int64 array, because every argument costs time in a call: counts and addresses of
-the bucket tree, and then a row for each segment. An address of 0 means that there is no such array.
+the bucket tree, of the small tree of recent segments, and then a row for each segment. An address of 0 means that there is no such array.
 The caller of a kernel keeps the arrays alive.
 """
 
@@ -17,13 +17,15 @@ from numba.extending import intrinsic
 from hashcade._kernels import helper
 
 if TYPE_CHECKING:
-    from hashcade.index.snapshot import Snapshot
+    from hashcade.index.snapshot import Recent, Snapshot
 
 # Of the index. N_ITEMS is 0 if no item has several entries: then nothing need be counted once.
 (
     N_SEGMENTS, MAX_BUCKET_ID, WIDTH, DEPTH, N_ITEMS, ANY_REMOVED,
-    N_BUCKETS, BUCKETS, LIVE, ROWS, N_NODES, LEVEL_STARTS, SLOTS, CHILDREN, FIRST_SEGMENT,
-) = range(15)  # fmt: skip
+    N_BUCKETS, BUCKETS, LIVE, ROWS, N_NODES, LEVEL_STARTS, SLOTS, CHILDREN, N_SETTLED,
+    N_RECENT, RECENT, RECENT_LIVE, RECENT_ROWS, N_RECENT_NODES, RECENT_LEVEL_STARTS, RECENT_SLOTS,
+    RECENT_CHILDREN, PLACES, FIRST_SEGMENT,
+) = range(25)  # fmt: skip
 
 # Of a segment, from the start of its row; FIRST_ITEM and FIRST_ENTRY count through all segments.
 (
@@ -41,6 +43,7 @@ def describe(snapshot: Snapshot) -> npt.NDArray[np.int64]:
         any(len(view.removed) > 0 for view in views),
         len(tree.buckets), _address(tree.buckets), _address(tree.live), _address(tree.rows),
         len(tree.slots), _address(tree.level_starts), _address(tree.slots), _address(tree.children),
+        snapshot.n_settled, *_describe_recent(snapshot.recent),
     ]  # fmt: skip
     first_item = first_entry = 0
     for view in views:
@@ -53,6 +56,17 @@ def describe(snapshot: Snapshot) -> npt.NDArray[np.int64]:
         first_item += segment.n_items
         first_entry += segment.n_entries
     return np.array(head, dtype=np.int64)
+
+
+def _describe_recent(recent: Recent | None) -> list[int]:
+    if recent is None:
+        return [0] * (FIRST_SEGMENT - N_RECENT)
+    tree = recent.tree
+    return [
+        len(tree.buckets), _address(tree.buckets), _address(tree.live), _address(tree.rows),
+        len(tree.slots), _address(tree.level_starts), _address(tree.slots), _address(tree.children),
+        _address(recent.places),
+    ]  # fmt: skip
 
 
 def _address(array: npt.NDArray[Any] | None) -> int:

@@ -223,8 +223,8 @@ def _what_to_search(snapshot: Snapshot, request: Request) -> tuple[Snapshot, Int
     where = request[_WHERE:]
     if request.filtered is None:
         return snapshot, validate.NO_IDS, where
-    if not request.all_passing:
-        return request.filtered, snapshot.table, where
+    if request.passing is not None and not request.all_passing:
+        return request.filtered, request.passing.snapshot.table, where
     n = len(request.queries)
     if len(request.scores) == 0:
         validate.checked_buckets(request.bucket_ids, n, snapshot.shape)

@@ -1,6 +1,8 @@
 """The state of an index at one moment: never written to, only replaced as a whole.
 
-The segments hold the buckets, the tree finds them, by their rank among the occupied ones.
+The segments hold the buckets, the tree finds them, by their rank among the occupied ones. A change
+to a large index leaves its tree alone: the last segments, as long as they are small, have a tree of
+their own, and a search looks at both. So a change takes its own time, not that of all buckets.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from hashcade.index.segment import NO_LABEL, Int64s, Items, View, build_segment,
 
 # Neighbouring segments are merged while the older one is less than this many times as large.
 _GROWTH = 2
+# From so many buckets on the last segments have a tree of their own, up to so many entries.
+_LARGE = 2048
+_RECENT = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +60,15 @@ class BucketTree:
         return low, int(np.searchsorted(self.buckets, prefix * span + (span - 1), "right"))
 
 
+@dataclass(frozen=True, eq=False)
+class Recent:
+    """Buckets of the last segments. One that the large tree has too goes by its number there."""
+
+    n_views: int
+    tree: BucketTree
+    places: Int64s  # (n_buckets,) numbers in the large tree of the first bucket that is not less
+
+
 def build_tree(views: Sequence[View], shape: CodeShape, previous: BucketTree | None) -> BucketTree:
     """Collect the buckets of all segments; the nodes are taken over if no bucket is new."""
     rows = None
@@ -62,7 +76,9 @@ def build_tree(views: Sequence[View], shape: CodeShape, previous: BucketTree | N
         buckets, live = views[0].segment.buckets, views[0].live_per_bucket
     else:
         empty = np.empty(0, dtype=np.int64)
-        buckets = np.unique(np.concatenate([empty, *(view.segment.buckets for view in views)]))
+        buckets = np.concatenate([empty, *(view.segment.buckets for view in views)])
+        buckets.sort(kind="stable")  # in no time, as each segment is sorted already
+        buckets = buckets[np.diff(buckets, prepend=-1) != 0]
         rows = np.full((len(views), len(buckets)), -1, dtype=np.int32)
         live = np.zeros(len(buckets), dtype=np.int64)
         for number, view in enumerate(views):
@@ -107,6 +123,20 @@ class Snapshot:
     with_labels: bool
     next_id: int  # larger than every id that was ever here
     unit_length: bool = False  # whether vectors are scaled to length 1 when they are added
+    recent: Recent | None = None  # the last segments, if they are not in the tree
+
+    @cached_property
+    def n_settled(self) -> int:
+        """Number of segments whose buckets are in the tree."""
+        return len(self.views) - (self.recent.n_views if self.recent else 0)
+
+    @cached_property
+    def settled(self) -> Snapshot:
+        """The same with all buckets in one tree."""
+        if self.recent is None:
+            return self
+        tree = build_tree(self.views, self.shape, self.tree)
+        return replace(self, tree=tree, recent=None)
 
     @cached_property
     def n_items(self) -> int:
@@ -152,7 +182,10 @@ class Snapshot:
         return labels
 
     def entries(self) -> tuple[Int64s, Int64s, npt.NDArray[Any] | None]:
-        """Return of all live entries the number of the bucket, the id, and the label."""
+        """Return of all live entries the number of the bucket, the id, and the label.
+
+        As :attr:`class_counts`, for a snapshot that is ``settled``.
+        """
         empty: npt.NDArray[Any] = np.empty(0, dtype=np.int64)
         numbers, ids, labels = [empty], [empty], [empty]
         for view in self.views:
@@ -187,6 +220,11 @@ class Snapshot:
         if len(items.ids) == 0:
             return self
         views = [*self.views, View(build_segment(items))]
+        last = views[self.n_settled :]
+        if len(self.tree.buckets) >= _LARGE and _RECENT < _entries(last) <= 2 * _RECENT:
+            # They are about to become part of the large tree: as one segment, which is merged
+            # again, and the tree built anew, only after as many more.
+            views[self.n_settled :] = [View(merge_segments(last))]
         while len(views) > 1 and views[-2].n_items < _GROWTH * views[-1].n_items:
             views[-2:] = [View(merge_segments(views[-2:]))]
         return self.with_views(views, max(self.next_id, int(items.ids.max()) + 1))
@@ -208,8 +246,39 @@ class Snapshot:
 
     def with_views(self, views: Sequence[View], next_id: int) -> Snapshot:
         """Put other segments in the place of these."""
-        tree = build_tree(views, self.shape, self.tree)
-        return replace(self, views=tuple(views), tree=tree, next_id=next_id)
+        settled, last = self.views[: self.n_settled], views[self.n_settled :]
+        tree, recent = None, None
+        if len(self.tree.buckets) >= _LARGE and _entries(last) <= _RECENT:
+            tree = _same_buckets(self.tree, settled, views)
+        if tree is None:
+            tree = build_tree(views, self.shape, self.tree)
+        elif last:
+            own = build_tree(last, self.shape, None)
+            recent = Recent(len(last), own, np.searchsorted(tree.buckets, own.buckets))
+        return replace(self, views=tuple(views), tree=tree, recent=recent, next_id=next_id)
+
+
+def _entries(views: Sequence[View]) -> int:
+    return sum(view.segment.n_entries for view in views)
+
+
+def _same_buckets(
+    tree: BucketTree, old: Sequence[View], new: Sequence[View]
+) -> BucketTree | None:
+    """Return a tree for views that begin with the same segments; None if they do not."""
+    if len(new) < len(old) or any(a.segment is not b.segment for a, b in zip(old, new, strict=False)):
+        return None
+    live = tree.live
+    for number, (before, after) in enumerate(zip(old, new, strict=False)):
+        if after is before:
+            continue
+        if tree.rows is None:
+            live = after.live_per_bucket
+        else:
+            at = np.flatnonzero(tree.rows[number] >= 0)
+            live = live.copy() if live is tree.live else live
+            live[at] += after.live_per_bucket - before.live_per_bucket
+    return tree if live is tree.live else replace(tree, live=live)
 
 
 def empty_snapshot(

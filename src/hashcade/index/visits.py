@@ -18,7 +18,15 @@ from hashcade._kernels import helper, kernel
 from hashcade.index import layout
 from hashcade.index.cancel import is_cancelled
 from hashcade.index.layout import array_at, entries_at, segment_row
-from hashcade.index.probe import best_buckets, lower_bound, sort_children
+from hashcade.index.probe import (
+    best_buckets,
+    bucket_number,
+    child_by_slot,
+    live_entries,
+    lower_bound,
+    recent_number,
+    sort_children,
+)
 
 NO_LIMIT = 1 << 62
 _FIRST_SUMS = 16  # buckets that are ranked by their sums at first; then twice as many
@@ -78,20 +86,30 @@ def _visit(  # type: ignore[no-untyped-def]
     which may have moved, their number, the number of new items, and whether something was left out.
     """
     n_buckets, n_segments = table[layout.N_BUCKETS], table[layout.N_SEGMENTS]
-    n_live = array_at(table[layout.LIVE], n_buckets, np.int64)[bucket]
+    n_settled, n_recent = table[layout.N_SETTLED], table[layout.N_RECENT]
+    n_live = live_entries(table, bucket)
     if n_live == 0 or visited[bucket >> 6] >> (bucket & 63) & 1:
         return visits, n_visits, np.int64(0), False
     if spent:
         return visits, n_visits, np.int64(0), True
-    rows = array_at(table[layout.ROWS], n_segments * n_buckets, np.int32)
+    rows = array_at(table[layout.ROWS], n_settled * n_buckets, np.int32)
+    recent_rows = array_at(table[layout.RECENT_ROWS], (n_segments - n_settled) * n_recent, np.int32)
+    in_recent = recent_number(table, bucket)
     n_items = np.int64(0)
     truncated = False
     for segment in range(n_segments):
-        row = bucket
-        if table[layout.ROWS] != 0:
-            row = np.int64(rows[segment * n_buckets + bucket])
-            if row < 0:
-                continue
+        if segment >= n_settled:
+            row = in_recent
+            if row >= 0 and table[layout.RECENT_ROWS] != 0:
+                row = np.int64(recent_rows[(segment - n_settled) * n_recent + in_recent])
+        elif bucket >= n_buckets:
+            row = np.int64(-1)
+        else:
+            row = bucket
+            if table[layout.ROWS] != 0:
+                row = np.int64(rows[segment * n_buckets + bucket])
+        if row < 0:
+            continue
         base = segment_row(segment)
         offsets = array_at(table[base + layout.OFFSETS], row + 2, np.int64)
         start, stop = offsets[row], offsets[row + 1]
@@ -129,21 +147,30 @@ def _plan(  # type: ignore[no-untyped-def]
     level_starts = array_at(table[layout.LEVEL_STARTS], depth + 1, np.int64)
     slots = array_at(table[layout.SLOTS], table[layout.N_NODES], np.int32)
     children = array_at(table[layout.CHILDREN], level_starts[depth - 1] + 1, np.int64)
+    n_recent = table[layout.N_RECENT]
+    recent = array_at(table[layout.RECENT], n_recent, np.int64)
+    recent_starts, recent_slots, recent_children = level_starts, slots, children
+    if n_recent > 0:
+        recent_starts = array_at(table[layout.RECENT_LEVEL_STARTS], depth + 1, np.int64)
+        n_recent_nodes = table[layout.N_RECENT_NODES]
+        recent_slots = array_at(table[layout.RECENT_SLOTS], n_recent_nodes, np.int32)
+        n_recent_inner = recent_starts[depth - 1] + 1
+        recent_children = array_at(table[layout.RECENT_CHILDREN], n_recent_inner, np.int64)
     visits = np.empty((max(4, 2 * (last - first)), 6), dtype=np.int64)
     n_visits = np.int64(0)
-    sizes = array_at(unfiltered[layout.LIVE], n_buckets, np.int64)
     one_by_one = counts_one_by_one(table, exclude, max_candidates)
     # A bit for each bucket and item that the present query has seen. What is not needed is the
     # name of something else: half of a small search is allocations.
-    visited = np.zeros((n_buckets >> 6) + 1, dtype=np.int64)
+    visited = np.zeros(((n_buckets + n_recent) >> 6) + 1, dtype=np.int64)
     seen = visited
     if table[layout.N_ITEMS] > 0:
         seen = np.zeros((table[layout.N_ITEMS] >> 6) + 1, dtype=np.int64)
     best = visited
-    # Per level of the walk the children in order, then how many, then how many were visited.
+    # Per level of the walk the slots in order, then how many, how many were visited, and which
+    # nodes of both trees they lead to.
     walk = visits
     if scores.shape[0] > 0:
-        walk = np.empty((depth, width + 2), dtype=np.int64)
+        walk = np.empty((depth, width + 6), dtype=np.int64)
 
     for local in range(first, last):
         if is_cancelled(cancel):
@@ -167,6 +194,7 @@ def _plan(  # type: ignore[no-untyped-def]
         at = 0
         level = np.int64(-1)
         up, block, span, low, high = 0, n_own, np.int64(1), np.int64(0), np.int64(0)
+        recent_low, recent_high = np.int64(0), np.int64(0)  # the same in the recent tree
         while not full and n_buckets > 0 and not is_cancelled(cancel):
             bucket = np.int64(-1)  # not occupied
             fills = at >= n_always
@@ -176,46 +204,55 @@ def _plan(  # type: ignore[no-untyped-def]
                 if by_sum:
                     bucket = best[at]
                 else:
-                    number = lower_bound(buckets, bucket_ids[query, at])
-                    if number < n_buckets and buckets[number] == bucket_ids[query, at]:
-                        bucket = number
+                    bucket = bucket_number(table, bucket_ids[query, at])
                 at += 1
             elif scores.shape[0] > 0 and (by_sum or targets.shape[0] > 0):
                 if not by_sum:
                     by_sum = True
                     at, n_own, n_always = 0, 0, 0
-                best, _ = best_buckets(scores, query, max(2 * n_own, _FIRST_SUMS), table, cancel)
+                best, _ = best_buckets(
+                    scores, query, max(2 * n_own, _FIRST_SUMS), table, cancel
+                )
                 if best.shape[0] == n_own:
                     break
                 n_own = best.shape[0]  # these begin with those of before
             elif scores.shape[0] > 0:
                 if level < 0:
                     level = np.int64(0)
+                    zero, end = np.int64(0), recent_starts[1] if n_recent > 0 else np.int64(0)
                     sort_children(
-                        scores, query, level, slots, np.int64(0), level_starts[1], walk, cancel
-                    )
+                        scores, query, level, slots, zero, level_starts[1], recent_slots, zero, end,
+                        walk, cancel,
+                    )  # fmt: skip
                 while level >= 0 and walk[level, width] == walk[level, width + 1]:
                     level -= 1
                 if level < 0:
                     break
-                node = walk[level, walk[level, width + 1]]
+                slot = walk[level, walk[level, width + 1]]
                 walk[level, width + 1] += 1
+                node = child_by_slot(slots, walk[level, width + 2], walk[level, width + 3], slot)
+                late = np.int64(-1)
+                if n_recent > 0:
+                    late = child_by_slot(
+                        recent_slots, walk[level, width + 4], walk[level, width + 5], slot
+                    )
                 if level == depth - 1:
                     bucket = node - level_starts[depth - 1]
+                    if node < 0:
+                        bucket = n_buckets + late - recent_starts[depth - 1]
                 else:
                     level += 1
+                    start, end, late_start, late_end = zero, zero, zero, zero
+                    if node >= 0:
+                        start, end = children[node], children[node + 1]
+                    if late >= 0:
+                        late_start, late_end = recent_children[late], recent_children[late + 1]
                     sort_children(
-                        scores,
-                        query,
-                        level,
-                        slots,
-                        children[node],
-                        children[node + 1],
-                        walk,
-                        cancel,
-                    )
+                        scores, query, level, slots, start, end, recent_slots, late_start, late_end,
+                        walk, cancel,
+                    )  # fmt: skip
             else:
-                while low == high and up <= depth:
+                while low == high and recent_low == recent_high and up <= depth:
                     if block == n_own:
                         block = 0
                         up += 1
@@ -223,6 +260,7 @@ def _plan(  # type: ignore[no-untyped-def]
                             span *= width
                     if up == depth:  # the root: everything, once
                         low, high = np.int64(0), n_buckets
+                        recent_low, recent_high = np.int64(0), n_recent
                         block = n_own
                     elif up < depth:
                         lowest = bucket_ids[query, block] // span * span
@@ -230,11 +268,25 @@ def _plan(  # type: ignore[no-untyped-def]
                         high = n_buckets  # lowest + span may lie beyond int64
                         if lowest + (span - 1) < buckets[n_buckets - 1]:
                             high = lower_bound(buckets, lowest + span)
+                        if n_recent > 0:
+                            recent_low = lower_bound(recent, lowest)
+                            recent_high = n_recent
+                            if lowest + (span - 1) < recent[n_recent - 1]:
+                                recent_high = lower_bound(recent, lowest + span)
                         block += 1
-                if low == high:
+                if low == high and recent_low == recent_high:
                     break
-                bucket = low
-                low += 1
+                is_late = low == high
+                if low < high and recent_low < recent_high:
+                    is_late = recent[recent_low] < buckets[low]
+                    if recent[recent_low] == buckets[low]:
+                        recent_low += 1
+                if is_late:
+                    bucket = n_buckets + recent_low
+                    recent_low += 1
+                else:
+                    bucket = low
+                    low += 1
             if bucket >= 0:
                 visits, n_visits, more, full = _visit(
                     table, bucket, query, max_candidates - n_items, fills and n_looked_at >= budget,
@@ -242,7 +294,7 @@ def _plan(  # type: ignore[no-untyped-def]
                 )  # fmt: skip
                 n_items += more
                 if more > 0:
-                    n_looked_at += sizes[bucket]
+                    n_looked_at += live_entries(unfiltered, bucket)
         candidates[query] = n_items
         truncated[query] = full
         for visit in range(first_visit, n_visits):

@@ -96,6 +96,11 @@ class Connections:
         """Forget a connection that is closed."""
         self._open.discard(connection)
 
+    def abort(self) -> None:
+        """Close all connections now, whatever their clients do."""
+        for connection in list(self._open):
+            connection.abort()
+
     async def watch(self) -> None:
         """Close connections whose time is over, for ever."""
         loop = asyncio.get_running_loop()
