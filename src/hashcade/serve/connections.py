@@ -134,7 +134,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             self._wait_for_head()
         else:
             self._refuse(503, "too many connections, try again")
-            self.abort_soon()
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Make room for another one."""
@@ -210,10 +210,13 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
 
     def time_is_over(self) -> None:
         """Close a connection that is idle, or answer half a head."""
-        if self._refused_bytes is None and self._head_bytes and not self.transport.is_closing():
+        ended = self._refused_bytes is not None or self.transport.is_closing()
+        if ended or self.transport.get_write_buffer_size():
+            self.abort()  # to close would be to wait for a client that does not read
+        elif self._head_bytes:
             self._refuse(408, f"the head took more than {self.all.idle_seconds:g} seconds")
-        else:  # abort, not close: that would wait for a client that does not read
-            self.abort()
+        else:
+            self.transport.close()
 
     def abort(self) -> None:
         """Close now, whatever is still to be sent."""
@@ -226,15 +229,14 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             linger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.transport.abort()
 
-    def abort_soon(self) -> None:
-        """Close when the refusal has had the time to arrive."""
-        self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
-
     def _refuse(self, status: int, error: str) -> None:
         """Answer without the application, and read on a little: who sends does not read."""
         if self.cycle is not None and not self.cycle.response_complete:
-            self.abort()  # in the middle of a body, or of an answer
-            return
+            if self.cycle.response_started:
+                self.abort()
+                return
+            self.cycle.disconnected = True  # in the middle of a body: nobody waits for the rest
+            self.cycle.message_event.set()
         body = to_json({"error": error})
         head = b"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
         self.transport.write(head % (status, _REASONS[status], len(body)))
