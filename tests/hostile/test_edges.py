@@ -42,6 +42,13 @@ def ask(attacked, data, seconds=20.0):
 
 # -- heads -----------------------------------------------------------------------------------------
 
+IN_A_BODY = ("small chunks", "chunks with extensions", "after a body too large")
+STATUSES = {
+    "blank lines": 400, "trailers": 400, "chunk extension": 400, "chunk length": 400,
+    "small chunks": 408, "chunks with extensions": 408, "after a refused head": 400,
+    "after an answer": 200, "after a body too large": 413, "HTTP/2": 403, "h2c": 200,
+    "WebSocket": 200,
+}  # fmt: skip
 ONE_SOCKET = pytest.mark.promise("H1", "one socket sends a head or a body without end")
 
 
@@ -50,9 +57,10 @@ def endless(attacked, kind, n_bytes, p99, cases):
     outcome = attacked.under("head", kind=kind, n_bytes=n_bytes)
     outcome.check(p99=p99)
     (result,) = outcome.results
-    most = 40 << 20 if kind == "after a body too large" else 8 << 20  # that one is drained
-    assert result["sent"] < min(most, n_bytes), str(outcome)
     assert result["closed"], str(outcome)
+    if kind not in IN_A_BODY:  # which has ten seconds
+        assert result["sent"] < 8 << 20, str(outcome)
+    assert result["status"] in (STATUSES.get(kind, 431), None), str(outcome)
 
 
 @ONE_SOCKET
@@ -222,14 +230,14 @@ def unread(patient, n, seconds, p99):
 @pytest.mark.promise("H3", "70 to 200 clients that ask for 6 MB and do not read it")
 def test_clients_that_do_not_read_hold_nothing(patient, cases):
     cases.add(20)
-    unread(patient, 20, 75, QUICK)
+    unread(patient, 20, 15, QUICK)
 
 
 @pytest.mark.promise("H3", "70 to 200 clients that ask for 6 MB and do not read it")
 @pytest.mark.slow
 def test_two_hundred_clients_that_do_not_read(patient, cases):
     cases.add(200)
-    unread(patient, 200, 120, STRICT)
+    unread(patient, 200, 30, STRICT)
 
 
 # -- tokens ----------------------------------------------------------------------------------------
@@ -244,8 +252,8 @@ def test_wrong_tokens_are_counted_and_slowed_and_the_right_one_is_not(folder, ca
         outcome = guarded.under("guess", n=40, token="wrong-horse-battery-", headers=headers)
         outcome.check(p99=QUICK)
         (result,) = outcome.results
-        assert result["statuses"] == ["401"]
-        assert result["seconds"] > 10
+        assert result["statuses"] == [401]
+        assert result["seconds"] > 5
         metrics = guarded.get("/metrics", **headers)[1]
         assert "hashcade_wrong_tokens_total 40.0" in metrics
     finally:

@@ -16,7 +16,7 @@ _WORK = "Queries × (candidates + 10 × buckets + 100 × results) of a search."
 _MEMORY = "Bytes of memory for large bodies and answers; more are answered by 429."
 _CONNECTIONS = "Connections at once; 0: 256, or as many as the limit of open files allows."
 _IDLE = "Seconds after which a connection without a request is closed."
-_SEND = "Seconds for a client to read its answer, and ten more per megabyte."
+_SEND = "Seconds for a client to read its answer, and one more per megabyte."
 _FOLD = "Save the table when the oldest change is so old."
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CONNECTION = "hashcade.connection"  # in the state of a scope: the connection it came by
 SMALL = 65536  # bytes of bodies and answers that are not counted
 _PIECE = 65536  # bytes of an answer that are sent at a time
-_SLOWEST = 100_000  # bytes a second that a client must read of a long answer
+_SLOWEST = 1_000_000  # bytes a second that a client must read of a long answer
 _TRIES, _TRY_SECONDS = 20, 0.005  # until a dropped connection has given its memory back
 _HEADERS = [
     (

@@ -53,7 +53,7 @@ class ServeSettings:
         closes the one whose client has kept us waiting longest.
     idle_seconds, send_seconds
         Seconds after which a connection without a whole head of a request is closed; seconds for a
-        client to read its answer, and ten more for each megabyte.
+        client to read its answer, and one more for each megabyte.
     threads
         Searches at once. 0: one per core.
     fold_seconds, fold_bytes
