@@ -230,14 +230,14 @@ def unread(patient, n, seconds, p99):
 @pytest.mark.promise("H3", "70 to 200 clients that ask for 6 MB and do not read it")
 def test_clients_that_do_not_read_hold_nothing(patient, cases):
     cases.add(20)
-    unread(patient, 20, 15, QUICK)
+    unread(patient, 20, 25, QUICK)
 
 
 @pytest.mark.promise("H3", "70 to 200 clients that ask for 6 MB and do not read it")
 @pytest.mark.slow
 def test_two_hundred_clients_that_do_not_read(patient, cases):
     cases.add(200)
-    unread(patient, 200, 30, STRICT)
+    unread(patient, 200, 60, STRICT)
 
 
 # -- tokens ----------------------------------------------------------------------------------------

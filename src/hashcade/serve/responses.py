@@ -62,11 +62,13 @@ class Call:
         self.service: Service = request.app.state.service
         self._deadline: float = request.scope[DEADLINE]  # on the loop's clock
         self._exchange: Exchange = request.scope[EXCHANGE]
+        self.large = False  # whether its search takes long: others do not wait behind it
         self.cancel = Cancel()  # set when nobody waits for the work any more
 
     async def search_thread(self, work: Callable[[], T]) -> T:
         """Run a search, or something as short, in a thread; 504 when it is too late."""
-        return await self._before(self.service.search_pool.submit(self._stoppable(work)))
+        pool = self.service.large_pool if self.large else self.service.search_pool
+        return await self._before(pool.submit(self._stoppable(work)))
 
     async def slow_thread(self, work: Callable[[], T], *, finish: bool = False) -> T:
         """Run what decodes, encodes or saves, one after the other."""

@@ -33,6 +33,7 @@ router = APIRouter(prefix="/v1", tags=["search"])
 ItemId = Annotated[str, Path(min_length=1, max_length=1000)]
 SearchOptions = Annotated[schemas.Options, Query()]
 _PROBE, _RESULT = 10, 100  # candidates that take as long as a bucket, and as a result
+_LARGE = 1_000_000  # work of a search that others do not wait for: some hundredths of a second
 _SHOWN = 12  # items of a bucket in an explanation
 _MATCHES = {
     "description": "ids int64[q, n_neighbors], distances float32[q, n_neighbors],"
@@ -72,6 +73,7 @@ def _check_work(call: Call, asked: schemas.Options, n_queries: int, n_probe: int
         "n_neighbors": _RESULT * asked.n_neighbors,
     }
     limit, work = call.service.settings.max_work, n_queries * sum(parts.values())
+    call.large = work > _LARGE
     if work > limit:
         queries = "one query" if n_queries == 1 else f"{n_queries:,} queries"
         fewer = "" if n_queries == 1 else ", or send fewer queries at once"

@@ -93,7 +93,9 @@ class Service:
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.search_pool = Workers(settings.threads or usable_cores(), "hashcade-search")
+        n_threads = settings.threads or usable_cores()
+        self.search_pool = Workers(n_threads, "hashcade-search")
+        self.large_pool = Workers(n_threads, "hashcade-large")  # searches that take long
         self.parse_pool = Workers(1, "hashcade-parse")
         self.slow_pool = Workers(1, "hashcade-encode")  # torch, Pillow: one at a time
         self.cancels: set[Cancel] = set()  # of the work that is done, to stop it
@@ -182,6 +184,7 @@ class Service:
         self.parse_pool.close()
         self.slow_pool.close()
         self.search_pool.close()
+        self.large_pool.close()
         left = None if self._ends_at is None else max(self._ends_at - time.monotonic(), 0.1)
         self.durable.close(left)
 

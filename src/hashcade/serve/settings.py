@@ -55,7 +55,7 @@ class ServeSettings:
         Seconds after which a connection without a whole head of a request is closed; seconds for a
         client to read its answer, and one more for each megabyte.
     threads
-        Searches at once. 0: one per core.
+        Searches at once, and as many large ones beside them. 0: one per core.
     fold_seconds, fold_bytes
         The index is saved when its oldest unsaved change is so old, or all of them so long.
     stop_seconds
