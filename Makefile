@@ -13,7 +13,7 @@ EACH_SEED = $(SEEDS:%=--seed %)
 CODE   := src tests tools examples $(wildcard benchmarks experiments)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-classes bench-end-to-end bench-without-labels bench-filters bench-service docs docs-api docs-cli \
+.PHONY: help setup demo test lint types test-fast test-slow format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-classes bench-end-to-end bench-without-labels bench-filters bench-service bench-one-add docs docs-api docs-cli \
   fonts han glove reproduce-classes reproduce-smoke reproduce-transfer reproduce-cpu reproduce-imagenet reproduce-split reproduce-ablation reproduce-solver \
   clean distclean
 
@@ -132,6 +132,9 @@ bench-filters: $(STAMP) ## Search with filters, beside LanceDB and pgvector; wri
 
 bench-service: $(STAMP) ## The service under load, under kill -9, and beside the library; writes docs/results
 	$(BIN)/python benchmarks/service.py
+
+bench-one-add: $(STAMP) ## One change with 10^4 to 10^6 occupied buckets; writes docs/results
+	$(BIN)/python benchmarks/one_add.py
 
 clean: ## Remove caches and build results
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

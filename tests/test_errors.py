@@ -18,7 +18,7 @@ def test_classes_are_as_drawn():
     drawn = [
         (match[2], len(match[1]) // 4)
         for line in errors.__doc__.splitlines()
-        if (match := re.fullmatch(r"    ([│├└─ ]*)(\w+Error)", line))
+        if (match := re.fullmatch(r"    ([│├└─ ]*)(\w+)", line))
     ]
     assert drawn == list(tree(errors.HashcadeError))
     assert drawn[0] == ("HashcadeError", 0)

@@ -52,7 +52,8 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
 
 __all__ = [
     "Cancel", "Cancelled", "CodeShape", "ConfigError", "CorruptIndexError", "DataError",
-    "HashIndex", "HashTable", "HashcadeError", "Hasher", "IncompatibleFormatError", "IndexLockedError", "Match", "Matches",
-    "NotFittedError", "SearchResult", "StorageError", "__version__", "code_energy",
-    "expected_speedup", "relabel_by_code", "solve_cascade", "solve_level",
+    "HashIndex", "HashTable", "HashcadeError", "Hasher", "IncompatibleFormatError",
+    "IndexLockedError", "Match", "Matches", "NotFittedError", "SearchResult", "StorageError",
+    "__version__", "code_energy", "expected_speedup", "relabel_by_code", "solve_cascade",
+    "solve_level",
 ]  # fmt: skip

@@ -1,9 +1,10 @@
 """Compiled code: one decorator, and one line on stderr when compilation takes time.
 
 Kernels are compiled when they are first called and cached beside their source, so a process
-compiles only what no process before it has. ``hashcade warmup`` does it beforehand. A package that
-cannot be written to is read all the same; without it kernels are cached in ``NUMBA_CACHE_DIR`` or in
-the user's cache directory, and if nothing can be written they are compiled at every start.
+compiles only what no process before it has. ``hashcade warmup`` does it beforehand. What lies
+beside the source is used also by those who may not write there; else kernels are cached in
+``NUMBA_CACHE_DIR`` or in the user's cache directory, and if nothing can be written they are
+compiled at every start.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding
+import llvmlite.binding  # type: ignore[import-untyped]
 import numba
 import numpy as np
-from numba.core import caching, event
+from numba.core import caching, config, event
 from numpy.typing import NDArray
 
 __all__ = ["Floats", "Ints", "cache_folder", "helper", "is_compiled", "kernel", "usable_cores"]
@@ -51,6 +52,8 @@ def _import_without_scipy() -> None:
 
 _import_without_scipy()
 
+_caching: Any = caching  # without type information
+_config: Any = config
 _OPTIONS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
@@ -60,7 +63,8 @@ def kernel(**options: Any) -> Callable[[Any], Any]:
     def compiler(function: Any) -> Any:
         dispatcher: Any = numba.njit(**{**_OPTIONS, **options})(function)
         with suppress(RuntimeError):  # no place for a cache
-            dispatcher._cache = _Cache(function)  # as cache=True does, with places of our own
+            # As cache=True does, with places of our own.
+            setattr(dispatcher, "_cache", _Cache(function))  # noqa: B010
         return dispatcher
 
     return compiler
@@ -73,7 +77,7 @@ def _stamp(package: Path) -> str:
     numba itself sees a change in the kernel's own file alone, and would go on with helpers of old.
     """
     digest = hashlib.sha256(numba.__version__.encode())
-    name, features = numba.config.CPU_NAME, numba.config.CPU_FEATURES
+    name, features = _config.CPU_NAME, _config.CPU_FEATURES
     if name is None:
         name = llvmlite.binding.get_host_cpu_name()
     if features is None:
@@ -98,8 +102,8 @@ def cache_folder(package: Path) -> Path | None:
         return own  # compiled beforehand, maybe for those who may not write there
     name = f"hashcade-{package.name}-{hashlib.sha256(bytes(package)).hexdigest()[:16]}"
     places = [own]
-    if numba.config.CACHE_DIR:
-        places.insert(0, Path(numba.config.CACHE_DIR) / name)
+    if _config.CACHE_DIR:
+        places.insert(0, Path(_config.CACHE_DIR) / name)
     with suppress(RuntimeError):  # no home
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         places.append(Path(home) / "hashcade" / name)
@@ -111,7 +115,7 @@ def cache_folder(package: Path) -> Path | None:
     return None
 
 
-class _Place(caching._CacheLocator):  # type: ignore[misc]
+class _Place:
     """Tells numba where a kernel is cached, and what it depends on."""
 
     def __init__(self, function: Any, package: Path, folder: Path) -> None:
@@ -124,6 +128,10 @@ class _Place(caching._CacheLocator):  # type: ignore[misc]
         folder = cache_folder(package)
         return None if folder is None else cls(function, package, folder)
 
+    def ensure_cache_path(self) -> None:
+        """See that it can be written: else that is an ``OSError``."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+
     def get_cache_path(self) -> str:
         return str(self._folder)
 
@@ -134,11 +142,11 @@ class _Place(caching._CacheLocator):  # type: ignore[misc]
         return f"{self._line}-{_stamp(self._package)}"
 
 
-class _CacheImpl(caching.CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes = [_Place]
+class _CacheImpl(_caching.CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = (_Place,)
 
 
-class _Cache(caching.FunctionCache):  # type: ignore[misc]
+class _Cache(_caching.FunctionCache):  # type: ignore[misc]
     """A cache that is never in the way: without it, a kernel is compiled."""
 
     _impl_class = _CacheImpl
@@ -185,9 +193,9 @@ class _Announce(event.Listener):
             often = "once per installation, about 10 s ('hashcade warmup' does it beforehand)"
             if cache_folder(package) is None:
                 often = (
-                    "at every start: nothing can be cached (run 'hashcade warmup' as a user that may"
-                    f" write to {package.parent}, or set NUMBA_CACHE_DIR to a directory that can be"
-                    " written to)"
+                    "at every start: nothing can be cached (run 'hashcade warmup' as a user that"
+                    f" may write to {package.parent}, or set NUMBA_CACHE_DIR to a directory that"
+                    " can be written to)"
                 )
             print(f"hashcade: compiling its kernels, {often}", file=sys.stderr, flush=True)
 

@@ -43,7 +43,7 @@ class HashcadeError(Exception):
         self.hint = hint
 
 
-class Cancelled(HashcadeError):
+class Cancelled(HashcadeError):  # noqa: N818  (not a mistake)
     """Work was stopped before its end, by the ``Cancel`` that it was given; it has no result."""
 
 

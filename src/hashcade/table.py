@@ -456,9 +456,7 @@ class HashTable:
         return state.index.n_ranked(n_probe, self._filter(state, where, filter_ids, cancel))
 
     @staticmethod
-    def _filter(
-        state: State, where: Any, filter_ids: Any, cancel: Cancel | None
-    ) -> Filter | None:
+    def _filter(state: State, where: Any, filter_ids: Any, cancel: Cancel | None) -> Filter | None:
         """What may be found, as the index takes it; the last answers of ``where`` are kept."""
         if where is not None and filter_ids is not None:
             raise ValueError("where and filter_ids are both given, must be one of them")

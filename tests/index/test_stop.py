@@ -99,8 +99,16 @@ def test_a_flag_that_is_not_set_changes_nothing(large):
     assert np.array_equal(one.distances, two.distances)
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C raises, also in a process that was started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_long_search_can_be_interrupted(large, threads):
+def test_a_long_search_can_be_interrupted(large, threads, ctrl_c):
     options, queries = long_searches()
     since = []
 

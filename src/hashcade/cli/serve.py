@@ -44,9 +44,7 @@ def serve(
     threads: Annotated[int, opt.number("Searches at once; 0: one per core.", min=0)] = 0,
     fold_seconds: Annotated[float, opt.number(_FOLD, min=0)] = 60.0,
     fold_bytes: Annotated[int, opt.number("Or when so many bytes are unsaved.")] = 64 << 20,
-    stop_seconds: Annotated[
-        float, opt.number("Seconds until it has ended on SIGTERM.", min=0)
-    ] = 4.0,
+    stop_seconds: Annotated[float, opt.number("Seconds to end in on SIGTERM.", min=0)] = 4.0,
     access_log: Annotated[bool, opt.flag("--access-log", "Log each request.")] = False,
 ) -> None:
     """Serve a table on HTTP, with a page to look into it. Needs the extra serve.

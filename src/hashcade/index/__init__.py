@@ -31,6 +31,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     )
 
 __all__ = [
-    "METRICS", "NEVER", "NO_LABEL", "Cancel", "Encoded", "Filter", "GroupedVectors", "HashIndex", "Items",
-    "SearchResult", "checked_ids", "is_index", "new_generation", "read_generation", "warmup",
+    "METRICS", "NEVER", "NO_LABEL", "Cancel", "Encoded", "Filter", "GroupedVectors", "HashIndex",
+    "Items", "SearchResult", "checked_ids", "is_index", "new_generation", "read_generation",
+    "warmup",
 ]  # fmt: skip

@@ -358,7 +358,9 @@ class HashIndex:
 
     def sample(self, n: int, *, random_state: int = 0) -> Int64s:
         """Return the ids of ``n`` items drawn at random, or of all if there are fewer."""
-        return inspect.sample_ids(self._snapshot.settled, checked_count("n", n), checked_seed(random_state))
+        return inspect.sample_ids(
+            self._snapshot.settled, checked_count("n", n), checked_seed(random_state)
+        )
 
     def labels_of(self, ids: Array) -> Int64s:
         """Return labels by id, in the same shape; -1 (``NO_LABEL``) for none, and for no item."""

@@ -280,8 +280,8 @@ def search(  # type: ignore[no-untyped-def]
         if one_by_one and not _is_checked(table, segment, n_blocks):
             return UNCHECKED
     visits = plan_visits(
-        table, unfiltered, cancel, order, first, last, ids.shape[1], bucket_ids, scores, n_probe, fill,
-        max_candidates, exclude, budget, candidates, truncated,
+        table, unfiltered, cancel, order, first, last, ids.shape[1], bucket_ids, scores, n_probe,
+        fill, max_candidates, exclude, budget, candidates, truncated,
     )  # fmt: skip
     if is_cancelled(cancel):
         return CANCELLED

@@ -1,7 +1,8 @@
 """Where the arrays of an index lie in memory, as the kernels are told: one array of numbers.
 
 A kernel takes one int64 array, because every argument costs time in a call: counts and addresses of
-the bucket tree, of the small tree of recent segments, and then a row for each segment. An address of 0 means that there is no such array.
+the bucket tree, of the small tree of recent segments, and then a row for each segment. An address
+of 0 means that there is no such array.
 The caller of a kernel keeps the arrays alive.
 """
 

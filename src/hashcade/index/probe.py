@@ -96,8 +96,9 @@ def lower_bound(sorted_ids, wanted):  # type: ignore[no-untyped-def]
 
 @helper()
 def bucket_number(table, bucket_id):  # type: ignore[no-untyped-def]
-    """Return the number of a bucket in the tree; of one that is only in that of recent segments
-    the number there, after all others; -1 if it is not occupied.
+    """Return the number of a bucket in the tree, -1 if it is not occupied.
+
+    Buckets that are only in the tree of recent segments have the numbers after all others.
     """
     n_buckets, n_recent = table[layout.N_BUCKETS], table[layout.N_RECENT]
     buckets = array_at(table[layout.BUCKETS], n_buckets, np.int64)
@@ -146,6 +147,7 @@ def best_buckets(scores, query, n_probe, table, cancel):  # type: ignore[no-unty
     """Return the ``n_probe`` live buckets of the best sums, best first, and how many got a sum."""
     depth, n_nodes, n_buckets = table[layout.DEPTH], table[layout.N_NODES], table[layout.N_BUCKETS]
     n_recent, n_recent_nodes = table[layout.N_RECENT], table[layout.N_RECENT_NODES]
+    buckets = array_at(table[layout.BUCKETS], n_buckets, np.int64)
     live = array_at(table[layout.LIVE], n_buckets, np.int64)
     level_starts = array_at(table[layout.LEVEL_STARTS], depth + 1, np.int64)
     slots = array_at(table[layout.SLOTS], n_nodes, np.int32)
@@ -213,9 +215,8 @@ def best_buckets(scores, query, n_probe, table, cancel):  # type: ignore[no-unty
                 if is_recent:
                     place = places[bucket]
                     bucket_id = array_at(table[layout.RECENT], n_recent, np.int64)[bucket]
-                    if place < n_buckets:
-                        if array_at(table[layout.BUCKETS], n_buckets, np.int64)[place] == bucket_id:
-                            continue  # it has its turn in the large tree
+                    if place < n_buckets and buckets[place] == bucket_id:
+                        continue  # it has its turn in the large tree
                     if array_at(table[layout.RECENT_LIVE], n_recent, np.int64)[bucket] == 0:
                         continue
                     name = place * step + 1 + bucket

@@ -167,6 +167,7 @@ def _is_plain(value: Any, dtype: npt.DTypeLike) -> bool:
 
 def run(snapshot: Snapshot, request: Request) -> SearchResult:
     """Answer a request."""
+    where: Any
     queries, n_neighbors, metric, threads, cancel, passing, filtered, all_passing, *where = request
     searched, unfiltered = snapshot, validate.NO_IDS
     if filtered is not None:

@@ -262,14 +262,13 @@ def _entries(views: Sequence[View]) -> int:
     return sum(view.segment.n_entries for view in views)
 
 
-def _same_buckets(
-    tree: BucketTree, old: Sequence[View], new: Sequence[View]
-) -> BucketTree | None:
+def _same_buckets(tree: BucketTree, old: Sequence[View], new: Sequence[View]) -> BucketTree | None:
     """Return a tree for views that begin with the same segments; None if they do not."""
-    if len(new) < len(old) or any(a.segment is not b.segment for a, b in zip(old, new, strict=False)):
+    pairs = list(zip(old, new, strict=False))
+    if len(new) < len(old) or any(a.segment is not b.segment for a, b in pairs):
         return None
     live = tree.live
-    for number, (before, after) in enumerate(zip(old, new, strict=False)):
+    for number, (before, after) in enumerate(pairs):
         if after is before:
             continue
         if tree.rows is None:

@@ -201,18 +201,13 @@ def _plan(  # type: ignore[no-untyped-def]
             if fills and (fill == 0 or n_items >= target):
                 break
             if at < n_own:
-                if by_sum:
-                    bucket = best[at]
-                else:
-                    bucket = bucket_number(table, bucket_ids[query, at])
+                bucket = best[at] if by_sum else bucket_number(table, bucket_ids[query, at])
                 at += 1
             elif scores.shape[0] > 0 and (by_sum or targets.shape[0] > 0):
                 if not by_sum:
                     by_sum = True
                     at, n_own, n_always = 0, 0, 0
-                best, _ = best_buckets(
-                    scores, query, max(2 * n_own, _FIRST_SUMS), table, cancel
-                )
+                best, _ = best_buckets(scores, query, max(2 * n_own, _FIRST_SUMS), table, cancel)
                 if best.shape[0] == n_own:
                     break
                 n_own = best.shape[0]  # these begin with those of before
@@ -331,8 +326,8 @@ def plan_visits(  # type: ignore[no-untyped-def]
         )  # fmt: skip
     counts = np.empty(candidates.shape[0], dtype=np.int64)
     _plan(
-        unfiltered, unfiltered, targets, cancel, order, first, last, n_neighbors, bucket_ids, scores,
-        n_probe, fill, max_candidates, exclude, np.int64(NO_LIMIT), counts, truncated,
+        unfiltered, unfiltered, targets, cancel, order, first, last, n_neighbors, bucket_ids,
+        scores, n_probe, fill, max_candidates, exclude, np.int64(NO_LIMIT), counts, truncated,
     )  # fmt: skip
     return _plan(
         table, unfiltered, counts, cancel, order, first, last, n_neighbors, bucket_ids, scores,

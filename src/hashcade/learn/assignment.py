@@ -31,9 +31,7 @@ class Assignment(Protocol):
 
     ranks: bool  # whether buckets beyond the first code are ranked
 
-    def __call__(
-        self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER
-    ) -> Ints:
+    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
         """Buckets of items; scores may be None where they are not needed."""
 
 
@@ -45,9 +43,7 @@ class PathAssignment:
     def __init__(self, shape: CodeShape) -> None:
         self._shape = shape
 
-    def __call__(
-        self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER
-    ) -> Ints:
+    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
         """See :class:`Assignment`."""
         return self._shape.scores_to_bucket_ids(scores)
 
@@ -66,9 +62,7 @@ class CodebookAssignment:
         self._paths = shape.paths(self._book.ravel())  # (n_codes · sparsity, depth)
         self._shape = shape
 
-    def __call__(
-        self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER
-    ) -> Ints:
+    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
         """See :class:`Assignment`."""
         book, paths = self._book, self._paths
         assigned = np.empty((len(scores), self._shape.sparsity), np.int64)
@@ -107,9 +101,7 @@ class PrototypeAssignment:
         room = _ROOM * n_classes * self._n_groups // len(self.codebook)
         return self._grouped.nearest(points, n_classes, max(self.shortlist, room), cancel)
 
-    def __call__(
-        self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER
-    ) -> Ints:
+    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
         """See :class:`Assignment`; scores are not needed."""
         classes = self.classes(points, min(n_probe, len(self.codebook)), cancel)
         return self.codebook[classes].reshape(len(points), -1)
@@ -130,9 +122,7 @@ class PartAssignment:
         self._ends = np.cumsum(np.bincount(class_of_part))
         self._starts = np.append(0, self._ends[:-1])
 
-    def __call__(
-        self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER
-    ) -> Ints:
+    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
         """See :class:`Assignment`; scores are not needed."""
         classes = self._classes.classes(points, min(n_probe, len(self._ends)), cancel)
         return self.of_classes(points, classes, min(n_probe, len(self._codebook)), cancel)

@@ -158,8 +158,9 @@ class Call:
             done, _ = await asyncio.wait([waiting], timeout=min(self._left(), _PATIENCE))
             if not done:
                 gone = asyncio.ensure_future(self._disconnected())
+                both: list[asyncio.Future[Any]] = [waiting, gone]
                 either = asyncio.FIRST_COMPLETED
-                await asyncio.wait([waiting, gone], timeout=self._left(), return_when=either)
+                await asyncio.wait(both, timeout=self._left(), return_when=either)
                 if gone.done() and not waiting.done():
                     status, why = 499, "the client has gone"
                 gone.cancel()
@@ -192,9 +193,7 @@ class Call:
 
     async def _disconnected(self) -> None:
         """Wait until the client has gone."""
-        with contextlib.suppress(
-            HTTPException
-        ):  # of a body that nobody reads: the deadline ends it
+        with contextlib.suppress(HTTPException):  # of a body that nobody reads
             while (await self._request.receive())["type"] != "http.disconnect":
                 pass
             return

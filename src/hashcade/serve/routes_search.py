@@ -197,7 +197,7 @@ async def search_binary(
             dim,
             table.index.shape,
         )
-    if options.by == "bucket_ids":
+    if arrays[1] is not None:
         _check_work(call, options, options.n_queries, arrays[1].shape[1])
     filters = _filters(selection)
     now, encoded = await _encoded(call, options.n_probe, *arrays, **filters)

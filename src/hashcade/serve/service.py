@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from hashcade._kernels import usable_cores
 from hashcade.data import read_image
 from hashcade.errors import ConfigError, CorruptIndexError, DataError, StorageError
-from hashcade.index import Cancel, Encoded, warmup
+from hashcade.index import NEVER, Cancel, Encoded, warmup
 from hashcade.serve.images import Pictures, from_catalog, from_path
 from hashcade.serve.json_body import Axis, Numbers, read_json
 from hashcade.serve.metrics import Metrics
@@ -217,7 +217,9 @@ class Service:
 
     # Encoding runs in the slow thread, as a reload does: so model and index fit together.
 
-    def encode_image(self, data: bytes, n_probe: int, cancel: Cancel) -> tuple[Snapshot, Encoded]:
+    def encode_image(
+        self, data: bytes, n_probe: int, cancel: Cancel = NEVER
+    ) -> tuple[Snapshot, Encoded]:
         """Encode an uploaded image."""
         now = self.now()
         size = self.image_size(now)
@@ -225,7 +227,7 @@ class Service:
         return now, now.table.encode(pixels[None], n_probe=n_probe, cancel=cancel)
 
     def encode_items(
-        self, items: npt.ArrayLike, n_probe: int, cancel: Cancel
+        self, items: npt.ArrayLike, n_probe: int, cancel: Cancel = NEVER
     ) -> tuple[Snapshot, Encoded]:
         """Encode embeddings."""
         now = self.now()
