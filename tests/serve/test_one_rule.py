@@ -98,9 +98,9 @@ def test_with_a_filter_as_many_codes_are_ranked_as_the_table_ranks(case, monkeyp
     monkeypatch.setattr("hashcade.index.filters.EXACT_MATCHES", 5)
     asked, encode = [], Service.encode_items
 
-    def spy(self, items, n_probe):
+    def spy(self, items, n_probe, *more):
         asked.append(n_probe)
-        return encode(self, items, n_probe)
+        return encode(self, items, n_probe, *more)
 
     monkeypatch.setattr(Service, "encode_items", spy)
     table, kept = HashTable.load(place), list(range(0, 200, 7))
