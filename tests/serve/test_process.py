@@ -182,3 +182,14 @@ def test_what_keeps_it_from_starting_is_told_in_one_line(place, tmp_path):
     assert "choose another with --port" in told
     assert "is not a hashcade table" in refused(tmp_path / "nothing")
     assert "16" in refused(place, token="short")
+
+
+def test_an_answer_does_not_wait_for_the_ack_of_its_head(place, tmp_path):
+    """40 ms, if the system collects small packets."""
+    with process(place, log=tmp_path / "log") as service, Client(service.url) as client:
+        seconds = []
+        for _ in range(50):
+            start = time.perf_counter()
+            client.json("GET", "/health")
+            seconds.append(time.perf_counter() - start)
+        assert sorted(seconds)[5] < 0.03

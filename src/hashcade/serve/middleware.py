@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hashcade.serve.exchange import Exchange, GoneError, Memory, problem
+from hashcade.serve.exchange import SMALL, Exchange, GoneError, Memory, problem
 from hashcade.serve.metrics import Metrics
 from hashcade.serve.settings import ServeSettings, is_loopback
 
@@ -71,7 +71,7 @@ class Middleware:
             elif refusal.status_code == 401:
                 await self._slow_down(scope, exchange)
             if refusal is None and scope["path"] not in _UNCOUNTED:
-                refusal = self._too_many()
+                refusal = self._too_many(len(exchange.body))
                 counted = int(refusal is None)
                 self._active += counted
             app = self._app if refusal is None else refusal
@@ -96,8 +96,10 @@ class Middleware:
             return problem(error.status_code, error.detail, error.headers)
         return None
 
-    def _too_many(self) -> Response | None:
-        if self._active < self._settings.max_requests:
+    def _too_many(self, n_bytes: int) -> Response | None:
+        """Refuse a request above the limit; a quarter of it is for those with small bodies."""
+        most = self._settings.max_requests
+        if self._active < (most if n_bytes <= SMALL else most - most // 4):
             return None
         self._metrics.refused.inc()
         busy = f"{self._settings.max_requests} requests are being answered, try again"

@@ -108,8 +108,9 @@ async def _serve(app: Any, listening: socket.socket, settings: ServeSettings) ->
 
 def _listening(host: str, port: int) -> socket.socket:
     """A socket that is bound already: a port that is taken is an error before all else."""
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    # With its protocol: else asyncio does not see that it is TCP, and answers wait for 40 ms.
+    listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
