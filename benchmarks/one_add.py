@@ -89,8 +89,9 @@ def page(result: dict[str, dict[str, list[float]]], repeats: int, note: str) -> 
         "",
         "Written by `make bench-one-add`. Raw results: `one-add.json`.",
         "",
-        f"{machine()['cpu']}. Medians of {repeats} changes of one item, in milliseconds; dimension {DIM}, "
-        "one item in each occupied bucket, 16 buckets probed by a search. Durable: in a table from "
+        f"{machine()['cpu']}. Medians of {repeats} changes of one item, in milliseconds; dimension "
+        f"{DIM}, one item in each occupied bucket, 16 buckets probed by a search. Durable: in a "
+        "table from "
         f"`HashTable.open`, on disk when the call returns. {note}".rstrip(),
         "",
         "| occupied buckets | " + " | ".join(ROWS) + " | search before the changes |",

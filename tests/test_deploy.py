@@ -51,7 +51,10 @@ def test_the_unit_is_understood(tmp_path):
     place = tmp_path / "hashcade.service"
     place.write_text(unit.replace("/opt/hashcade/bin/hashcade", "/bin/true"), "utf-8")
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", place], capture_output=True, text=True, check=False
+        ["systemd-analyze", "verify", "--man=no", place],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     told = [line for line in done.stderr.splitlines() if "hashcade.service" in line]
     assert told == []

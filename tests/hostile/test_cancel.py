@@ -14,7 +14,7 @@ import pytest
 
 from hashcade import CodeShape, HashIndex, HashTable
 from hashcade.serve import Client
-from tests.serve.factories import Process, load_index
+from tests.serve.factories import Process
 
 DIM, N_ITEMS = 64, 200_000
 SHAPE = CodeShape(width=8, depth=2)
@@ -114,7 +114,7 @@ def test_what_takes_too_long_is_refused_before_it_begins(place, tmp_path, cases)
         kind = "application/json"
         status, text = Request(service.url, "/v1/search", json.dumps(body), kind).answer()
         assert status == 422
-        assert "40 queries × (200,000 candidates + 10 × 64 buckets + 100 × 10 results)" in text
+        assert "40 queries × (200,000 candidates + 100 × 64 buckets + 400 × 10 results)" in text
         assert "lower n_probe or max_candidates" in text
         body["max_candidates"] = 10_000
         status, text = Request(service.url, "/v1/search", json.dumps(body), kind).answer()
@@ -141,9 +141,10 @@ def test_a_stop_does_not_wait_for_searches(place, tmp_path, cases):
         assert status == 503
         assert "the service is being stopped" in text
     assert answers
-    index = load_index(place)
-    index.verify()
-    assert all(item in index for item in added)
+    table = HashTable.load(place)
+    table.index.verify()
+    assert all(item in table for item in added)
+    table.close()
     cases.add(8)
 
 
@@ -186,7 +187,8 @@ run(sys.argv[1], **json.loads(sys.argv[2]))
     if added:
         assert "3 changes" not in service.log.read_text()  # one change, of three items
         assert "1 changes are applied at the next start" in service.log.read_text()
-    index = load_index(place)
-    index.verify()
-    assert all(item in index for item in added)
+    table = HashTable.load(place)
+    table.index.verify()
+    assert all(item in table for item in added)
+    table.close()
     cases.add()

@@ -12,7 +12,7 @@ _NAME = "the variable HASHCADE_TOKEN"
 _PICTURES = "Pictures of the items: a folder, .npy, .npz or .json."
 _OWN = "the images that the table was filled with"
 _NO_MODEL = "Do without the model, and so without torch: queries bring their buckets or scores."
-_WORK = "Queries × (candidates + 10 × buckets + 100 × results) of a search."
+_WORK = "Queries × (candidates + 100 × buckets + 400 × results) of a search."
 _MEMORY = "Bytes of memory for large bodies and answers; more are answered by 429."
 _CONNECTIONS = "Connections at once; 0: 256, or as many as the limit of open files allows."
 _IDLE = "Seconds after which a connection without a request is closed."
@@ -34,7 +34,7 @@ def serve(
     max_probe: Annotated[int, opt.number("Largest n_probe.")] = 4096,
     max_filter: Annotated[int, opt.number("Ids of a filter.")] = 100_000,
     max_pixels: Annotated[int, opt.number("Pixels of an uploaded image.")] = 25_000_000,
-    max_work: Annotated[int, opt.number(_WORK)] = 250_000_000,
+    max_work: Annotated[int, opt.number(_WORK)] = 500_000_000,
     max_requests: Annotated[int, opt.number("Requests at once; more are answered by 429.")] = 64,
     max_memory: Annotated[int, opt.number(_MEMORY)] = 256 << 20,
     max_connections: Annotated[int, opt.number(_CONNECTIONS, min=0)] = 0,

@@ -32,8 +32,8 @@ from hashcade.table import Matches
 router = APIRouter(prefix="/v1", tags=["search"])
 ItemId = Annotated[str, Path(min_length=1, max_length=1000)]
 SearchOptions = Annotated[schemas.Options, Query()]
-_PROBE, _RESULT = 10, 100  # candidates that take as long as a bucket, and as a result
-_LARGE = 1_000_000  # work of a search that others do not wait for: some hundredths of a second
+_PROBE, _RESULT = 100, 400  # candidates that take as long as a bucket, and as a result
+_LARGE = 2_000_000  # work of a search that others do not wait for: some hundredths of a second
 _SHOWN = 12  # items of a bucket in an explanation
 _MATCHES = {
     "description": "ids int64[q, n_neighbors], distances float32[q, n_neighbors],"
@@ -134,23 +134,23 @@ async def _search(
 def _listed(
     now: Snapshot, matches: Matches, include: Sequence[str] = ("labels", "names", "payload")
 ) -> Response:
-    """Answer in JSON: without the padding, which JSON has no number for."""
+    """Answer in JSON: without the padding, which JSON has no number for.
+
+    Row by row: to write a million results at once would keep all other threads waiting.
+    """
     ends = matches.counts.tolist()
 
     def rows(values: npt.NDArray[Any]) -> bytes:
-        # Row by row: a million values at once would keep all other threads waiting.
-        texts = (
-            to_json(row[:end].tolist(), inf_nan_mode="null")
-            for row, end in zip(values, ends, strict=True)
-        )
-        return b"[" + b",".join(texts) + b"]"
+        listed = (row[:end].tolist() for row, end in zip(values, ends, strict=True))
+        return b"[%s]" % b",".join(to_json(row, inf_nan_mode="null") for row in listed)
 
-    per_query = ("candidates", "truncated", "exact")
-    parts = {name: rows(getattr(matches, name)) for name in ("ids", "distances", *include)}
-    parts |= {name: to_json(getattr(matches, name).tolist()) for name in per_query}
+    names = ("ids", "distances", *include)
+    parts = {name: rows(getattr(matches, name)) for name in names}
+    for name in ("candidates", "truncated", "exact"):
+        parts[name] = to_json(getattr(matches, name).tolist())
     parts["n_items"] = to_json(len(now.table))
-    text = b",".join(b'"%s":%s' % (name.encode(), part) for name, part in parts.items())
-    return Response(b"{" + text + b"}", media_type="application/json")
+    body = b",".join(b'"%s":%s' % (name.encode(), part) for name, part in parts.items())
+    return Response(b"{%s}" % body, media_type="application/json")
 
 
 @router.post("/search", **describe(schemas.SearchAnswer, 415, takes=schemas.SearchRequest))

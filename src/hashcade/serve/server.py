@@ -78,7 +78,7 @@ async def _serve(app: Any, listening: socket.socket, settings: ServeSettings) ->
         loop="asyncio",
         h11_max_incomplete_event_size=MAX_HEAD,
         timeout_keep_alive=_NEVER,  # connections look after this themselves
-        timeout_graceful_shutdown=0.6 * settings.stop_seconds,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=0.5 * settings.stop_seconds,  # type: ignore[arg-type]
         backlog=_AT_ONCE,
         log_config=None,
         access_log=False,
@@ -91,9 +91,9 @@ async def _serve(app: Any, listening: socket.socket, settings: ServeSettings) ->
     def begin_to_stop() -> None:
         if not server.should_exit:
             server.should_exit = True
-            service.end_within(0.8 * settings.stop_seconds)  # Python takes some time as well
-            loop.call_later(0.5 * settings.stop_seconds, service.stop_work)
-            loop.call_later(0.55 * settings.stop_seconds, connections.abort)
+            service.end_within(0.65 * settings.stop_seconds)  # Python takes its time as well
+            loop.call_later(0.4 * settings.stop_seconds, service.stop_work)
+            loop.call_later(0.45 * settings.stop_seconds, connections.abort)
 
     if threading.current_thread() is threading.main_thread() and sys.platform != "win32":
         for number in (signal.SIGINT, signal.SIGTERM):

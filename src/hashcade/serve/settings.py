@@ -41,8 +41,8 @@ class ServeSettings:
         ``n_neighbors``; ``n_probe``, or ``bucket_ids`` of an explanation; ids of a filter; pixels
         of an uploaded image.
     max_work
-        Largest product of a search: queries × (candidates that are expected + 10 × buckets looked
-        into + 100 × results). More is refused before it begins.
+        Largest product of a search: queries × (candidates that are expected + 100 × buckets looked
+        into + 400 × results). More is refused before it begins.
     max_requests, deadline
         Requests at once, waiting or worked on (more are answered with 429); seconds for each.
     max_memory
@@ -59,9 +59,9 @@ class ServeSettings:
     fold_seconds, fold_bytes
         The index is saved when its oldest unsaved change is so old, or all of them so long.
     stop_seconds
-        Seconds after which the service has ended when it is stopped. Requests may finish in half of
-        them, then searches are stopped; what is left is for saving the index. If that takes longer,
-        acknowledged changes are in the database and are applied at the next start.
+        Seconds after which the service has ended when it is stopped. Requests may finish in a third
+        of them, then searches are stopped; what is left is for saving the index. If that takes
+        longer, acknowledged changes are in the database and are applied at the next start.
     access_log
         Log a line for each request: method, path, status. Never a body or a header.
     """
@@ -79,7 +79,7 @@ class ServeSettings:
     max_probe: int = 4096
     max_filter: int = 100_000
     max_pixels: int = 25_000_000
-    max_work: int = 250_000_000
+    max_work: int = 500_000_000
     max_requests: int = 64
     max_memory: int = 256 << 20
     max_connections: int = 0
