@@ -260,3 +260,17 @@ def test_cosine_needs_vectors_of_unit_length(tmp_path, cases):
     with pytest.raises(CorruptIndexError, match="length 1"):
         HashIndex.load(path).verify()
     cases.add(2)
+
+
+@pytest.mark.promise("H5", "index of a stranger, checksums right, one number out of range")
+def test_an_id_of_a_removed_entry_is_not_used_again(tmp_path, cases):
+    """Found by the fuzzer: ids of a range are looked up by their place in it."""
+    path = make(tmp_path / "a", sparsity=1)
+
+    def again(arrays, record, body):
+        arrays["ids"][arrays["ids"] == 7] = 3  # which was removed
+
+    forge.edit(path, again)
+    with pytest.raises(CorruptIndexError, match="60 entries must be of 60 items"):
+        HashIndex.load(path).verify()
+    cases.add()

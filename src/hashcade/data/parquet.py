@@ -100,9 +100,7 @@ def _read(
         _check_columns(parquet.schema_arrow, columns, file)
         names = list(dict.fromkeys(name for _, name in columns))
         n_rows = parquet.metadata.num_rows
-        n_bytes = _expanded_bytes(parquet.metadata)
-        check_expanded(file, n_bytes)
-        at_once = max(1, min(_BATCH_ROWS, _BATCH_BYTES * n_rows // max(n_bytes, 1)))
+        at_once = _rows_at_once(parquet, items, file)
         for batch in parquet.iter_batches(at_once, columns=names):
             column = batch.column(items)
             lengths = column.value_lengths().fill_null(0).to_numpy()
@@ -132,11 +130,20 @@ def _read(
     return vectors, values, more | {"payload": tuple(kept) if fields else None}
 
 
-def _expanded_bytes(metadata: Any) -> int:
-    """Bytes that the columns say to have, repeated values each by itself."""
+def _rows_at_once(parquet: Any, items: str, file: Path) -> int:
+    """Rows of a batch, by the first row; refuse a file that expands to far more than its size.
+
+    Repeated values take no room in a file. Metadata of columns are not asked: pyarrow 26 ends the
+    process if they are damaged.
+    """
+    metadata = parquet.metadata
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-    columns = (group.column(k) for group in groups for k in range(group.num_columns))
-    return sum(max(c.total_uncompressed_size, 4 * c.num_values) for c in columns)
+    n_bytes = sum(group.total_byte_size for group in groups)
+    for batch in parquet.iter_batches(1, columns=[items]):
+        n_bytes = max(n_bytes, 4 * metadata.num_rows * len(batch.column(items).flatten()))
+        break
+    check_expanded(file, n_bytes)
+    return int(max(1, min(_BATCH_ROWS, _BATCH_BYTES * metadata.num_rows // max(n_bytes, 1))))
 
 
 def _check_columns(schema: Any, columns: list[tuple[str, str]], file: Path) -> None:

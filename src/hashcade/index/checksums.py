@@ -194,6 +194,8 @@ def content_problems(view: View) -> list[str]:
     n_live = len(np.unique(ids[view.live_entries()]))
     if n_live != view.n_items:
         problems.append(f"{n_live} items are there, must be {view.n_items}")
+    if len(np.unique(ids)) != segment.n_items:  # also of entries that were removed
+        problems.append(f"{n} entries must be of {segment.n_items} items")
     if items is None or problems:
         return problems
     if not 0 <= items.min() <= items.max() < segment.n_items:
