@@ -28,6 +28,9 @@ class Cancel:
         self._flag = np.zeros(1, dtype=np.int64)
         self.address = int(self._flag.ctypes.data)  # for kernels, while this object lives
 
+    def __repr__(self) -> str:
+        return f"Cancel(is_set={self.is_set()})"
+
     def set(self) -> None:
         """Stop what was given this, within a tenth of a second; for good."""
         self._flag[0] = 1

@@ -354,7 +354,11 @@ class Catalog:
                 raise CorruptIndexError(f"{self.path} is damaged: an answer has a wrong checksum")
             if digest != key.digest:
                 raise ValueError(f"the key {key.text!r} was used for another request")
-            return Answer(json.loads(ids), n_items)
+            try:
+                listed = [each for each in json.loads(ids) if isinstance(each, int | str)]
+            except (TypeError, ValueError, RecursionError):
+                raise CorruptIndexError(f"{self.path} is damaged: an answer has no ids") from None
+            return Answer(listed, n_items)
         return None
 
     def remember(self, key: Key, answer: Answer) -> None:
