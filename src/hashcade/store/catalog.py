@@ -146,6 +146,8 @@ class Catalog:
             self.place = checked_choice("place", meta["place"], PLACES)
             self.data = None if meta["data"] is None else Path(meta["data"])
             self.id_kind = meta["ids"]
+            if self.id_kind is None and self._all("SELECT 1 FROM items LIMIT 1"):
+                raise ValueError("ids are of no kind")
             if self.id_kind not in (None, "int", "str"):
                 raise ValueError(f"ids are of the kind {self.id_kind!r}")
             fields = self._all("SELECT field, name, path FROM fields")
@@ -455,6 +457,7 @@ class Catalog:
             self._delete(np.fromiter(present.values(), np.int64, len(present)))
         if n and self.id_kind is None:
             self.id_kind = "str" if keys[0] is not None else "int"
+            self._run("UPDATE meta SET value = ? WHERE key = 'ids'", self.id_kind)
         stored = [None if code < 0 else code for code in codes.tolist()]
         called = [None if name is None else str(name) for name in names or [None] * n]
         rows = zip(numbers.tolist(), keys, stored, called, texts, strict=True)
