@@ -124,6 +124,41 @@ def fit_kmeans(X: Floats, y: Ints, seed: int) -> Centroids:
     return Centroids({"centres": np.asarray(kmeans.centroids)})
 
 
+# -- parts of classes ----------------------------------------------------------------------------
+
+
+def split_classes(vectors: Floats, labels: Ints, n_parts: int, *, seed: int) -> Floats:
+    """Centroids of parts of every class, float32[n_classes, n_parts, size]: k-means, 25 rounds.
+
+    A class with fewer items than parts has some of them twice.
+    """
+    order = np.random.default_rng(seed).permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    sizes = np.bincount(labels)
+    starts = np.cumsum(sizes) - sizes
+    centroids = vectors[order[starts[:, None] + np.arange(n_parts) % sizes[:, None]]]
+    for _ in range(25):
+        parts = labels * n_parts + nearest_part(vectors, labels, centroids)
+        counts = np.bincount(parts, minlength=len(sizes) * n_parts)
+        by_part = np.argsort(parts, kind="stable")
+        occupied = np.flatnonzero(counts)
+        starts = (np.cumsum(counts) - counts)[occupied]
+        sums = np.add.reduceat(vectors[by_part], starts, axis=0)
+        flat = centroids.reshape(-1, vectors.shape[1])
+        flat[occupied] = sums / counts[occupied, None]
+    return centroids
+
+
+def nearest_part(vectors: Floats, labels: Ints, centroids: Floats) -> Ints:
+    """Which part of its class is nearest to each vector, int64[n]."""
+    nearest = np.empty(len(vectors), np.int64)
+    for at in range(0, len(vectors), 4096):
+        rows = slice(at, at + 4096)
+        gaps = np.square(vectors[rows, None] - centroids[labels[rows]]).sum(axis=2)
+        nearest[rows] = gaps.argmin(axis=1)
+    return nearest
+
+
 # -- the classifier ------------------------------------------------------------------------------
 
 
