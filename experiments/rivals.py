@@ -190,6 +190,8 @@ def fit_softmax(
 ) -> Softmax:
     """The best of :data:`REGULARIZATIONS`, then of :data:`MIXUPS`, trained again on all items.
 
+    ``X`` are embeddings float32[n, size], or float32[n, views, size], of which training takes a
+    view at random and everything else the first, as a ``Hasher`` does.
     The choice is made by :func:`best_setting`. Training that would take longer than ``budget``
     seconds ends by then, its learning rate in time. What was chosen, the epochs and the seconds of
     the final training are in ``state``.
@@ -229,7 +231,8 @@ def best_setting(
 
     def share_right(setting: T) -> float:
         model = train(items[~held_out], labels[~held_out], setting)
-        return float((model.rank(items[held_out], 1)[:, 0] == labels[held_out]).mean())
+        queries = items[held_out] if items.ndim == 2 else items[held_out, 0]
+        return float((model.rank(queries, 1)[:, 0] == labels[held_out]).mean())
 
     return max(settings, key=share_right)
 
@@ -245,10 +248,11 @@ def _train(
     loss: Any
     start = time.perf_counter()
     torch.manual_seed(seed)
-    mean, scale = X.mean(axis=0), X.std()
-    items, labels = torch.from_numpy((X - mean) / scale), torch.from_numpy(y)
+    views = X[:, None] if X.ndim == 2 else X
+    mean, scale = views[:, 0].mean(axis=0), views[:, 0].std()
+    items, labels = torch.from_numpy((views - mean) / scale), torch.from_numpy(y)
     network = nn.Sequential(
-        nn.Linear(X.shape[1], hidden_size),
+        nn.Linear(X.shape[-1], hidden_size),
         nn.ReLU(),
         nn.Dropout(dropout),
         nn.Linear(hidden_size, int(y.max() + 1)),
@@ -268,7 +272,10 @@ def _train(
             if mixup:
                 share = torch.distributions.Beta(mixup, mixup).sample()
                 others = rows[torch.randperm(len(rows))]
-            logits = network(torch.lerp(items[others], items[rows], share))
+            view = torch.zeros(len(rows), dtype=torch.int64)
+            if items.shape[1] > 1:
+                view = torch.randint(items.shape[1], view.shape)
+            logits = network(torch.lerp(items[others, view], items[rows, view], share))
             loss = nn.functional.cross_entropy(logits, labels[rows])
             if mixup:
                 loss = torch.lerp(nn.functional.cross_entropy(logits, labels[others]), loss, share)

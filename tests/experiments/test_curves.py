@@ -77,9 +77,7 @@ def test_a_finished_run_measures_nothing_and_again_only_times(finished):
 @pytest.mark.parametrize("method", ["prototype", "softmax", "means"])
 def test_parts_of_a_class_raise_the_speedup_and_keep_the_decision(finished, method):
     points = rows_of(finished, POINTS)
-    whole, parts = (
-        points[method, "train", f"rerank=learned,parts={n},n_probe=1"] for n in (1, 3)
-    )
+    whole, parts = (points[method, "train", f"rerank=learned,parts={n},n_probe=1"] for n in (1, 3))
     assert parts["suf_1"] > 1.5 * whole["suf_1"]
     assert parts["pr_1"] == pytest.approx(whole["pr_1"])  # items lie with their class
 
