@@ -38,7 +38,7 @@ from hashcade.learn import Hasher
 
 METHODS = ("prototype", "softmax", "means", "kmeans", "hnsw")
 PROBES = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
-PARTS = (2, 3, 4, 5)  # of a class
+PARTS = (2, 3, 4, 5, 8)  # of a class; they differ in size, five give less than five times
 LISTS = (1, 2, 5)  # of k-means, times the number of classes
 EF = (16, 32, 64, 128, 256)  # of HNSW
 LOWEST_SUF = 20

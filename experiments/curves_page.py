@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from experiments.figures import Point, frontier, height_at
 from experiments.render import BEGIN, END, circumstances, surrounding_text
@@ -23,7 +24,7 @@ METHODS = {  # name, colour and marker
     "hnsw": ("HNSW", "tab:brown", "D"),
 }
 OURS = "prototype"
-MARKS = (0.97, 1.8, 4.5)  # of the tables, times the number of classes: parts differ in size
+MARKS = (0.97, 1.8, 4.0)  # of the tables, times the number of classes: parts differ in size
 RERANKS = ("given", "learned")
 _DATABASES = {"train": "test in train", "test": "test in test"}
 _CLOCKS = {"alone_us": "one query alone", "batch_us": "batch of 1,000"}
@@ -67,7 +68,7 @@ def _data_set_blocks(out: Path, rows: Sequence[ResultRow], title: str) -> list[s
         for metric in metrics
     }
     picture = f"curves-{preset}-suf.png"
-    heads = {key: f"{_DATABASES[key[0]]}, {key[1]}: {_name(key[2])}" for key in panels}
+    heads = {key: f"{_DATABASES[key[0]]}, {key[1]}, {_name(key[2])}" for key in panels}
     _plot(out / picture, {heads[key]: curves for key, curves in panels.items()},
           "SUF (items / candidates)", f"{title}: precision over SUF", 2 * len(metrics))  # fmt: skip
     blocks += ["### Over SUF", f"![Precision over SUF, {title}]({picture})"]
@@ -86,7 +87,7 @@ def _data_set_blocks(out: Path, rows: Sequence[ResultRow], title: str) -> list[s
 
     # ---- over microseconds
     clocks: dict[str, dict[str, list[Point]]] = {
-        f"{text}, {rerank}: {_name(metric)}": time_points(rows, rerank, metric, clock)
+        f"{text}, {rerank}, {_name(metric)}": time_points(rows, rerank, metric, clock)
         for metric in metrics
         for rerank in RERANKS
         for clock, text in _CLOCKS.items()
@@ -200,18 +201,21 @@ def above_over_time(curves: dict[str, list[Point]]) -> list[str]:
 def suf_table(
     panels: dict[tuple[str, str], dict[str, list[Point]]], marks: Sequence[float]
 ) -> Table:
-    """The height of the curves at a few SUF."""
-    columns = [(rerank, metric, mark) for rerank, metric in panels for mark in marks]
-    block: list[Line] = []
-    for method, (name, _, _) in METHODS.items():
-        cells = []
-        for rerank, metric, mark in columns:
-            height = height_at(panels[rerank, metric].get(method, []), mark)
-            cells.append(Cell(() if height is None else (height,)))
-        if any(cell.values for cell in cells):
-            block.append(((name,), cells))
-    titles = tuple(f"{_name(m)}, {rerank}, SUF {mark:,.0f}" for rerank, m, mark in columns)
-    return Table("", ("Method",), titles, tuple(table_block(block, mark_best=True)))
+    """The height of the curves at a few SUF; ``panels`` by vectors and metric."""
+    lines = []
+    for metric in dict.fromkeys(metric for _, metric in panels):
+        block: list[Line] = []
+        for method, (name, _, _) in METHODS.items():
+            cells = []
+            for rerank in RERANKS:
+                points = panels[rerank, metric].get(method, [])
+                heights = [height_at(points, mark) for mark in marks]
+                cells += [Cell(() if height is None else (height,)) for height in heights]
+            if any(cell.values for cell in cells):
+                block.append(((_name(metric) if not block else "", name), cells))
+        lines += table_block(block, mark_best=True)
+    titles = tuple(f"{rerank}, SUF {mark:,.0f}" for rerank in RERANKS for mark in marks)
+    return Table("", ("", "Method"), titles, tuple(lines))
 
 
 # -- plots -----------------------------------------------------------------------------------------
@@ -226,14 +230,20 @@ def _plot(
     all_axes = np.ravel(canvas.subplots(n_rows, n_columns, squeeze=False))
     handles: dict[str, Any] = {}
     for axes, (head, curves) in zip(all_axes, panels.items(), strict=False):
+        worst = min(x for points in curves.values() for x, _ in points)
         for method, points in curves.items():
             name, colour, marker = METHODS[method]
-            best = [(abs(x), height) for x, height in frontier(points)]
+            line = frontier(points)
+            line = [(worst, line[0][1]), *line]  # what is reached there is enough for less
+            best = [(abs(x), height) for x, height in line]
             every = [(abs(x), height) for x, height in points]
             axes.plot(*zip(*best, strict=True), color=colour, linewidth=1.2)
             handles[name] = axes.plot(*zip(*every, strict=True), marker, color=colour, label=name,
                                       markersize=9 if marker == "*" else 4)[0]  # fmt: skip
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_title(head, fontsize=9)
         axes.grid(visible=True, which="both", alpha=0.25)
     for axes in all_axes[len(panels) :]:
