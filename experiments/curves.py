@@ -144,18 +144,18 @@ class Theirs:
         if self._parts is None:
             return labels[:, None]
         part = nearest_part(vectors, labels, self._parts)
-        return (labels * self._parts.shape[1] + part)[:, None]
+        return np.asarray(labels * self._parts.shape[1] + part)[:, None]
 
     def _rank(self, items: Floats, vectors: Floats, n: int) -> Ints:
         """The first class first, of which the nearest part first, as ours are ranked."""
-        classes = self._rival.rank(items, n)
         if self._parts is None:
-            return classes
+            return self._rival.rank(items, n)
         n_parts = self._parts.shape[1]
-        classes = classes[:, : -(-n // n_parts)]
+        classes = self._rival.rank(items, -(-n // n_parts))
         gaps = np.square(vectors[:, None, None] - self._parts[classes]).sum(axis=3)
         order = np.argsort(gaps, axis=2, kind="stable")
-        return (classes[:, :, None] * n_parts + order).reshape(len(items), -1)[:, :n]
+        ranked: Ints = (classes[:, :, None] * n_parts + order).reshape(len(items), -1)
+        return ranked[:, :n]
 
 
 class Bench:
@@ -427,6 +427,7 @@ def run(
     seeds: Sequence[int] = (0,),
     methods: Sequence[str] = METHODS,
     again: str | None = None,
+    times: bool = True,
     data: Path | None = None,
     output: Path = RESULTS,
     work: Path | None = None,
@@ -435,7 +436,7 @@ def run(
 ) -> tuple[int, Path | None]:
     """Measure what is missing and write the page; how many rows are new, and the page.
 
-    ``again="times"`` measures the times anew, and nothing else.
+    ``again="times"`` measures the times anew, and nothing else; without ``times`` none.
     """
     for kind, names, allowed in (
         ("data set", data_sets, EMBEDDINGS),
@@ -452,7 +453,7 @@ def run(
         for seed in seeds:
             for rerank in RERANKS:
                 bench = Bench(lab, seed, rerank, cache)
-                for row in _new_rows(bench, methods, file, again=again, verbose=verbose):
+                for row in _new_rows(bench, methods, file, again, times=times, verbose=verbose):
                     file.append(row)
                     n_new += 1
     rows = file.rows()
@@ -460,8 +461,9 @@ def run(
 
 
 def _new_rows(
-    bench: Bench, methods: Sequence[str], file: RowFile, *, again: str | None, verbose: bool
-) -> Iterator[ResultRow]:
+    bench: Bench, methods: Sequence[str], file: RowFile, again: str | None, *, times: bool,
+    verbose: bool,
+) -> Iterator[ResultRow]:  # fmt: skip
     stored = {row.key: row.fingerprint for row in file.rows()}
     title = bench.data.name
 
@@ -490,14 +492,15 @@ def _new_rows(
         progress.end(_SECONDS)
 
     # All times of a bench are measured together, or none.
-    times = row_keys(bench, TIMES, methods if again is None else METHODS)
-    if bench.seed == 0 and (again or any(is_new(*each) for each in times.items())):
+    clocks = row_keys(bench, TIMES, methods)
+    is_due = again is not None or any(is_new(*each) for each in clocks.items())
+    if times and bench.seed == 0 and is_due:
         if verbose:
             print(f"times of {bench.lab.name}, {bench.rerank}", file=sys.stderr)
         start = time.perf_counter()
-        measured = measure_times(bench, list(times.values()))
-        seconds = (time.perf_counter() - start) / len(times)
-        for (key, setting), metrics in zip(times.items(), measured, strict=True):
+        measured = measure_times(bench, list(clocks.values()))
+        seconds = (time.perf_counter() - start) / len(clocks)
+        for (key, setting), metrics in zip(clocks.items(), measured, strict=True):
             yield row(key, setting, metrics, seconds)
 
 
@@ -516,6 +519,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     option("--method", action="extend", nargs="+", metavar="NAME",
            help=f"of {', '.join(METHODS)} (default: all)")
     option("--again", choices=("times",), help="measure the times anew, and nothing else")
+    option("--no-times", action="store_true", help="measure no times")
     option("--data", type=Path, metavar="DIR",
            help="folder with the embeddings (default: the variable HASHCADE_DATA)")
     option("--output", type=Path, metavar="DIR", default=RESULTS,
@@ -530,9 +534,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> tuple[str, Path | None]:
         n_new, page = run(
             data_sets=options.data_set or EMBEDDINGS, seeds=options.seed or (0,),
-            methods=options.method or METHODS, again=options.again, data=options.data,
-            output=options.output, work=options.work, render_only=options.render_only,
-            verbose=not options.quiet,
+            methods=options.method or METHODS, again=options.again, times=not options.no_times,
+            data=options.data, output=options.output, work=options.work,
+            render_only=options.render_only, verbose=not options.quiet,
         )  # fmt: skip
         return f"{n_new} new rows", page
 

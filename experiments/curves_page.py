@@ -67,6 +67,7 @@ def _data_set_blocks(out: Path, rows: Sequence[ResultRow], title: str) -> list[s
         for rerank in RERANKS
         for metric in metrics
     }
+    panels = {key: curves for key, curves in panels.items() if curves}
     picture = f"curves-{preset}-suf.png"
     heads = {key: f"{_DATABASES[key[0]]}, {key[1]}, {_name(key[2])}" for key in panels}
     _plot(out / picture, {heads[key]: curves for key, curves in panels.items()},
@@ -208,7 +209,7 @@ def suf_table(
         for method, (name, _, _) in METHODS.items():
             cells = []
             for rerank in RERANKS:
-                points = panels[rerank, metric].get(method, [])
+                points = panels.get((rerank, metric), {}).get(method, [])
                 heights = [height_at(points, mark) for mark in marks]
                 cells += [Cell(() if height is None else (height,)) for height in heights]
             if any(cell.values for cell in cells):
