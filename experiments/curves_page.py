@@ -242,7 +242,9 @@ def _plot(
             handles[name] = axes.plot(*zip(*every, strict=True), marker, color=colour, label=name,
                                       markersize=9 if marker == "*" else 4)[0]  # fmt: skip
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        extent = np.abs([x for points in curves.values() for x, _ in points])
+        is_wide = extent.max() > 60 * extent.min()
+        axes.xaxis.set_major_locator(LogLocator(subs=(1,) if is_wide else (1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_title(head, fontsize=9)
