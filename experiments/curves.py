@@ -492,10 +492,15 @@ def _new_rows(
         )
         progress.end(_SECONDS)
 
-    # All times of a bench are measured together, or none.
-    clocks = row_keys(bench, TIMES, methods)
+    # All times of a bench are measured together, or none; only of settings that have a point.
+    found = {row.key for row in file.rows()}
+    clocks = {
+        key: setting
+        for key, setting in row_keys(bench, TIMES, methods).items()
+        if replace(key, experiment=POINTS) in found
+    }
     is_due = again is not None or any(is_new(*each) for each in clocks.items())
-    if times and bench.seed == 0 and is_due:
+    if times and bench.seed == 0 and clocks and is_due:
         if verbose:
             print(f"times of {bench.lab.name}, {bench.rerank}", file=sys.stderr)
         start = time.perf_counter()

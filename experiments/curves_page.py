@@ -24,6 +24,7 @@ METHODS = {  # name, colour and marker
     "hnsw": ("HNSW", "tab:brown", "D"),
 }
 OURS = "prototype"
+HIGHEST = 5  # SUF at which methods are compared, times the number of classes
 MARKS = (0.97, 1.8, 4.0)  # of the tables, times the number of classes: parts differ in size
 RERANKS = ("given", "learned")
 _DATABASES = {"train": "test in train", "test": "test in test"}
@@ -82,7 +83,7 @@ def _data_set_blocks(out: Path, rows: Sequence[ResultRow], title: str) -> list[s
     lines = [
         f"- {heads[key]}: {'; '.join(found) if found else 'nothing'}."
         for key, curves in panels.items()
-        for found in [above_over_suf(curves)]
+        for found in [above_over_suf(curves, HIGHEST * n_classes)]
     ]
     blocks.append("Above ours:\n\n" + "\n".join(lines))
 
@@ -162,13 +163,15 @@ def _negated(points: Sequence[Point]) -> list[Point]:
 # -- verdicts --------------------------------------------------------------------------------------
 
 
-def above_over_suf(curves: dict[str, list[Point]]) -> list[str]:
-    """Points of others that are above ours at their SUF."""
+def above_over_suf(curves: dict[str, list[Point]], most: float) -> list[str]:
+    """Points of others, up to a SUF, that are above ours at theirs."""
     lines = []
     for method, points in curves.items():
         found = []
         for suf, height in frontier(points) if method != OURS else ():
             ours = height_at(curves.get(OURS, []), suf / _SAME)
+            if suf > most:
+                continue
             if ours is None:
                 found.append(f"SUF {suf:.1f} {height:.2f} (ours: none)")
             elif round(height, 2) > round(ours, 2):

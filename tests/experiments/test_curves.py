@@ -90,7 +90,7 @@ def test_unknown_words_are_errors(finished):
 def test_points_above_ours_are_listed():
     ours = [(50.0, 60.0), (100.0, 55.0)]
     curves = {"prototype": ours, "means": [(40.0, 59.0), (100.5, 56.0), (200.0, 10.0)]}
-    assert above_over_suf(curves) == [
+    assert above_over_suf(curves, 200.0) == [
         "nearest class mean at SUF 100.5 56.00 (55.00), SUF 200.0 10.00 (ours: none)"
     ]
     assert above_over_time(curves) == [
@@ -99,7 +99,8 @@ def test_points_above_ours_are_listed():
     assert above_over_time({"prototype": ours, "means": [(60.0, 61.0)]}) == [
         "nearest class mean at 60 µs 61.00 (60.00)"
     ]
-    assert above_over_suf({"prototype": ours, "means": [(49.9, 60.0)]}) == []
+    assert above_over_suf({"prototype": ours, "means": [(49.9, 60.0)]}, 200.0) == []
+    assert above_over_suf({"prototype": ours, "means": [(300.0, 60.0)]}, 200.0) == []
 
 
 def test_split_classes_finds_the_parts():
