@@ -36,7 +36,7 @@ from hashcade.evaluate import Evaluation, evaluate_index
 from hashcade.index import Encoded, HashIndex
 from hashcade.learn import Hasher
 
-OURS = ("prototype", "codebook", "path")
+OURS = ("prototype", "codebook", "path", "triplet")
 WITHOUT_CODES = ("prototype-flat", "prototype-hnsw")  # prototypes searched in other ways
 METHODS = ("exhaustive", "means", "kmeans", "softmax", *OURS, *WITHOUT_CODES)
 RERANKS, PLACES = ("given", "learned"), ("label", "network")
@@ -44,8 +44,8 @@ HIDDEN_SIZE = {"cifar100": 1024, "clinc150": 1024, "han-2000": 512, "han-20902":
 N_PROBE = 32  # classes that are ranked for a query
 
 _CHUNK = 8192  # items at a time
-_UNPLACED = ("kmeans", "path")  # their buckets belong to no class
-_TOO_LONG = {("han-20902", "codebook"), ("han-20902", "path")}  # only if named
+_UNPLACED = ("kmeans", "path", "triplet")  # their buckets belong to no class
+_TOO_LONG = {("han-20902", method) for method in ("codebook", "path", "triplet")}  # only if named
 _SECONDS = {"softmax": 120.0, "prototype": 60.0, "codebook": 90.0, "path": 60.0}
 _SAMPLE = 2000  # training items on which HNSW is matched with the codes
 _ALONE, _BATCHES, _BATCH = 300, 7, 1000  # queries that are timed
@@ -93,6 +93,8 @@ def method_settings(data_set: str, method: str, seed: int) -> dict[str, Any]:
     if method == "prototype":
         # As the classifier, it is trained on all items.
         return {"assignment": method, "rerank": "learned", "validation_fraction": 0.0, **hidden}
+    if method == "triplet":
+        return {"assignment": "path", "loss": method, **hidden}
     if method in OURS:
         return {"assignment": method, **hidden}
     if method == "softmax":

@@ -15,6 +15,7 @@ METHODS = {
     "kmeans": "k-means",
     "softmax": "softmax classifier",
     "path": "hashcade, path",
+    "triplet": "hashcade, path, triplet",
     "codebook": "hashcade, code book",
     "prototype": "hashcade, prototypes",
     "prototype-flat": "its prototypes, all compared",

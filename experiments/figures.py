@@ -21,9 +21,12 @@ _STYLES = {  # colour and marker, the same in every plot
     "vq-train": ("tab:blue", "s"),
     "vq-test": ("tab:cyan", "D"),
     "flat": ("tab:green", "P"),
+    "softmax": ("limegreen", "X"),
     "ours-r": ("tab:olive", "<"),
     "ours": ("tab:orange", "o"),
     "ours+": ("tab:red", "*"),
+    "prototype": ("crimson", "p"),
+    "prototype-learned": ("darkred", "H"),
     "ours+adapt": ("tab:pink", "h"),
 }
 Point = tuple[float, float]

@@ -7,10 +7,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LOSSES = ("npairs", "triplet")
-SEEDED = ("metric", "vq", "vq-train", "vq-test", "flat", "ours", "ours+", "ours+adapt")
+SEEDED = ("metric", "vq", "vq-train", "vq-test", "flat", "ours", "ours+", "ours+adapt",
+          "softmax", "prototype", "prototype-learned")  # fmt: skip
 SEARCHED = {  # methods, sparsities, databases, losses of the paper's tables
     "cifar100": (
-        ("metric", "lsh", "dch", "th", "vq", "flat", "ours-r", "ours", "ours+"),
+        (
+            "metric",
+            "lsh",
+            "dch",
+            "th",
+            "vq",
+            "flat",
+            "softmax",
+            "ours-r",
+            "ours",
+            "ours+",
+            "prototype",
+            "prototype-learned",
+        ),
         (1, 2, 3, 4),
         ("test", "train"),
         LOSSES,
@@ -29,7 +43,7 @@ SEARCHED = {  # methods, sparsities, databases, losses of the paper's tables
     ),
 }
 EXPERIMENTS = (*SEARCHED, "solver-time", "ablation")
-_ONLY_SPARSITY_1 = ("lsh", "dch")
+_ONLY_SPARSITY_1 = ("lsh", "dch", "softmax", "prototype", "prototype-learned")
 
 # Points of the curves between and beyond the rows of the tables, at sparsity 1.
 _CURVE_CHANGES: dict[str, list[dict[str, Any]]] = {

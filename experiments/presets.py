@@ -14,6 +14,7 @@ from typing import Any
 Settings = dict[str, Any]
 
 LEARNED = ("flat", "ours-r", "ours", "ours+", "ours+adapt")  # fine-tune the base, or a head on it
+CLASSIFIERS = ("softmax", "prototype", "prototype-learned")  # on features, and without the base
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,7 @@ class Recipe:
 
     def method_settings(self, method: str, loss: str, change: Mapping[str, Any]) -> Settings:
         """All settings of a method; ``change`` is what a variant changes."""
-        extra = self.by_method.get(method, {})
+        extra = self.by_method.get(method.removesuffix("-learned"), {})
         if method not in LEARNED:
             return {**extra, **change}
         shared = {} if self.frozen else self.base
@@ -191,7 +192,12 @@ def _transfer(experiment: str, loss: str, width: int) -> Recipe:
         features={"image_size": 160, "mirror": True},
         base=base,
         learned=learned,
-        by_method={"ours+": codebook, "ours+adapt": codebook},
+        by_method={
+            "ours+": codebook,
+            "ours+adapt": codebook,
+            "softmax": {"hidden_size": 512},
+            "prototype": {"hidden_size": 512},
+        },
         seconds={"base": 60, "learned": 40, "other": 10},
     )
 

@@ -31,6 +31,7 @@ from experiments.tables import (
 )
 from experiments.verdicts import (
     against_baselines,
+    against_classifier,
     against_exhaustive,
     against_paper,
     at_same_speedup,
@@ -117,6 +118,7 @@ def _search_blocks(
         for method in (("ours", "ours+") if is_comparable else ())
     ]
     verdicts.append(against_exhaustive(rows, losses, databases))
+    verdicts.append(against_classifier(rows, losses, databases))
     if experiment == "imagenet-split":
         pairs = (("ours", "vq-train"), ("ours+", "vq-train"), ("ours+adapt", "vq-test"))
         verdicts += [
@@ -236,7 +238,7 @@ def _settings_blocks(rows: Sequence[ResultRow]) -> list[str]:
         if key.variant or key.sparsity > 1 or key.seed != first_seed:
             continue
         settings.setdefault(f"base, {key.loss}", row.settings.get("base"))
-        if key.method in ("dch", "flat", "ours", "ours+"):
+        if key.method in ("dch", "flat", "ours", "ours+", "softmax", "prototype"):
             settings.setdefault(f"{METHODS[key.method]}, {key.loss}", row.settings.get("method"))
     lines = [f"- {name}: `{json.dumps(value)}`" for name, value in sorted(settings.items())]
     return ["## Settings", "\n".join(lines)] if lines else []

@@ -124,6 +124,41 @@ def fit_kmeans(X: Floats, y: Ints, seed: int) -> Centroids:
     return Centroids({"centres": np.asarray(kmeans.centroids)})
 
 
+# -- parts of classes ----------------------------------------------------------------------------
+
+
+def split_classes(vectors: Floats, labels: Ints, n_parts: int, *, seed: int) -> Floats:
+    """Centroids of parts of every class, float32[n_classes, n_parts, size]: k-means, 25 rounds.
+
+    A class with fewer items than parts has some of them twice.
+    """
+    order = np.random.default_rng(seed).permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    sizes = np.bincount(labels)
+    starts = np.cumsum(sizes) - sizes
+    centroids = vectors[order[starts[:, None] + np.arange(n_parts) % sizes[:, None]]]
+    for _ in range(25):
+        parts = labels * n_parts + nearest_part(vectors, labels, centroids)
+        counts = np.bincount(parts, minlength=len(sizes) * n_parts)
+        by_part = np.argsort(parts, kind="stable")
+        occupied = np.flatnonzero(counts)
+        starts = (np.cumsum(counts) - counts)[occupied]
+        sums = np.add.reduceat(vectors[by_part], starts, axis=0)
+        flat = centroids.reshape(-1, vectors.shape[1])
+        flat[occupied] = sums / counts[occupied, None]
+    return centroids
+
+
+def nearest_part(vectors: Floats, labels: Ints, centroids: Floats) -> Ints:
+    """Which part of its class is nearest to each vector, int64[n]."""
+    nearest = np.empty(len(vectors), np.int64)
+    for at in range(0, len(vectors), 4096):
+        rows = slice(at, at + 4096)
+        gaps = np.square(vectors[rows, None] - centroids[labels[rows]]).sum(axis=2)
+        nearest[rows] = gaps.argmin(axis=1)
+    return nearest
+
+
 # -- the classifier ------------------------------------------------------------------------------
 
 
@@ -155,6 +190,8 @@ def fit_softmax(
 ) -> Softmax:
     """The best of :data:`REGULARIZATIONS`, then of :data:`MIXUPS`, trained again on all items.
 
+    ``X`` are embeddings float32[n, size], or float32[n, views, size], of which training takes a
+    view at random and everything else the first, as a ``Hasher`` does.
     The choice is made by :func:`best_setting`. Training that would take longer than ``budget``
     seconds ends by then, its learning rate in time. What was chosen, the epochs and the seconds of
     the final training are in ``state``.
@@ -194,7 +231,8 @@ def best_setting(
 
     def share_right(setting: T) -> float:
         model = train(items[~held_out], labels[~held_out], setting)
-        return float((model.rank(items[held_out], 1)[:, 0] == labels[held_out]).mean())
+        queries = items[held_out] if items.ndim == 2 else items[held_out, 0]
+        return float((model.rank(queries, 1)[:, 0] == labels[held_out]).mean())
 
     return max(settings, key=share_right)
 
@@ -210,10 +248,11 @@ def _train(
     loss: Any
     start = time.perf_counter()
     torch.manual_seed(seed)
-    mean, scale = X.mean(axis=0), X.std()
-    items, labels = torch.from_numpy((X - mean) / scale), torch.from_numpy(y)
+    views = X[:, None] if X.ndim == 2 else X
+    mean, scale = views[:, 0].mean(axis=0), views[:, 0].std()
+    items, labels = torch.from_numpy((views - mean) / scale), torch.from_numpy(y)
     network = nn.Sequential(
-        nn.Linear(X.shape[1], hidden_size),
+        nn.Linear(X.shape[-1], hidden_size),
         nn.ReLU(),
         nn.Dropout(dropout),
         nn.Linear(hidden_size, int(y.max() + 1)),
@@ -233,7 +272,10 @@ def _train(
             if mixup:
                 share = torch.distributions.Beta(mixup, mixup).sample()
                 others = rows[torch.randperm(len(rows))]
-            logits = network(torch.lerp(items[others], items[rows], share))
+            view = torch.zeros(len(rows), dtype=torch.int64)
+            if items.shape[1] > 1:
+                view = torch.randint(items.shape[1], view.shape)
+            logits = network(torch.lerp(items[others, view], items[rows, view], share))
             loss = nn.functional.cross_entropy(logits, labels[rows])
             if mixup:
                 loss = torch.lerp(nn.functional.cross_entropy(logits, labels[others]), loss, share)

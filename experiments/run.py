@@ -16,8 +16,9 @@ from experiments.baselines import make_method
 from experiments.cache import Cache
 from experiments.datasets import Dataset, load_dataset
 from experiments.jobs import LOSSES, Job, ablation_jobs, search_jobs, select_jobs
-from experiments.presets import LEARNED, Recipe, make_recipe
+from experiments.presets import CLASSIFIERS, LEARNED, Recipe, make_recipe
 from experiments.progress import Progress, machine, versions
+from experiments.rivals import Rival, Softmax, fit_softmax
 from experiments.rows import ResultRow, RowFile, RowKey, fingerprint
 from experiments.siblings import sibling_metrics
 from hashcade.codes import CodeShape
@@ -34,6 +35,9 @@ _CURVE_POINTS = {"paper": 0, "cpu": 3, "smoke": 1}  # all of them elsewhere
 
 def job_settings(job: Job, recipe: Recipe) -> dict[str, Any]:
     """All settings of a job's method, as plain values."""
+    if job.method in CLASSIFIERS:  # a bucket for each class
+        settings = recipe.method_settings(job.method, job.loss, job.change)
+        return {"method": job.method, "random_state": job.seed, **settings}
     return {
         "method": job.method,
         "width": recipe.width,
@@ -49,6 +53,8 @@ def fit_method(job: Job, recipe: Recipe, base: Base, cache: Cache, *, verbose: b
     settings = job_settings(job, recipe)
     method = settings.pop("method")
     n_codes = settings.pop("n_codes", None)
+    if method in CLASSIFIERS:
+        return _fit_classifier(method.removesuffix("-learned"), settings, base, cache, verbose)
     if method not in LEARNED:
         name = "vq" if method.startswith("vq") else method
         on_test = method == "vq-test"
@@ -73,6 +79,25 @@ def fit_method(job: Job, recipe: Recipe, base: Base, cache: Cache, *, verbose: b
     return hasher.refine(base.train_items, base.train_labels, n_codes=n_codes)
 
 
+def _fit_classifier(
+    method: str, settings: dict[str, Any], base: Base, cache: Cache, verbose: bool | None
+) -> Hasher | Softmax:
+    """Fit a method that decides on a class; it gets the items of the learned tables alone."""
+    shared = {name: base.settings[name] for name in ("data", "features")}
+    identity = {**shared, "method": method, **settings}
+    views, labels = base.train_views, base.train_labels
+    if method == "softmax":
+        more = {"seed": settings["random_state"], "hidden_size": settings["hidden_size"]}
+        state = cache.arrays(method, identity, lambda: fit_softmax(views, labels, **more).state)
+        return Softmax(state)
+
+    def fit(run_dir: Path) -> Hasher:
+        hasher = Hasher(assignment="prototype", **settings, run_dir=run_dir, verbose=verbose)
+        return hasher.fit(views, labels)
+
+    return cache.hasher(method, identity, fit)
+
+
 class FittedTable:
     """A fitted method, and both sets as it encodes them, each computed once."""
 
@@ -80,7 +105,8 @@ class FittedTable:
         self, job: Job, recipe: Recipe, base: Base, cache: Cache, *, verbose: bool | None
     ) -> None:
         self._base = base
-        self._is_learned = job.method in LEARNED
+        self._is_learned = job.method in (*LEARNED, *CLASSIFIERS)
+        self._has_own_vectors = job.method == "prototype-learned"
         start = time.perf_counter()
         self.hasher = fit_method(job, recipe, base, cache, verbose=verbose)
         self.seconds = {"train": time.perf_counter() - start, "hash": 0.0}
@@ -95,9 +121,12 @@ class FittedTable:
             vectors = base.train_vectors if part == "train" else base.test_vectors
             items = base.train_items if part == "train" else base.test_items
             start = time.perf_counter()
-            encoded = self.hasher.encode(items if self._is_learned else vectors)
+            more = {"n_probe": max(NEIGHBORS)} if isinstance(self.hasher, Rival) else {}
+            encoded = self.hasher.encode(items if self._is_learned else vectors, **more)
             self.seconds["hash"] += time.perf_counter() - start
-            self._encoded[part] = replace(encoded, vectors=vectors)
+            if not self._has_own_vectors:
+                encoded = replace(encoded, vectors=vectors)
+            self._encoded[part] = encoded
         return self._encoded[part]
 
     def encode(self, rows: npt.NDArray[np.int64], *, n_probe: int = 1) -> Encoded:
@@ -200,6 +229,8 @@ class Experiment:
     def _is_possible(self, job: Job) -> bool:
         """Whether there are items and buckets enough for a point of a curve."""
         recipe = self.recipes[job.loss]
+        if job.method in CLASSIFIERS and recipe.features is None:
+            return False
         n_items = min(len(self.dataset.train), len(self.dataset.test))
         n_codes = int(job.change.get("n_codes", 0))
         n_centroids = int(job.change.get("n_centroids", 0))
@@ -286,7 +317,7 @@ class Experiment:
             if (row.key.method, row.key.loss) == (job.method, job.loss)
             and row.seconds.get("train", 0.0) > 1.0
         ]
-        kind = "learned" if job.method in LEARNED else "other"
+        kind = "learned" if job.method in (*LEARNED, *CLASSIFIERS) else "other"
         return max(alike) if alike else float(self.recipes[job.loss].seconds.get(kind, 10.0))
 
 

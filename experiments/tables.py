@@ -19,9 +19,12 @@ METHODS = {  # in the order of the paper's tables
     "vq-train": "VQ-train",
     "vq-test": "VQ-test",
     "flat": "Jeong & Song",
+    "softmax": "Softmax classifier",
     "ours-r": "Ours-r",
     "ours": "Ours",
     "ours+": "Ours+",
+    "prototype": "Ours+, prototypes",
+    "prototype-learned": "Ours+, prototypes, own vectors",
     "ours+adapt": "Ours+, adapted",
 }
 SEARCH_METRICS = {

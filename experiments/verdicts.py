@@ -13,7 +13,7 @@ from experiments.rows import ResultRow, mean_metric
 from experiments.tables import METHODS, METRIC_NAMES
 
 _SPEEDUPS = (20, 30, 50, 75, 97, 150, 200, 300)
-_BASELINES = ("vq", "vq-train", "vq-test", "lsh", "dch", "th", "flat")
+_BASELINES = ("vq", "vq-train", "vq-test", "lsh", "dch", "th", "flat", "softmax")
 _MAX_LISTED = 16  # cells below the paper's: beyond that the tables are easier to read
 
 
@@ -64,6 +64,30 @@ def against_exhaustive(
                     f"- Ours, {loss}, k_s = 1, {database}: Pr@1 {ours:.2f}, {verdict} exhaustive "
                     f"search on the same base ({exact:.2f})"
                 )
+    return lines
+
+
+def against_classifier(
+    rows: Sequence[ResultRow], losses: Iterable[str], databases: Sequence[str]
+) -> list[str]:
+    """Prototypes beside the softmax classifier and Ours+ at sparsity 1, by the same vectors."""
+    lines = []
+    for loss in losses:
+        for database in databases:
+            for metric in ("pr_1", "pr_16", "nmi"):
+                ours, *others = (
+                    mean_metric(rows, method, loss, 1, database, metric)
+                    for method in ("prototype", "softmax", "ours+")
+                )
+                names = [
+                    f"{'not below' if ours >= other else '**below**'} {METHODS[method]} {other:.2f}"
+                    for method, other in zip(("softmax", "ours+"), others, strict=True)
+                    if ours is not None and other is not None
+                ]
+                if names:
+                    place = f"{loss}, k_s = 1, {database}, {METRIC_NAMES[metric]}"
+                    lines.append(f"- {METHODS['prototype']}, {place}: {ours:.2f}, "
+                                 + ", ".join(names))  # fmt: skip
     return lines
 
 

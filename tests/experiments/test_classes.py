@@ -8,7 +8,7 @@ from experiments.datasets import Dataset
 from experiments.rows import RowFile
 from hashcade.data import LabelledItems
 
-METHODS = ["exhaustive", "means", "kmeans", "softmax", "prototype", "codebook", "path",
+METHODS = ["exhaustive", "means", "kmeans", "softmax", "prototype", "codebook", "path", "triplet",
            "prototype-flat"]  # fmt: skip
 
 
@@ -57,15 +57,15 @@ def rows(finished):
 
 def test_every_row_is_there(finished, rows):
     _, _, (n_new, _) = finished
-    # Two kinds of vectors; of clinc150 two databases; placed in two ways, but three methods in one.
-    assert n_new == len(rows) == (2 + 1) * 2 * (5 * 2 + 3)
+    # Two kinds of vectors; of clinc150 two databases; placed in two ways, but four methods in one.
+    assert n_new == len(rows) == (2 + 1) * 2 * (5 * 2 + 4)
     for row in rows:
         last = "pr_4" if row.key.preset == "han-2000" else "pr_16"
         assert {"suf", "pr_1", last} <= set(row.metrics)
         timed = {"alone_us", "batch_us"} <= set(row.metrics)
         assert timed == (row.key.method != "exhaustive")
         assert ("decided" in row.metrics) == (
-            row.key.method not in ("exhaustive", "kmeans", "path")
+            row.key.method not in ("exhaustive", "kmeans", "path", "triplet")
         )
         assert row.key.database == "train" or row.key.preset == "clinc150"
 

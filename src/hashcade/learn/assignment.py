@@ -121,28 +121,31 @@ class PartAssignment:
         self._codebook, self._prototypes, self._classes = codebook, prototypes, classes
         self._ends = np.cumsum(np.bincount(class_of_part))
         self._starts = np.append(0, self._ends[:-1])
+        n_parts = self._ends - self._starts
+        self._fewest, self._steps = int(n_parts.min()), np.arange(int(n_parts.max()))
 
     def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
         """See :class:`Assignment`; scores are not needed."""
-        classes = self._classes.classes(points, min(n_probe, len(self._ends)), cancel)
-        return self.of_classes(points, classes, min(n_probe, len(self._codebook)), cancel)
+        n_parts = min(n_probe, len(self._codebook))
+        n_classes = min(-(-n_parts // self._fewest), len(self._ends))
+        classes = self._classes.classes(points, n_classes, cancel)
+        step = max(1, _CHUNK // n_classes)
+        parts = []
+        for at in range(0, max(1, len(points)), step):
+            cancel.check(f"after {at:,} of {len(points):,} items")
+            part = slice(at, at + step)
+            parts.append(self.of_classes(points[part], classes[part], n_parts))
+        return np.concatenate(parts)
 
-    def of_classes(
-        self, points: Floats, classes: Ints, n_parts: int, cancel: Cancel = NEVER
-    ) -> Ints:
+    def of_classes(self, points: Floats, classes: Ints, n_parts: int) -> Ints:
         """Buckets of the nearest parts of classes, int64[n, m], the first class first."""
-        steps = np.arange(int((self._ends - self._starts).max()))
-        ranked = []
-        for column in classes.T:
-            cancel.check(f"after 0 of {len(points):,} items")
-            rows = self._starts[column, None] + steps
-            outside = rows >= self._ends[column, None]
-            own = self._prototypes[np.where(outside, 0, rows)]
-            gaps = np.square(points[:, None] - own).sum(axis=2, dtype=np.float64)
-            gaps[outside], rows[outside] = np.inf, -1
-            order = np.argsort(gaps, axis=1, kind="stable")
-            ranked.append(np.take_along_axis(rows, order, axis=1))
-        rows = np.concatenate(ranked, axis=1)
+        rows = self._starts[classes][:, :, None] + self._steps
+        outside = rows >= self._ends[classes][:, :, None]
+        own = self._prototypes[np.where(outside, 0, rows)]
+        gaps = np.square(points[:, None, None] - own).sum(axis=3, dtype=np.float64)
+        gaps[outside], rows[outside] = np.inf, -1
+        order = np.argsort(gaps, axis=2, kind="stable")
+        rows = np.take_along_axis(rows, order, axis=2).reshape(len(points), -1)
         first = np.argsort(rows < 0, axis=1, kind="stable")[:, :n_parts]
         return self._codebook[np.take_along_axis(rows, first, axis=1)].reshape(len(points), -1)
 
