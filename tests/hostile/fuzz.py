@@ -12,6 +12,7 @@ than ten times the file. Cases are made by a seed and a number, so that each can
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import mmap
 import os
@@ -134,7 +135,7 @@ def mutate_json(rng, value):
         elif isinstance(old, float) and kind < 0.85:
             holder[key] = rng.choice([*FLOATS, -old, old / 2, old * 1.001])
         else:
-            holder[key] = rng.choice(VALUES)
+            holder[key] = copy.deepcopy(rng.choice(VALUES))  # it may be changed later
 
 
 def mutate_array(rng, array):
