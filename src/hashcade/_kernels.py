@@ -158,7 +158,13 @@ class _Cache(_caching.FunctionCache):  # type: ignore[misc]
 
     def save_overload(self, signature: Any, data: Any) -> None:
         with suppress(OSError):  # the disk is full, or the package may not be written to
-            super().save_overload(signature, data)
+            try:
+                super().save_overload(signature, data)
+            except OSError:
+                raise
+            except Exception:  # the list of what is cached is damaged: it begins anew
+                self.flush()
+                super().save_overload(signature, data)
 
 
 def helper(**options: Any) -> Callable[[Any], Any]:

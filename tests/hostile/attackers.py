@@ -80,7 +80,20 @@ def head(port, kind, n_bytes):
     except OSError:
         closed = True
     status = status_of(client)
-    return {"sent": sent, "closed": closed, "status": status}
+    return {"sent": sent, "closed": closed or _ends(client), "status": status}
+
+
+def _ends(client):
+    """Whether the other side ends it by itself, after all was sent."""
+    client.settimeout(5.0)
+    try:
+        while client.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 # -- bodies ----------------------------------------------------------------------------------------
