@@ -100,6 +100,7 @@ def default_rows(data, table, queries, exact):
             "part": "default", "data": data.name, "n_items": len(data.items),
             "dim": data.items.shape[1], "share": share, "n_passing": len(ids),
             "recall": recall(table, queries, exact[share], share), "first_ms": 1e3 * first,
+            "queries": len(queries),
         })  # fmt: skip
         say(f"{share:>6} {rows[-1]['recall']:.3f}")
     return rows
@@ -145,6 +146,7 @@ def speed_rows(data, systems, queries, exact, n_timed, rounds):
                 "part": "speed", "data": data.name, "n_items": len(data.items),
                 "dim": data.items.shape[1], "share": share, "system": name, "recall": found,
                 "setting": setting, "ms": median, "ms_low": low, "ms_high": high,
+                "queries": len(queries),
             })  # fmt: skip
             say(f"{share:>6} {name:10} {found:.3f} {median:8.3f} ms  {setting}")
     return rows
@@ -156,11 +158,15 @@ def main():
     parser.add_argument("--data", default="clinc150,million")
     parser.add_argument("--quick", action="store_true", help="small sets; writes to build/")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--queries", type=int, help="(default: 1000 of CLINC150, 500 of a million)")
     parser.add_argument("--cache", type=Path, default=CACHE / "bench-filters")
     arguments = parser.parse_args()
     parts, results = arguments.parts.split(","), RESULTS
     sizes = {"clinc150": 18_000, "million": 1_000_000}
     n_queries, n_timed = {"clinc150": 1000, "million": 500}, 100
+    if arguments.queries:
+        n_queries = dict.fromkeys(n_queries, arguments.queries)
+        n_timed = min(n_timed, arguments.queries)
     if arguments.quick:
         sizes = {"clinc150": 5_000, "million": 30_000}
         n_queries, n_timed = {"clinc150": 50, "million": 50}, 20
