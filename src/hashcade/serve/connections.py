@@ -27,6 +27,8 @@ _RESERVE = 64  # descriptors for files of the table, beside those that are open 
 _DEFAULT_LIMIT = 256
 _LEAST = 8
 _WATCH_SECONDS = 0.25
+# Chunks must be long enough that their lengths and ends are less than a quarter of what is sent.
+_LEAST_CONTENT, _FREE_CHUNKS = 0.75, 8192  # beyond so many bytes
 _LINGER_SECONDS, _LINGER_BYTES = 0.5, 1 << 20  # for a client that sends on after a refusal
 _STALLED_SECONDS = 1.0  # after which a connection may have to go for the memory that it holds
 _REASONS = {
@@ -124,6 +126,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self._head_bytes = self._head_lines = 0
         self._tail = b""  # last bytes of a head that has not ended
         self._refused_bytes: int | None = None  # read since a refusal
+        self._chunk_bytes = self._chunk_content = 0  # of a body in chunks
 
     # -- callbacks of asyncio ----------------------------------------------------------------------
 
@@ -146,8 +149,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         """Read little of a head, or of what may be many small chunks, at a time."""
         if self.conn.their_state is not h11.SEND_BODY:
             return _HEAD_BUFFER
-        chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
-        return _CHUNK_BUFFER if chunked else _BUFFER
+        return _CHUNK_BUFFER if self._is_chunked() else _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
         """Hand on what was read."""
@@ -159,8 +161,20 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         elif self.conn.their_state is h11.IDLE and not self._head_fits(data):
             self._refuse(431, f"the head has more than {MAX_HEAD} bytes or {_MAX_LINES} lines")
         else:
+            in_chunks = self._is_chunked()
+            before = 0 if self.cycle is None else len(self.cycle.body)
             self.data_received(data)
             self._look()
+            if in_chunks and self.cycle is not None:
+                self._chunk_bytes += nbytes
+                self._chunk_content += max(0, len(self.cycle.body) - before)
+                least = _LEAST_CONTENT * (self._chunk_bytes - _FREE_CHUNKS)
+                if self._chunk_content < least:
+                    self.abort()  # parsing takes longer than sending
+
+    def _is_chunked(self) -> bool:
+        in_body = self.conn.their_state is h11.SEND_BODY
+        return in_body and any(name == b"transfer-encoding" for name, _ in self.headers)
 
     # -- hooks of uvicorn --------------------------------------------------------------------------
 
@@ -191,6 +205,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self.waits_since = self.loop.time()
         self.deadline = self.waits_since + self.all.idle_seconds
         self._head_bytes = self._head_lines = 0
+        self._chunk_bytes = self._chunk_content = 0
         self._tail = b""
 
     def _head_fits(self, data: bytes) -> bool:
