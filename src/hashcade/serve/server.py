@@ -39,7 +39,7 @@ def run(table: str | os.PathLike[str], **settings: Any) -> None:
         require_extra(module, "serve")
     from hashcade.serve.app import create_app
 
-    # Threads that read large bodies take turns with the one that answers: it waits for each of them.
+    # Threads that read large bodies take turns with the one that answers: it waits for each.
     sys.setswitchinterval(_TURN_SECONDS)
     listening = _listening(checked.host, checked.port)
     try:
