@@ -66,6 +66,8 @@ test-slow: $(STAMP) ## The slow tests, with many more examples per property
 hostile: $(STAMP) ## Attacks and faults, the long way; writes docs/results/hostile.md
 	mkdir -p build
 	$(BIN)/python -m pytest tests/hostile -m 'slow or not slow' --promises build/promises.jsonl
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=build/checked $(BIN)/python -m tests.hostile.fuzz \
+	  --cases 200000 --state build/fuzz.json --promises build/promises.jsonl
 	$(BIN)/python tools/hostile_page.py build/promises.jsonl docs/results/hostile.md
 
 bench: bench-solver bench-index bench-learn-embeddings bench-service ## All benchmarks
