@@ -54,8 +54,8 @@ def write_page(
             "in brackets. Every system has the fastest of its settings that finds 95 %: hashcade "
             "`n_probe`; LanceDB its kinds of index, or none, with partitions and refine factor or "
             "candidates of the graph; pgvector `hnsw.ef_search` with iterative scans, or sorting "
-            "all rows that pass, which is what is left where no `ef_search` up to its largest, 1000, "
-            "finds enough. LanceDB may use all cores for a query, the others use one.",
+            "all rows that pass, which is left where no `ef_search` up to its largest, 1000, finds "
+            "enough. LanceDB may use all cores for a query, the others use one.",
             "",
             "![Milliseconds per query by share of items that pass](filters.png)",
             "",
