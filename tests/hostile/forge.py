@@ -41,7 +41,7 @@ def write_arrays(directory, record, arrays):
     blocks = []
     for start, stop in np.clip(np.stack([offsets[:-1], offsets[1:]], 1), 0, n).tolist():
         crc = 0
-        for name in ("ids", "items", "labels", "vectors"):
+        for name in ("ids", "items", "labels", "vectors", "codes", "code_bounds"):
             if name in arrays:
                 crc = zlib.crc32(np.ascontiguousarray(arrays[name][start:stop]).tobytes(), crc)
         blocks.append(crc)

@@ -17,6 +17,7 @@ GOLDEN = Path(__file__).parent / "golden"
 SHAPES = {
     "plain": CodeShape(width=3, depth=2),
     "several": CodeShape(width=4, depth=1, sparsity=2),
+    "coded": CodeShape(width=3, depth=2),
 }
 
 
@@ -28,8 +29,9 @@ def make(name):
     vectors = rng.randint(-9, 10, (14, 5)).astype(np.float32)
     labels = rng.randint(-1, 3, 14) if name == "several" else None
     index = HashIndex.build(
-        buckets[:9], vectors[:9], labels=None if labels is None else labels[:9], shape=shape
-    )
+        buckets[:9], vectors[:9], labels=None if labels is None else labels[:9], shape=shape,
+        first_pass="int8" if name == "coded" else None,
+    )  # fmt: skip
     index.add(
         buckets[9:12], vectors[9:12], ids=[40, 20, 30],
         labels=None if labels is None else labels[9:12],

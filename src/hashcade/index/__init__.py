@@ -6,11 +6,13 @@ from hashcade._lazy import lazy_names
 
 if TYPE_CHECKING:
     from hashcade.index.cancel import NEVER, Cancel
+    from hashcade.index.distances import METRICS
     from hashcade.index.encoded import Encoded
     from hashcade.index.filters import Filter
     from hashcade.index.index import HashIndex, warmup
     from hashcade.index.nearest import GroupedVectors
-    from hashcade.index.search import METRICS, SearchResult
+    from hashcade.index.quantised import encode_int8, survivors
+    from hashcade.index.search import SearchResult
     from hashcade.index.segment import NO_LABEL, Items
     from hashcade.index.storage import foreign_files, is_index, new_generation, read_generation
     from hashcade.index.validate import checked_ids
@@ -19,11 +21,13 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         __name__,
         {
             "cancel": ("NEVER", "Cancel"),
+            "distances": ["METRICS"],
             "encoded": ["Encoded"],
             "filters": ["Filter"],
             "index": ("HashIndex", "warmup"),
             "nearest": ["GroupedVectors"],
-            "search": ("METRICS", "SearchResult"),
+            "quantised": ("encode_int8", "survivors"),
+            "search": ["SearchResult"],
             "segment": ("Items", "NO_LABEL"),
             "storage": ("foreign_files", "is_index", "new_generation", "read_generation"),
             "validate": ["checked_ids"],
@@ -32,6 +36,6 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
 
 __all__ = [
     "METRICS", "NEVER", "NO_LABEL", "Cancel", "Encoded", "Filter", "GroupedVectors", "HashIndex",
-    "Items", "SearchResult", "checked_ids", "foreign_files", "is_index", "new_generation",
-    "read_generation", "warmup",
+    "Items", "SearchResult", "checked_ids", "encode_int8", "foreign_files", "is_index",
+    "new_generation", "read_generation", "survivors", "warmup",
 ]  # fmt: skip

@@ -1,9 +1,10 @@
 """Checks of each block (the entries of one bucket), which is read and checked by itself.
 
-The checksum of a block is the CRC-32 of its ids, item numbers, labels and vectors, one after the
-other. It finds all damage of up to 32 bits in a row, and any other but one in 2**32; but who makes
-an index makes its checksums. So values are looked at as well: those that a kernel uses as numbers
-of items, and those that its bounds rely on.
+The checksum of a block is the CRC-32 of its ids, item numbers, labels, vectors and codes, one after
+the other. It finds all damage of up to 32 bits in a row, and any other but one in 2**32; but who
+makes an index makes its checksums. So values are looked at as well: those that a kernel uses as
+numbers of items, and those that its bounds rely on. Among these are the bounds of codes, which are
+compared with the vectors: the first read of a block in a process reads its vectors too.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import numpy.typing as npt
 
 from hashcade.errors import CorruptIndexError
 from hashcade.index.manifest import Record
+from hashcade.index.quantised import bounds_hold
 from hashcade.index.segment import NO_LABEL, Int64s, NoCheck, View, range_of_norms
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 _CHUNK = 65536  # entries that are looked at together
+_CODED = ("codes", "code_bounds")
 _UNIT = 1e-5  # a length differs by less from 1
 
 
@@ -31,7 +34,7 @@ def block_crc(arrays: Arrays, row: int) -> int:
     """Return the checksum of the block of bucket number ``row``."""
     start, stop = arrays["offsets"][row : row + 2].tolist()
     crc = 0
-    for name in ("ids", "items", "labels", "vectors"):
+    for name in ("ids", "items", "labels", "vectors", "codes", "code_bounds"):
         if name in arrays:
             crc = zlib.crc32(arrays[name][start:stop].data, crc)
     return crc
@@ -129,6 +132,11 @@ class StoredCheck(NoCheck):
             if not high <= longest:  # nor if it is NaN
                 yield f"{self.path}: vectors must be finite, and not longer than max_norm={longest}"
                 return
+            if "codes" in self._arrays:
+                codes, bounds = (self._arrays[name][at : at + len(vectors)] for name in _CODED)
+                if not bounds_hold(vectors, codes, bounds):
+                    yield f"{self.path}: code_bounds must be those of the codes of the vectors"
+                    return
             if self._unit_length and not (low > 1.0 - _UNIT and high < 1.0 + _UNIT):
                 yield f"{self.path}: vectors must have length 1"
                 return
@@ -157,6 +165,8 @@ def structure_problems(arrays: Arrays, n: int, dim: int, n_buckets: int) -> list
     buckets, offsets = arrays["buckets"], arrays["offsets"]
     kinds = {
         "vectors": ("float32", (n, dim)),
+        "codes": ("int8", (n, dim)),
+        "code_bounds": ("float32", (n, 3)),
         "ids": ("int64", (n,)),
         "labels": ("int32 or int64", (n,)),
         "items": ("int32", (n,)),

@@ -16,6 +16,7 @@ from hashcade._kernels import helper
 EUCLIDEAN = 0
 INNER_PRODUCT = 1
 COSINE = 2  # of stored vectors of unit length
+METRICS = {"euclidean": EUCLIDEAN, "inner_product": INNER_PRODUCT, "cosine": COSINE}
 CHUNK = 16
 
 # Sums may be reordered and fused, which is what a vector unit needs. Nothing is assumed about
@@ -171,3 +172,14 @@ def sum_of_squares(queries, q):  # type: ignore[no-untyped-def]
     for j in range(queries.shape[1]):
         total += np.float64(queries[q, j]) * np.float64(queries[q, j])
     return total
+
+
+@helper()
+def prune_bound(worst, relative, absolute):  # type: ignore[no-untyped-def]
+    """Return the fast distance beyond which nothing can be better than one of ``worst``."""
+    # Both may be off, in opposite directions, hence twice the error.
+    bound = worst + abs(worst) * (2.0 * relative + 1e-6) + 2.0 * absolute
+    bound += abs(bound) * 1e-6  # rounding to float32, and of the result that is returned
+    if bound != bound:  # NaN: an overflow in the fast pass
+        return np.float32(np.inf)
+    return np.float32(bound)

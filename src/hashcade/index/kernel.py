@@ -1,11 +1,12 @@
 """The search kernel: from queries to the best entries of their buckets, in one compiled call.
 
 Two passes, fused. The fast one computes float32 distances of a tile of entries to up to four
-queries at once, in whatever order suits the vector unit, and drops what cannot be among the best,
-the rounding error allowed for. What remains is ranked in float64, in a fixed order, and only this
-number counts. So the result is the same for one query or many, one thread or more, one segment or
-several: the best by (distance as returned, id). Visits are sorted by where they start, so that a
-tile is read from memory once for all queries that look at it.
+queries at once, in whatever order suits the vector unit, or bounds them by int8 codes if there are
+any (``quantised.py``), and drops what cannot be among the best, all errors allowed for. What
+remains is ranked in float64, in a fixed order, and only this number counts. So the result is the
+same for one query or many, one thread or more, one segment or several, with codes or without: the
+best by (distance as returned, id). Visits are sorted by where they start, so that a tile is read
+from memory once for all queries that look at it.
 
 Functions that are called for each visit take an array and the number of a row: a slice would count
 references, with an atomic operation each time, which cost a tenth of a scan.
@@ -28,10 +29,12 @@ from hashcade.index.distances import (
     INNER_PRODUCT,
     exact_key,
     exact_norm,
+    prune_bound,
     sum_of_squares,
 )
 from hashcade.index.layout import array_at, entries_at, segment_row
 from hashcade.index.probe import is_above, pop, push, replace_root, sort_pairs
+from hashcade.index.quantised import bound_distances
 from hashcade.index.visits import counts_one_by_one, plan_visits
 
 # What a search returns: done, a NaN or a bucket id out of range, a block has to be checked first,
@@ -44,26 +47,16 @@ _TILE_NUMBERS = 1 << 22  # of their vectors
 
 
 @helper()
-def prune_bound(worst, relative, absolute):  # type: ignore[no-untyped-def]
-    """Return the fast distance beyond which nothing can be better than one of ``worst``."""
-    # Both may be off, in opposite directions, hence twice the error.
-    bound = worst + abs(worst) * (2.0 * relative + 1e-6) + 2.0 * absolute
-    bound += abs(bound) * 1e-6  # rounding to float32, and of the result that is returned
-    if bound != bound:  # NaN: an overflow in the fast pass
-        return np.float32(np.inf)
-    return np.float32(bound)
-
-
-@helper()
 def prune(  # type: ignore[no-untyped-def]
-    fast, nearest, k, start, stop, own, ids, removed,
+    fast, nearest, upper, nearest_upper, k, start, stop, own, ids, removed,
     relative, absolute, bound, heaps, size, rows, values, n_rows,
 ):  # fmt: skip
     """Keep the entries start..stop that may be among the best, by their fast distances.
 
-    ``heaps[k]`` has the best fast distances of this visit, as values and names, the worst at its
-    root. The entries of a bucket are different items, so once it is full nothing beyond its root,
-    errors allowed for, is needed. Returns the new sizes of heap and rows, and the new bound.
+    ``upper`` are the same, or with codes upper bounds where ``fast`` are lower ones. ``heaps[k]``
+    has the best of this visit, as values and names, the worst at its root. The entries of a bucket
+    are different items, so once it is full nothing beyond its root, errors allowed for, is needed.
+    Returns the new sizes of heap and rows, and the new bound.
     """
     room = heaps.shape[1] - 1
     # A bound from the nearest of each chunk: as many different items as are asked for, one more
@@ -73,10 +66,12 @@ def prune(  # type: ignore[no-untyped-def]
     by_chunks = size == 0 and n_chunks >= n_needed
     if by_chunks:
         for chunk in range(n_needed):
-            push(heaps, heaps, k, chunk, nearest[k, chunk], nearest[k, chunk])
+            value = nearest_upper[k, chunk]
+            push(heaps, heaps, k, chunk, value, value)
         for chunk in range(n_needed, n_chunks):
-            if nearest[k, chunk] < heaps[k, 0]:
-                replace_root(heaps, heaps, k, n_needed, nearest[k, chunk], nearest[k, chunk])
+            value = nearest_upper[k, chunk]
+            if value < heaps[k, 0]:
+                replace_root(heaps, heaps, k, n_needed, value, value)
         bound = min(bound, prune_bound(np.float64(heaps[k, 0]), relative, absolute))
         by_chunks = heaps[k, 0] < np.inf
     for low in range(start, stop, CHUNK):
@@ -94,6 +89,7 @@ def prune(  # type: ignore[no-untyped-def]
             n_rows += 1
             if by_chunks:  # a heap would not bring the bound down by much
                 continue
+            value = upper[k, row - start]
             if size < room:
                 push(heaps, heaps, k, size, value, value)
                 size += 1
@@ -166,7 +162,7 @@ def search_segments(  # type: ignore[no-untyped-def]
     """Make the visits, and leave the best of each query in its heap; ``errors`` are absolute."""
     n_visits, dim, room = visits.shape[0], queries.shape[1], keys.shape[1]
     # Twice the worst relative error of the fast pass; that of inner products is absolute.
-    relative = (dim + 8) * 2.0**-23 if metric == EUCLIDEAN else 0.0
+    fast_error = (dim + 8) * 2.0**-23 if metric == EUCLIDEAN else 0.0
     longest: Any = np.int64(0)
     for visit in range(n_visits):
         longest = max(longest, visits[visit, 3] - visits[visit, 2])
@@ -183,6 +179,9 @@ def search_segments(  # type: ignore[no-untyped-def]
     tile: Any = min(-(-longest // CHUNK) * CHUNK, most)
     fast = np.empty((lanes, tile), dtype=np.float32)
     nearest = np.empty((lanes, tile // CHUNK), dtype=np.float32)
+    upper, nearest_upper = fast, nearest  # with codes there are two bounds
+    if table[segment_row(0) + layout.CODES] != 0:
+        upper, nearest_upper = np.empty_like(fast), np.empty_like(nearest)
     rows = np.empty((lanes, 2 * longest), dtype=np.int64)  # and the ids of those to be ranked
     values = np.empty((lanes, longest), dtype=np.float32)
     heaps = np.empty((lanes, room + 1), dtype=np.float32)
@@ -197,6 +196,10 @@ def search_segments(  # type: ignore[no-untyped-def]
         vectors = array_at(table[base + layout.VECTORS], (ids.shape[0], dim), np.float32)
         removed = entries_at(table, segment, layout.REMOVED, np.uint8)
         several = table[base + layout.ITEMS] != 0
+        coded = table[base + layout.CODES] != 0
+        codes = array_at(table[base + layout.CODES], (ids.shape[0], dim), np.int8)
+        code_bounds = array_at(table[base + layout.CODE_BOUNDS], (ids.shape[0], 3), np.float32)
+        relative = 0.0 if coded else fast_error
         farthest = start
         together = 0
         while together < 4 and done + together < n_visits:
@@ -210,7 +213,7 @@ def search_segments(  # type: ignore[no-untyped-def]
             bounds[together] = np.inf
             if sizes[q] == room:
                 worst = np.float64(keys[q, 0])
-                if metric == EUCLIDEAN:
+                if metric == EUCLIDEAN and not coded:  # squared
                     worst *= worst
                 elif metric == COSINE:
                     worst = (worst - 1.0) * norms[q]
@@ -220,7 +223,13 @@ def search_segments(  # type: ignore[no-untyped-def]
             if is_cancelled(cancel):
                 break
             high = min(low + tile, farthest)
-            if together >= 3:
+            if coded:
+                for k in range(together):
+                    bound_distances(
+                        codes, code_bounds, removed, low, high, queries, lane[k, 0], k, metric,
+                        fast, upper, nearest, nearest_upper,
+                    )  # fmt: skip
+            elif together >= 3:
                 distances.fast_distances_of_four(
                     vectors, removed, low, high, queries, lane[0, 0], lane[1, 0], lane[2, 0],
                     lane[together - 1, 0], metric, fast, nearest,
@@ -234,9 +243,9 @@ def search_segments(  # type: ignore[no-untyped-def]
                 q = lane[k, 0]
                 own = exclude[q] if exclude.shape[0] > 0 else np.int64(-1)
                 lane[k, 2], lane[k, 3], bounds[k] = prune(
-                    fast, nearest, k, low, min(high, lane[k, 1]), own, ids, removed,
-                    relative, errors[q],
-                    bounds[k], heaps, lane[k, 2], rows, values, lane[k, 3],
+                    fast, nearest, upper, nearest_upper, k, low, min(high, lane[k, 1]), own, ids,
+                    removed, relative, errors[q], bounds[k], heaps, lane[k, 2], rows, values,
+                    lane[k, 3],
                 )  # fmt: skip
         for k in range(together):
             q = lane[k, 0]

@@ -32,9 +32,11 @@ FORMAT = "hashcade-index"
 VERSION = 1
 ALIGNMENT = 64  # of the sections of a segment's file
 DTYPES = {
-    "vectors": ("<f4",), "ids": ("<i8",), "labels": ("<i4", "<i8"), "items": ("<i4",),
-    "buckets": ("<i8",), "offsets": ("<i8",), "blocks": ("<u4",),
+    "vectors": ("<f4",), "codes": ("|i1",), "code_bounds": ("<f4",), "ids": ("<i8",),
+    "labels": ("<i4", "<i8"), "items": ("<i4",), "buckets": ("<i8",), "offsets": ("<i8",),
+    "blocks": ("<u4",),
 }  # fmt: skip
+FIRST_PASSES = (None, "int8")
 _HEAD = b'{"checksum": "'
 _UID = re.compile("[0-9A-Za-z]{1,64}")
 _MOST_SEGMENTS = 256  # each is at least twice as large as the next: there are never that many
@@ -55,6 +57,7 @@ class Manifest:
     n_items: int
     segments: list[Record]
     unit_length: bool = False
+    first_pass: str | None = None
 
     def files(self) -> set[str]:
         """Names of all files that belong to the index, this one apart."""
@@ -99,6 +102,7 @@ def _check(manifest: Manifest) -> None:
     checked_count("dim", manifest.dim)
     for name in ("with_labels", "unit_length"):
         _is(name, getattr(manifest, name), isinstance(getattr(manifest, name), bool))
+    _is("first_pass", manifest.first_pass, manifest.first_pass in FIRST_PASSES)
     _range("next_id", manifest.next_id, 0, 2**63)
     segments = manifest.segments
     _is("segments", len(segments), isinstance(segments, list) and len(segments) <= _MOST_SEGMENTS)

@@ -22,12 +22,11 @@ from hashcade._validate import checked_choice, checked_count
 from hashcade.errors import Cancelled, add_hint
 from hashcade.index import filters, kernel, validate, visits
 from hashcade.index.cancel import NEVER, Cancel
-from hashcade.index.distances import COSINE, EUCLIDEAN, INNER_PRODUCT
+from hashcade.index.distances import COSINE, METRICS
 from hashcade.index.filters import Filter, Passing
 from hashcade.index.segment import NO_LABEL, Float32s, Int64s
 from hashcade.index.snapshot import Snapshot
 
-METRICS = {"euclidean": EUCLIDEAN, "inner_product": INNER_PRODUCT, "cosine": COSINE}
 FILLS = {"path": 1, "none": 0}
 # With a filter a query ends after this many candidates, passing or not, unless told otherwise.
 FILTER_BUDGET = 1_000_000

@@ -10,7 +10,7 @@ copy of a mask. Nothing that a running search looks at is ever written to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -18,8 +18,11 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
+from hashcade.index.quantised import encode_int8
+
 Int64s = npt.NDArray[np.int64]
 Float32s = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.int8]
 Labels = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 NO_LABEL = -1
@@ -70,6 +73,8 @@ class Segment:
     max_norm: float  # of the vectors: bounds the error of fast inner products
     uid: str = field(default_factory=lambda: uuid4().hex)
     check: NoCheck = field(default_factory=NoCheck)
+    codes: Codes | None = None  # (n_entries, dim) for a first pass, see quantised.py
+    code_bounds: Float32s | None = None  # (n_entries, 3)
 
     def __post_init__(self) -> None:
         for array in self.arrays.values():
@@ -78,8 +83,13 @@ class Segment:
     @property
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The arrays by their names, in the order in which they are stored."""
-        names = ("vectors", "ids", "labels", "items", "buckets", "offsets")
+        names = ("vectors", "codes", "code_bounds", "ids", "labels", "items", "buckets", "offsets")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def with_first_pass(self, first_pass: str | None) -> Segment:
+        """Return the same entries with int8 codes for a first pass, or without."""
+        codes, bounds = encode_int8(self.vectors) if first_pass else (None, None)
+        return replace(self, codes=codes, code_bounds=bounds, uid=uuid4().hex)
 
     @property
     def n_entries(self) -> int:

@@ -12,13 +12,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 
 from hashcade.codes import CodeShape
 from hashcade.index.layout import describe
-from hashcade.index.segment import NO_LABEL, Int64s, Items, View, build_segment, merge_segments
+from hashcade.index.segment import (
+    NO_LABEL,
+    Int64s,
+    Items,
+    Segment,
+    View,
+    build_segment,
+    merge_segments,
+)
 
 # Neighbouring segments are merged while the older one is less than this many times as large.
 _GROWTH = 2
@@ -124,6 +133,7 @@ class Snapshot:
     next_id: int  # larger than every id that was ever here
     unit_length: bool = False  # whether vectors are scaled to length 1 when they are added
     recent: Recent | None = None  # the last segments, if they are not in the tree
+    first_pass: str | None = None  # "int8": every segment has codes
 
     @cached_property
     def n_settled(self) -> int:
@@ -219,15 +229,29 @@ class Snapshot:
         """Append a segment, and merge from the end while neighbours are of similar size."""
         if len(items.ids) == 0:
             return self
-        views = [*self.views, View(build_segment(items))]
+        views = [*self.views, self._view(build_segment(items))]
         last = views[self.n_settled :]
         if len(self.tree.buckets) >= _LARGE and _RECENT < _entries(last) <= 2 * _RECENT:
             # They are about to become part of the large tree: as one segment, which is merged
             # again, and the tree built anew, only after as many more.
-            views[self.n_settled :] = [View(merge_segments(last))]
+            views[self.n_settled :] = [self._view(merge_segments(last))]
         while len(views) > 1 and views[-2].n_items < _GROWTH * views[-1].n_items:
-            views[-2:] = [View(merge_segments(views[-2:]))]
+            views[-2:] = [self._view(merge_segments(views[-2:]))]
         return self.with_views(views, max(self.next_id, int(items.ids.max()) + 1))
+
+    def with_first_pass(self, first_pass: str | None) -> Snapshot:
+        """Return the same items with codes, or without."""
+        if first_pass == self.first_pass:
+            return self
+        views = []
+        for view in self.views:
+            view.segment.check.blocks()
+            segment = view.segment.with_first_pass(first_pass)
+            views.append(replace(view, segment=segment, removed_uid=uuid4().hex))
+        return replace(self, first_pass=first_pass).with_views(views, self.next_id)
+
+    def _view(self, segment: Segment) -> View:
+        return View(segment.with_first_pass(self.first_pass) if self.first_pass else segment)
 
     def without(self, ids: Int64s) -> Snapshot:
         """Remove items, which must be here."""
@@ -242,7 +266,7 @@ class Snapshot:
         """Put everything into one segment without removed entries; may return itself."""
         if len(self.views) == 0 or (len(self.views) == 1 and len(self.views[0].removed) == 0):
             return self
-        return self.with_views([View(merge_segments(self.views))], self.next_id)
+        return self.with_views([self._view(merge_segments(self.views))], self.next_id)
 
     def with_views(self, views: Sequence[View], next_id: int) -> Snapshot:
         """Put other segments in the place of these."""
@@ -281,7 +305,9 @@ def _same_buckets(tree: BucketTree, old: Sequence[View], new: Sequence[View]) ->
 
 
 def empty_snapshot(
-    shape: CodeShape, dim: int, with_labels: bool = False, unit_length: bool = False
-) -> Snapshot:
+    shape: CodeShape, dim: int, with_labels: bool = False, unit_length: bool = False,
+    first_pass: str | None = None,
+) -> Snapshot:  # fmt: skip
     """Return an index without items."""
-    return Snapshot((), build_tree((), shape, None), shape, dim, with_labels, 0, unit_length)
+    tree = build_tree((), shape, None)
+    return Snapshot((), tree, shape, dim, with_labels, 0, unit_length, first_pass=first_pass)

@@ -140,7 +140,7 @@ def _write_files(
         records.append({**record, "removed": removed})
     return Manifest(
         generation, snapshot.shape, snapshot.dim, snapshot.with_labels, snapshot.next_id,
-        snapshot.n_items, records, snapshot.unit_length,
+        snapshot.n_items, records, snapshot.unit_length, snapshot.first_pass,
     )  # fmt: skip
 
 
@@ -224,8 +224,9 @@ def _open(directory: Path, manifest: Manifest, mmap: bool) -> Snapshot:
                 view = View(view.segment, removed, n_removed, uid)
             views.append(view)
         empty = empty_snapshot(
-            manifest.shape, manifest.dim, manifest.with_labels, manifest.unit_length
-        )
+            manifest.shape, manifest.dim, manifest.with_labels, manifest.unit_length,
+            manifest.first_pass,
+        )  # fmt: skip
         return empty.with_views(views, manifest.next_id)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptIndexError(f"{path}: {error!r}") from error
@@ -256,12 +257,15 @@ def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) ->
     segment = Segment(
         arrays["vectors"], arrays["ids"], arrays.get("labels"), arrays.get("items"),
         arrays["buckets"], arrays["offsets"], record["n_items"], record["max_norm"],
-        record["uid"], check,
+        record["uid"], check, arrays.get("codes"), arrays.get("code_bounds"),
     )  # fmt: skip
     n_entries, n_buckets = record["n_entries"], manifest.shape.n_buckets
     problems = checksums.structure_problems(arrays, n_entries, manifest.dim, n_buckets)
     if ("labels" in arrays) != manifest.with_labels:
         problems.append("labels are not as the manifest says")
+    for name in ("codes", "code_bounds"):
+        if (name in arrays) != (manifest.first_pass is not None):
+            problems.append(f"{name} must be there as first_pass says")
     if ("items" in arrays) != (manifest.shape.sparsity > 1):
         problems.append("item numbers are not as the sparsity says")
     if "items" not in arrays and record["n_items"] != n_entries:

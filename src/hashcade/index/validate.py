@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hashcade._validate import as_array, checked_vectors, name_ids, name_rows
+from hashcade._validate import as_array, checked_choice, checked_vectors, name_ids, name_rows
 from hashcade.codes import CodeShape
 from hashcade.errors import add_hint
 from hashcade.index.segment import NO_LABEL, Float32s, Int64s, Items
@@ -159,3 +159,9 @@ def checked_path(value: object, shape: CodeShape) -> tuple[int, ...]:
         must = f"at most depth={shape.depth} slots < width={shape.width}"
         raise ValueError(f"path={path.tolist()} must be {must}")
     return tuple(path.tolist())
+
+
+def checked_first_pass(value: object) -> None:
+    """Refuse what is neither None nor the name of a first pass."""
+    if value is not None:
+        checked_choice("first_pass", value, ["int8"])
