@@ -9,9 +9,9 @@ compared with the vectors: the first read of a block in a process reads its vect
 
 from __future__ import annotations
 
+import mmap as mmap_module
 import zlib
 from collections.abc import Iterable, Iterator
-from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from hashcade.errors import CorruptIndexError
 from hashcade.index.manifest import Record
+from hashcade.index.prefetch import HAS_ADVICE
 from hashcade.index.quantised import bounds_hold
 from hashcade.index.segment import NO_LABEL, Int64s, NoCheck, View, range_of_norms
 
@@ -53,7 +54,7 @@ class StoredCheck(NoCheck):
         path: Path,
         record: Record,
         raw: npt.NDArray[Any],
-        mapped: mmap | None,
+        mapped: mmap_module.mmap | None,
         arrays: Arrays,
         next_id: int,
         unit_length: bool,
@@ -65,6 +66,9 @@ class StoredCheck(NoCheck):
         self._arrays = arrays
         self._next_id, self._unit_length = next_id, unit_length
         self._sections: set[str] = set()
+        # Of a block with codes few vectors are read: the kernel says which.
+        self.mapped = mapped is not None and "codes" in arrays and HAS_ADVICE
+        self._read_ahead(False)
         self.checked: npt.NDArray[np.bool_] = np.zeros(len(arrays["blocks"]) + 1, dtype=np.bool_)
 
     def blocks(self, rows: Int64s | None = None) -> None:
@@ -72,6 +76,7 @@ class StoredCheck(NoCheck):
         rows = np.arange(len(self.checked) - 1) if rows is None else rows
         rows = rows[~self.checked[rows]]
         if len(rows):
+            self._read_ahead(True)
             self._require([], rows.tolist())
             # Neighbouring blocks together: a call for each would take longer than the numbers do.
             for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
@@ -79,6 +84,7 @@ class StoredCheck(NoCheck):
                 for problem in self._wrong_values(start, stop):
                     raise CorruptIndexError(problem)
             self.checked[rows] = True
+            self._read_ahead(False)
 
     def ids(self) -> None:
         """Check ids and item numbers as a whole: a kernel must not use a number out of range."""
@@ -118,8 +124,16 @@ class StoredCheck(NoCheck):
 
     def all_problems(self) -> list[str]:
         """Check everything again, and name all that is damaged."""
+        self._read_ahead(True)
         damage = list(self.problems(self._arrays, range(len(self.checked) - 1)))
-        return damage or list(self._wrong_values(0, self._record["n_entries"]))
+        damage = damage or list(self._wrong_values(0, self._record["n_entries"]))
+        self._read_ahead(False)
+        return damage
+
+    def _read_ahead(self, wanted: bool) -> None:
+        """Whether the system reads more than the pages that are needed, see ``prefetch.py``."""
+        if self.mapped and self._mapped is not None:
+            self._mapped.madvise(mmap_module.MADV_NORMAL if wanted else mmap_module.MADV_RANDOM)
 
     def _wrong_values(self, start: int, stop: int) -> Iterator[str]:
         """What must not be among the entries start..stop - 1."""

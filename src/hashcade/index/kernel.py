@@ -33,6 +33,7 @@ from hashcade.index.distances import (
     sum_of_squares,
 )
 from hashcade.index.layout import array_at, entries_at, segment_row
+from hashcade.index.prefetch import will_read, will_read_rows
 from hashcade.index.probe import is_above, pop, push, replace_root, sort_pairs
 from hashcade.index.quantised import bound_distances
 from hashcade.index.visits import counts_one_by_one, plan_visits
@@ -179,9 +180,9 @@ def search_segments(  # type: ignore[no-untyped-def]
     tile: Any = min(-(-longest // CHUNK) * CHUNK, most)
     fast = np.empty((lanes, tile), dtype=np.float32)
     nearest = np.empty((lanes, tile // CHUNK), dtype=np.float32)
-    upper, nearest_upper = fast, nearest  # with codes there are two bounds
+    above, nearest_above = fast, nearest  # with codes there are two bounds
     if table[segment_row(0) + layout.CODES] != 0:
-        upper, nearest_upper = np.empty_like(fast), np.empty_like(nearest)
+        above, nearest_above = np.empty_like(fast), np.empty_like(nearest)
     rows = np.empty((lanes, 2 * longest), dtype=np.int64)  # and the ids of those to be ranked
     values = np.empty((lanes, longest), dtype=np.float32)
     heaps = np.empty((lanes, room + 1), dtype=np.float32)
@@ -196,10 +197,8 @@ def search_segments(  # type: ignore[no-untyped-def]
         vectors = array_at(table[base + layout.VECTORS], (ids.shape[0], dim), np.float32)
         removed = entries_at(table, segment, layout.REMOVED, np.uint8)
         several = table[base + layout.ITEMS] != 0
-        coded = table[base + layout.CODES] != 0
         codes = array_at(table[base + layout.CODES], (ids.shape[0], dim), np.int8)
         code_bounds = array_at(table[base + layout.CODE_BOUNDS], (ids.shape[0], 3), np.float32)
-        relative = 0.0 if coded else fast_error
         farthest = start
         together = 0
         while together < 4 and done + together < n_visits:
@@ -210,15 +209,26 @@ def search_segments(  # type: ignore[no-untyped-def]
             farthest = max(farthest, visits[row, 3])
             lane[together, 0], lane[together, 1] = q, visits[row, 3]
             lane[together, 2], lane[together, 3] = 0, 0
-            bounds[together] = np.inf
+            together += 1
+        # Several queries at once are faster with vectors, which are read once for all of them; but
+        # not from a disk.
+        mapped = table[base + layout.MAPPED] != 0
+        coded = table[base + layout.CODES] != 0 and (mapped or together < 3)
+        if coded and mapped:
+            will_read(table[base + layout.CODES] + start * dim, (farthest - start) * dim)
+            will_read(table[base + layout.CODE_BOUNDS] + start * 12, (farthest - start) * 12)
+        relative = 0.0 if coded else fast_error
+        upper, nearest_upper = (above, nearest_above) if coded else (fast, nearest)
+        for k in range(together):
+            q = lane[k, 0]
+            bounds[k] = np.inf
             if sizes[q] == room:
                 worst = np.float64(keys[q, 0])
                 if metric == EUCLIDEAN and not coded:  # squared
                     worst *= worst
                 elif metric == COSINE:
                     worst = (worst - 1.0) * norms[q]
-                bounds[together] = prune_bound(worst, relative, errors[q])
-            together += 1
+                bounds[k] = prune_bound(worst, relative, errors[q])
         for low in range(start, farthest, tile):
             if is_cancelled(cancel):
                 break
@@ -249,6 +259,10 @@ def search_segments(  # type: ignore[no-untyped-def]
                 )  # fmt: skip
         for k in range(together):
             q = lane[k, 0]
+            if coded and mapped:
+                will_read_rows(
+                    table[base + layout.VECTORS], dim * 4, start, farthest, rows, k, lane[k, 3]
+                )
             sizes[q] = rerank(
                 rows, values, k, lane[k, 3], bounds[k], queries, q, metric, norms[q],
                 vectors, ids, several, keys, names, sizes[q], cancel,

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 # Of a segment, from the start of its row; FIRST_ITEM and FIRST_ENTRY count through all segments.
 (
     N_ENTRIES, VECTORS, IDS, ITEMS, REMOVED, N_OWN_BUCKETS, OFFSETS, CHECKED,
-    FIRST_ITEM, FIRST_ENTRY, CODES, CODE_BOUNDS, SEGMENT_LENGTH,
-) = range(13)  # fmt: skip
+    FIRST_ITEM, FIRST_ENTRY, CODES, CODE_BOUNDS, MAPPED,
+    SEGMENT_LENGTH,
+) = range(14)  # fmt: skip
 
 
 def describe(snapshot: Snapshot) -> npt.NDArray[np.int64]:
@@ -53,7 +54,7 @@ def describe(snapshot: Snapshot) -> npt.NDArray[np.int64]:
             segment.n_entries, _address(segment.vectors), _address(segment.ids),
             _address(segment.items), _address(view.removed), len(segment.buckets),
             _address(segment.offsets), _address(segment.check.checked), first_item, first_entry,
-            _address(segment.codes), _address(segment.code_bounds),
+            _address(segment.codes), _address(segment.code_bounds), segment.check.mapped,
         ]  # fmt: skip
         first_item += segment.n_items
         first_entry += segment.n_entries

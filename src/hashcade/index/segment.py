@@ -48,6 +48,7 @@ class NoCheck:
     """Checks before a segment is read: of one in memory none, see ``checksums.StoredCheck``."""
 
     checked: npt.NDArray[np.bool_] | None = None
+    mapped = False  # whether arrays lie in a file, and are read without being read ahead
 
     def blocks(self, rows: Int64s | None = None) -> None:
         """Raise ``CorruptIndexError`` if a block of these buckets, or any, is damaged."""
