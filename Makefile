@@ -13,7 +13,7 @@ EACH_SEED = $(SEEDS:%=--seed %)
 CODE   := src tests tools examples $(wildcard benchmarks experiments)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-fast test-slow hostile format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-classes bench-end-to-end bench-without-labels bench-filters bench-payload bench-service bench-one-add docs docs-api docs-cli \
+.PHONY: help setup demo test lint types test-fast test-slow hostile format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-classes bench-end-to-end bench-without-labels bench-filters bench-payload bench-service bench-one-add bench-int8 docs docs-api docs-cli \
   fonts han glove reproduce-classes reproduce-smoke reproduce-transfer reproduce-cpu reproduce-imagenet reproduce-split reproduce-ablation reproduce-solver \
   hashes audit clean distclean
 
@@ -147,6 +147,9 @@ bench-service: $(STAMP) ## The service under load, under kill -9, and beside the
 
 bench-one-add: $(STAMP) ## One change with 10^4 to 10^6 occupied buckets; writes docs/results
 	$(BIN)/python benchmarks/one_add.py
+
+bench-int8: $(STAMP) ## A first pass over int8 codes, in memory and from a cold disk; writes docs/results
+	HASHCADE_DATA=$(DATA) $(BIN)/python benchmarks/int8.py
 
 hashes: $(STAMP) ## Write hashes.txt: the pinned versions with the hashes of their files
 	$(BIN)/python tools/pin_hashes.py constraints.txt hashes.txt
