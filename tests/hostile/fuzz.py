@@ -34,7 +34,7 @@ import numpy as np
 from hashcade import CodeShape, Hasher, HashIndex, HashTable
 from hashcade.data import IMAGE_FORMATS, load_items, load_npz, read_image, read_npz
 from hashcade.errors import CorruptIndexError, HashcadeError
-from hashcade.index import Encoded
+from hashcade.index import Encoded, encode_int8
 from hashcade.store import Catalog, load_state
 from hashcade.store.catalog import _crc, _payload_crc
 from hashcade.store.changes import Add, Remove, apply_changes, from_record, to_records
@@ -172,6 +172,7 @@ def make_index(path, kind):
     index = HashIndex.build(
         rng.integers(0, 16, (n, shape.sparsity)), rng.normal(size=(n, DIM)),
         labels=rng.integers(-1, 3, n) if labels else None, shape=shape, unit_length=kind >= 3,
+        first_pass="int8" if kind % 2 else None,
     )  # fmt: skip
     index.add(
         rng.integers(0, 16, (6, shape.sparsity)), rng.normal(size=(6, DIM)),
@@ -217,6 +218,8 @@ def mutate_index(rng, folder):
             if body["unit_length"] and rng.random() < 0.7:
                 scaled = arrays["vectors"] / np.maximum(norms, 1e-30)[:, None]
                 arrays["vectors"] = scaled.astype("<f4")
+            if "codes" in arrays and rng.random() < 0.7:
+                arrays["codes"], arrays["code_bounds"] = encode_int8(arrays["vectors"])
         if rng.random() < 0.5:
             body["next_id"] = max(body["next_id"], min(int(arrays["ids"].max()) + 1, 2**63))
         forge.write_arrays(path, record, arrays)

@@ -16,12 +16,13 @@ SHAPE = CodeShape(width=4, depth=2, sparsity=2)
 N, DIM = 60, 5
 
 
-def make(path, *, unit_length=False, sparsity=2, removed=True):
+def make(path, *, unit_length=False, sparsity=2, removed=True, first_pass=None):
     rng = np.random.default_rng(0)
     shape = CodeShape(width=4, depth=2, sparsity=sparsity)
     index = HashIndex.build(
         rng.integers(0, 16, (N, sparsity)), rng.normal(size=(N, DIM)),
         labels=rng.integers(-1, 3, N), shape=shape, unit_length=unit_length,
+        first_pass=first_pass,
     )  # fmt: skip
     if removed:
         index.remove([3, 4])
@@ -159,13 +160,29 @@ ATTACKS = {
     "with_labels denied": in_body("with_labels", False),
     "more entries": in_record("n_entries", 10**9),
     "uid with separators": in_record("uid", "../../x"),
+    "code another": first("codes", 77),
+    "code -128": first("codes", -128),
+    "code scale 0": first("code_bounds", 0.0),
+    "code scale negative": first("code_bounds", -1.0),
+    "code scale NaN": first("code_bounds", np.nan),
+    "code scale infinite": first("code_bounds", np.inf),
+    "code error 0": first("code_bounds", 0.0, at=1),
+    "code error negative": first("code_bounds", -1e9, at=1),
+    "code error NaN": first("code_bounds", np.nan, at=1),
+    "code square 0": first("code_bounds", 0.0, at=2),
+    "code square NaN": first("code_bounds", np.nan, at=2),
+    "codes denied": in_body("first_pass", None),
+    "codes of another kind": in_body("first_pass", "int4"),
+    "codes as a list": in_body("first_pass", ["int8"]),
+    "vector that its code is not of": first("vectors", 0.123),
 }
 
 
 @pytest.mark.promise("H5", "index of a stranger, checksums right, one number out of range")
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_no_number_of_a_stranger_is_used_unchecked(tmp_path, attack, cases):
-    forge.edit(make(tmp_path / "a"), ATTACKS[attack])
+    first_pass = "int8" if "code" in attack else None
+    forge.edit(make(tmp_path / "a", first_pass=first_pass), ATTACKS[attack])
     outcome, said = in_child(use, tmp_path / "a", seconds=20, more_memory=2 << 30)
     assert outcome == "done", (outcome, said)
     assert said[2] == "unsound"
