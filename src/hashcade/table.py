@@ -16,7 +16,16 @@ import numpy.typing as npt
 from hashcade._io import new_directory, writer_lock
 from hashcade._validate import as_array, checked_choice, checked_count
 from hashcade.errors import NotFittedError, StorageError
-from hashcade.index import METRICS, NO_LABEL, Cancel, Encoded, Filter, HashIndex, SearchResult
+from hashcade.index import (
+    METRICS,
+    NO_LABEL,
+    Cancel,
+    Encoded,
+    Filter,
+    HashIndex,
+    SearchResult,
+    check_storage,
+)
 from hashcade.store import (
     DATABASE,
     INDEX_DIR,
@@ -148,6 +157,12 @@ class HashTable:
     place
         ``"label"``: an item whose label is known goes to the buckets of its label. ``"network"``:
         all items go where the network puts them, as in the paper.
+    vectors
+        ``"float16"``: vectors are rounded once, when they are added, and take half the memory;
+        not for ``metric="cosine"``.
+    first_pass
+        ``"int8"``: codes beside the vectors, a quarter of their size, of which a search reads most
+        and of the vectors few. The same results; faster from a disk, see docs/results/int8.md.
     settings
         Further settings of :class:`Hasher`: ``loss``, ``backbone``, ``steps``, ...
 
@@ -174,10 +189,14 @@ class HashTable:
         sparsity: int = 1,
         metric: str = "euclidean",
         place: str = "label",
+        vectors: str = "float32",
+        first_pass: str | None = None,
         **settings: Any,
     ) -> None:
         from hashcade.learn import Hasher
 
+        check_storage(first_pass, vectors, metric == "cosine")
+        self._storage: dict[str, Any] = {"dtype": vectors, "first_pass": first_pass}
         self.metric = checked_choice("metric", metric, METRICS)
         self.hasher: Hasher | None = Hasher(width=width, depth=depth, sparsity=sparsity, **settings)
         self._live: Local | DurableIndex | Catalog = Catalog(metric=metric, place=place)
@@ -203,8 +222,9 @@ class HashTable:
         table.hasher = hasher
         catalog = catalog or Catalog(metric=metric or "euclidean")
         table.metric = checked_choice("metric", metric or catalog.metric, METRICS)
-        table._live, table._model_changed = catalog, False
+        table._live, table._model_changed, table._storage = catalog, False, {}
         if index is not None:
+            table._storage = {"dtype": index.dtype, "first_pass": index.first_pass}
             catalog.fill_from(index)
             table._live = Local(State(index, catalog))
         return table
@@ -260,8 +280,10 @@ class HashTable:
             hasher.fit(items if labelled.all() else items[labelled], classes[codes[labelled]])
         labels = catalog.labels(codes) if catalog.place == "label" else None
         vectors, bucket_ids = hasher.place_items(items, labels)
-        unit, shape = self.metric == "cosine", hasher.shape_
-        index = HashIndex.build(bucket_ids, vectors, numbers, codes, shape=shape, unit_length=unit)
+        index = HashIndex.build(
+            bucket_ids, vectors, numbers, codes, shape=hasher.shape_,
+            unit_length=self.metric == "cosine", **self._storage,
+        )  # fmt: skip
         self.hasher, self._live = hasher, Local(State(index, catalog))  # nothing can fail now
         return self
 
@@ -313,9 +335,8 @@ class HashTable:
             if labels is not None:
                 encoded = self.placed(encoded, labels)
             if isinstance(self._live, Catalog):
-                index = _empty_index(
-                    self._fitted_hasher(), encoded.vectors.shape[1], self.metric == "cosine"
-                )
+                unit_length, dim = self.metric == "cosine", encoded.vectors.shape[1]
+                index = _empty_index(self._fitted_hasher(), dim, unit_length, self._storage)
                 self._live = Local(State(index, self._live))
             items = NewItems(
                 encoded.bucket_ids, encoded.vectors, ids, labels, names, payload,
@@ -768,11 +789,12 @@ def _refuse_foreign(directory: Path) -> None:
         ) from None
 
 
-def _empty_index(hasher: Hasher, dim: int, unit_length: bool) -> HashIndex:
+def _empty_index(hasher: Hasher, dim: int, unit_length: bool, storage: dict[str, Any]) -> HashIndex:
     return HashIndex.build(
         np.empty((0, hasher.shape_.sparsity), dtype=np.int64),
         np.empty((0, dim), dtype=np.float32),
         labels=np.empty(0, dtype=np.int64),
         shape=hasher.shape_,
         unit_length=unit_length,
+        **storage,
     )

@@ -172,7 +172,7 @@ def make_index(path, kind):
     index = HashIndex.build(
         rng.integers(0, 16, (n, shape.sparsity)), rng.normal(size=(n, DIM)),
         labels=rng.integers(-1, 3, n) if labels else None, shape=shape, unit_length=kind >= 3,
-        first_pass="int8" if kind % 2 else None,
+        first_pass="int8" if kind % 2 else None, dtype="float16" if kind in (1, 2) else "float32",
     )  # fmt: skip
     index.add(
         rng.integers(0, 16, (6, shape.sparsity)), rng.normal(size=(6, DIM)),
@@ -217,9 +217,11 @@ def mutate_index(rng, folder):
             record["max_norm"] = float(norms.max()) * 1.001
             if body["unit_length"] and rng.random() < 0.7:
                 scaled = arrays["vectors"] / np.maximum(norms, 1e-30)[:, None]
-                arrays["vectors"] = scaled.astype("<f4")
+                arrays["vectors"] = scaled.astype(arrays["vectors"].dtype)
             if "codes" in arrays and rng.random() < 0.7:
-                arrays["codes"], arrays["code_bounds"] = encode_int8(arrays["vectors"])
+                arrays["codes"], arrays["code_bounds"] = encode_int8(
+                    arrays["vectors"].astype(np.float32)
+                )
         if rng.random() < 0.5:
             body["next_id"] = max(body["next_id"], min(int(arrays["ids"].max()) + 1, 2**63))
         forge.write_arrays(path, record, arrays)

@@ -174,6 +174,8 @@ ATTACKS = {
     "codes denied": in_body("first_pass", None),
     "codes of another kind": in_body("first_pass", "int4"),
     "codes as a list": in_body("first_pass", ["int8"]),
+    "float16 claimed": in_body("dtype", "float16"),
+    "dtype of another kind": in_body("dtype", "float64"),
     "vector that its code is not of": first("vectors", 0.123),
 }
 

@@ -18,6 +18,7 @@ SHAPES = {
     "plain": CodeShape(width=3, depth=2),
     "several": CodeShape(width=4, depth=1, sparsity=2),
     "coded": CodeShape(width=3, depth=2),
+    "halved": CodeShape(width=3, depth=2),
 }
 
 
@@ -30,7 +31,8 @@ def make(name):
     labels = rng.randint(-1, 3, 14) if name == "several" else None
     index = HashIndex.build(
         buckets[:9], vectors[:9], labels=None if labels is None else labels[:9], shape=shape,
-        first_pass="int8" if name == "coded" else None,
+        first_pass="int8" if name in ("coded", "halved") else None,
+        dtype="float16" if name == "halved" else "float32",
     )  # fmt: skip
     index.add(
         buckets[9:12], vectors[9:12], ids=[40, 20, 30],

@@ -35,6 +35,8 @@ def build(
     *,
     metric: opt.Metric = "euclidean",
     place: opt.Place = "label",
+    vectors: opt.Vectors = "float32",
+    first_pass: opt.FirstPass = None,
     keep: opt.Keeping,
     reading: opt.Reading,
     force: opt.Force = False,
@@ -55,11 +57,12 @@ def build(
     out.refuse_existing(output, out.TABLE, force=force)
     from hashcade.codes import CodeShape
     from hashcade.data import read_npz
-    from hashcade.index import Encoded, HashIndex
+    from hashcade.index import Encoded, HashIndex, check_storage
     from hashcade.learn import model_fingerprint
     from hashcade.store import MODEL_DIR, Catalog
     from hashcade.table import HashTable
 
+    check_storage(first_pass, vectors, metric == "cosine")
     codes = read_npz(data) if data.suffix == ".npz" and data.is_file() else {}
     if not codes.keys() >= _CODES:
         codes = _encode(model, data, reading, keep=keep)
@@ -76,14 +79,17 @@ def build(
     width, depth, sparsity = map(int, codes["shape"])
     shape = CodeShape(width=width, depth=depth, sparsity=sparsity)
     catalog = Catalog(metric=metric, place=place, data=Path(str(codes["data"])))
-    vectors, buckets, names = codes["vectors"], codes["bucket_ids"], codes.get("names")
+    points, buckets, names = codes["vectors"], codes["bucket_ids"], codes.get("names")
     if place == "label":
         buckets = codes.get("bucket_ids_by_label", buckets)
     unit = metric == "cosine"
-    empty = HashIndex.build(buckets[:0], vectors[:0], labels=[], shape=shape, unit_length=unit)
+    empty = HashIndex.build(
+        buckets[:0], points[:0], labels=[], shape=shape, unit_length=unit,
+        first_pass=first_pass, dtype=vectors,
+    )  # fmt: skip
     table = HashTable.from_parts(None, empty, catalog)
     table.add(
-        Encoded(vectors, buckets, None, by_path=False), labels=codes.get("labels"),
+        Encoded(points, buckets, None, by_path=False), labels=codes.get("labels"),
         names=None if names is None else [str(name) for name in names], new_labels=True,
         ids=codes.get("ids"), payload=codes.get("payload"),
     )  # fmt: skip

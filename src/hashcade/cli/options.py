@@ -58,6 +58,12 @@ _FILL = "Continue to further buckets until there are enough results, or stay in 
 NProbe = Annotated[int, number(_PROBE)]
 Fill = Annotated[bool, flag("--fill/--no-fill", _FILL)]
 Metric = Annotated[str, option("How results are ranked: euclidean, cosine or inner_product.")]
+Vectors = Annotated[str, option("How vectors are stored: float32, or rounded to float16.")]
+_FIRST_PASS = (
+    "int8: store codes beside the vectors, of which a search reads most, and of the vectors few. "
+    "The same results, a quarter more to store; faster from a disk."
+)
+FirstPass = Annotated[str | None, option(_FIRST_PASS, default="none")]
 
 _WHERE = (
     "Only items for which this holds: a field of the payload, label, id or name, one of = != < <= "

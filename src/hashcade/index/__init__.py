@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hashcade.index.search import SearchResult
     from hashcade.index.segment import NO_LABEL, Items
     from hashcade.index.storage import foreign_files, is_index, new_generation, read_generation
-    from hashcade.index.validate import checked_ids
+    from hashcade.index.validate import check_storage, checked_ids
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -30,12 +30,13 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             "search": ["SearchResult"],
             "segment": ("Items", "NO_LABEL"),
             "storage": ("foreign_files", "is_index", "new_generation", "read_generation"),
-            "validate": ["checked_ids"],
+            "validate": ("check_storage", "checked_ids"),
         },
     )
 
 __all__ = [
     "METRICS", "NEVER", "NO_LABEL", "Cancel", "Encoded", "Filter", "GroupedVectors", "HashIndex",
-    "Items", "SearchResult", "checked_ids", "encode_int8", "foreign_files", "is_index",
+    "Items", "SearchResult", "check_storage", "checked_ids", "encode_int8",
+    "foreign_files", "is_index",
     "new_generation", "read_generation", "survivors", "warmup",
 ]  # fmt: skip

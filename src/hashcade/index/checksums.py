@@ -22,7 +22,7 @@ from hashcade.errors import CorruptIndexError
 from hashcade.index.manifest import Record
 from hashcade.index.prefetch import HAS_ADVICE
 from hashcade.index.quantised import bounds_hold
-from hashcade.index.segment import NO_LABEL, Int64s, NoCheck, View, range_of_norms
+from hashcade.index.segment import NO_LABEL, Int64s, NoCheck, View, as_float32, range_of_norms
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -141,7 +141,7 @@ class StoredCheck(NoCheck):
         yield from self._wrong_labels(start, stop)
         longest = self._record["max_norm"]
         for at in range(start, stop, _CHUNK):
-            vectors = self._arrays["vectors"][at : min(at + _CHUNK, stop)]
+            vectors = as_float32(self._arrays["vectors"][at : min(at + _CHUNK, stop)])
             low, high = range_of_norms(vectors, exact=self._unit_length)
             if not high <= longest:  # nor if it is NaN
                 yield f"{self.path}: vectors must be finite, and not longer than max_norm={longest}"
@@ -178,7 +178,7 @@ def structure_problems(arrays: Arrays, n: int, dim: int, n_buckets: int) -> list
     """List what is wrong with the arrays that tell where things are; the others are not read."""
     buckets, offsets = arrays["buckets"], arrays["offsets"]
     kinds = {
-        "vectors": ("float32", (n, dim)),
+        "vectors": ("float32 or float16", (n, dim)),
         "codes": ("int8", (n, dim)),
         "code_bounds": ("float32", (n, 3)),
         "ids": ("int64", (n,)),

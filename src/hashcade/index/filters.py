@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from hashcade.codes import CodeShape
-from hashcade.index.segment import Int64s, Items, View, merge_segments
+from hashcade.index.segment import Int64s, Items, View, as_float32, merge_segments
 from hashcade.index.snapshot import Snapshot, empty_snapshot
 
 # If this many items or fewer pass, all of them are compared.
@@ -97,7 +97,7 @@ class Passing:
                 entries = entries[np.unique(segment.items[entries], return_index=True)[1]]
             segment.check.blocks(np.unique(segment.rows_of(entries)))
             ids.append(segment.ids[entries])
-            vectors.append(segment.vectors[entries])
+            vectors.append(as_float32(segment.vectors[entries]))
         names = np.concatenate(ids)
         items = Items(names, np.zeros((len(names), 1), np.int64), np.concatenate(vectors), None)
         return empty_snapshot(CodeShape(width=1, depth=1), self.snapshot.dim).with_items(items)

@@ -58,6 +58,7 @@ class HashIndex:
     def build(
         cls, bucket_ids: Array, vectors: Array, ids: MaybeArray = None, labels: MaybeArray = None,
         *, shape: CodeShape, unit_length: bool = False, first_pass: str | None = None,
+        dtype: str = "float32",
     ) -> HashIndex:  # fmt: skip
         """Build an index of ``vectors`` (n, dim) in buckets ``bucket_ids`` (n, sparsity) or (n,).
 
@@ -67,14 +68,16 @@ class HashIndex:
         (``NO_LABEL``) for an item without; if not given, the index never has labels. ``shape``
         gives the range of bucket ids and the tree for filling. With ``unit_length`` vectors are
         scaled to length 1 when they are added, once, for searches with ``metric="cosine"``; one
-        that is zero everywhere is refused. For ``first_pass`` see :meth:`set_first_pass`.
+        that is zero everywhere is refused. For ``first_pass`` see :meth:`set_first_pass`. With
+        ``dtype="float16"`` vectors are rounded to float16 when they are added, once, and take half
+        the memory; distances are exact for what they were rounded to. Not with ``unit_length``.
         """
         if not isinstance(shape, CodeShape):
             raise ValueError(f"shape={shape!r} must be a CodeShape")
         values = checked_vectors("vectors", vectors)
-        validate.checked_first_pass(first_pass)
+        validate.check_storage(first_pass, dtype, unit_length)
         dim, with_labels = values.shape[1], labels is not None
-        index = cls(empty_snapshot(shape, dim, with_labels, unit_length, first_pass))
+        index = cls(empty_snapshot(shape, dim, with_labels, unit_length, first_pass, dtype))
         index.add(bucket_ids, values, ids, labels)
         return index
 
@@ -208,7 +211,7 @@ class HashIndex:
         Results are the same. A search then reads the codes, a quarter of the bytes, and the vectors
         of the few items that their error bounds leave; the index grows by this quarter.
         """
-        validate.checked_first_pass(first_pass)
+        validate.check_storage(first_pass)
         with self._change:
             self._snapshot = self._snapshot.with_first_pass(first_pass)
 
@@ -407,6 +410,11 @@ class HashIndex:
     def dim(self) -> int:
         """Length of the vectors."""
         return self._snapshot.dim
+
+    @property
+    def dtype(self) -> str:
+        """Type of the stored vectors: float32 or float16."""
+        return self._snapshot.dtype
 
     @property
     def unit_length(self) -> bool:

@@ -103,7 +103,7 @@ def item(snapshot: Snapshot, item_id: int) -> dict[str, Any]:
                 "id": item_id,
                 "label": None if label == NO_LABEL else label,
                 "bucket_ids": np.sort(segment.buckets[rows]),
-                "vector": np.array(segment.vectors[entries[0]]),
+                "vector": segment.vectors[entries[0]].astype(np.float32),
             }
     raise ValueError(f"id {item_id} not in the index")
 

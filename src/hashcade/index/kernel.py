@@ -31,6 +31,7 @@ from hashcade.index.distances import (
     exact_norm,
     prune_bound,
     sum_of_squares,
+    widen,
 )
 from hashcade.index.layout import array_at, entries_at, segment_row
 from hashcade.index.prefetch import will_read, will_read_rows
@@ -45,6 +46,7 @@ DONE, BAD_INPUT, UNCHECKED, CANCELLED = range(4)
 _LOOK = 1023  # entries ranked exactly between two looks at the flag: some 100 µs, or 1 ms if long
 _TILE = 4096  # entries whose fast distances are held at a time: they stay in the first cache
 _TILE_NUMBERS = 1 << 22  # of their vectors
+_HALVED_TILE = 256
 
 
 @helper()
@@ -103,7 +105,7 @@ def prune(  # type: ignore[no-untyped-def]
 
 @helper()
 def rerank(  # type: ignore[no-untyped-def]
-    rows, values, k, n_rows, bound, queries, q, metric, norm, vectors, ids, several,
+    rows, values, k, n_rows, bound, queries, q, metric, norm, vectors, halves, wide, ids, several,
     keys, names, size, cancel,
 ):  # fmt: skip
     """Rank what is left exactly; the best go into a heap, worst at its root; return its size."""
@@ -119,7 +121,11 @@ def rerank(  # type: ignore[no-untyped-def]
         if j & _LOOK == _LOOK and is_cancelled(cancel):
             break
         item_id = rows[k, half + j]
-        key = exact_key(vectors, rows[k, j], queries, q, metric, norm)
+        if halves.shape[0] > 0:
+            widen(halves, rows[k, j], rows[k, j] + 1, wide)
+            key = exact_key(wide, np.int64(0), queries, q, metric, norm)
+        else:
+            key = exact_key(vectors, rows[k, j], queries, q, metric, norm)
         if size == room and not is_above(keys[q, 0], names[q, 0], key, item_id):
             continue
         if several:  # an item lies in several buckets, and must not be taken twice
@@ -177,9 +183,15 @@ def search_segments(  # type: ignore[no-untyped-def]
     lanes: Any = n_visits if n_visits < 3 else np.int64(4)  # three are scanned as four
     # Whole chunks; of long vectors fewer, so that the flag is looked at often enough.
     most = max(min(_TILE, _TILE_NUMBERS // dim // CHUNK * CHUNK), CHUNK)
+    halved = table[segment_row(0) + layout.HALVED] != 0
+    if halved:  # of these a tile is copied
+        most = min(most, _HALVED_TILE)
     tile: Any = min(-(-longest // CHUNK) * CHUNK, most)
     fast = np.empty((lanes, tile), dtype=np.float32)
     nearest = np.empty((lanes, tile // CHUNK), dtype=np.float32)
+    wide = fast
+    if halved:
+        wide = np.empty((tile, dim), dtype=np.float32)
     above, nearest_above = fast, nearest  # with codes there are two bounds
     if table[segment_row(0) + layout.CODES] != 0:
         above, nearest_above = np.empty_like(fast), np.empty_like(nearest)
@@ -195,6 +207,8 @@ def search_segments(  # type: ignore[no-untyped-def]
         base = segment_row(segment)
         ids = entries_at(table, segment, layout.IDS, np.int64)
         vectors = array_at(table[base + layout.VECTORS], (ids.shape[0], dim), np.float32)
+        n_halves = ids.shape[0] if halved else 0
+        halves = array_at(table[base + layout.VECTORS], (n_halves, dim), np.uint16)
         removed = entries_at(table, segment, layout.REMOVED, np.uint8)
         several = table[base + layout.ITEMS] != 0
         codes = array_at(table[base + layout.CODES], (ids.shape[0], dim), np.int8)
@@ -239,16 +253,21 @@ def search_segments(  # type: ignore[no-untyped-def]
                         codes, code_bounds, removed, low, high, queries, lane[k, 0], k, metric,
                         fast, upper, nearest, nearest_upper,
                     )  # fmt: skip
-            elif together >= 3:
-                distances.fast_distances_of_four(
-                    vectors, removed, low, high, queries, lane[0, 0], lane[1, 0], lane[2, 0],
-                    lane[together - 1, 0], metric, fast, nearest,
-                )  # fmt: skip
             else:
-                for k in range(together):
-                    distances.fast_distances(
-                        vectors, removed, low, high, queries, lane[k, 0], k, metric, fast, nearest
-                    )
+                source, gone, first, last = vectors, removed, np.int64(low), high
+                if halved:
+                    widen(halves, low, high, wide)
+                    source, gone, first, last = wide, removed[low:high], np.int64(0), high - low
+                if together >= 3:
+                    distances.fast_distances_of_four(
+                        source, gone, first, last, queries, lane[0, 0], lane[1, 0], lane[2, 0],
+                        lane[together - 1, 0], metric, fast, nearest,
+                    )  # fmt: skip
+                else:
+                    for k in range(together):
+                        distances.fast_distances(
+                            source, gone, first, last, queries, lane[k, 0], k, metric, fast, nearest
+                        )
             for k in range(together):
                 q = lane[k, 0]
                 own = exclude[q] if exclude.shape[0] > 0 else np.int64(-1)
@@ -261,11 +280,12 @@ def search_segments(  # type: ignore[no-untyped-def]
             q = lane[k, 0]
             if coded and mapped:
                 will_read_rows(
-                    table[base + layout.VECTORS], dim * 4, start, farthest, rows, k, lane[k, 3]
-                )
+                    table[base + layout.VECTORS], dim * (2 if halved else 4), start, farthest,
+                    rows, k, lane[k, 3],
+                )  # fmt: skip
             sizes[q] = rerank(
                 rows, values, k, lane[k, 3], bounds[k], queries, q, metric, norms[q],
-                vectors, ids, several, keys, names, sizes[q], cancel,
+                vectors, halves, wide, ids, several, keys, names, sizes[q], cancel,
             )  # fmt: skip
         done += together
 

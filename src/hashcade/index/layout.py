@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 (
     N_ENTRIES, VECTORS, IDS, ITEMS, REMOVED, N_OWN_BUCKETS, OFFSETS, CHECKED,
     FIRST_ITEM, FIRST_ENTRY, CODES, CODE_BOUNDS, MAPPED,
-    SEGMENT_LENGTH,
-) = range(14)  # fmt: skip
+    HALVED, SEGMENT_LENGTH,
+) = range(15)  # fmt: skip
 
 
 def describe(snapshot: Snapshot) -> npt.NDArray[np.int64]:
@@ -55,6 +55,7 @@ def describe(snapshot: Snapshot) -> npt.NDArray[np.int64]:
             _address(segment.items), _address(view.removed), len(segment.buckets),
             _address(segment.offsets), _address(segment.check.checked), first_item, first_entry,
             _address(segment.codes), _address(segment.code_bounds), segment.check.mapped,
+            segment.vectors.dtype == np.float16,
         ]  # fmt: skip
         first_item += segment.n_items
         first_entry += segment.n_entries

@@ -32,11 +32,12 @@ FORMAT = "hashcade-index"
 VERSION = 1
 ALIGNMENT = 64  # of the sections of a segment's file
 DTYPES = {
-    "vectors": ("<f4",), "codes": ("|i1",), "code_bounds": ("<f4",), "ids": ("<i8",),
+    "vectors": ("<f4", "<f2"), "codes": ("|i1",), "code_bounds": ("<f4",), "ids": ("<i8",),
     "labels": ("<i4", "<i8"), "items": ("<i4",), "buckets": ("<i8",), "offsets": ("<i8",),
     "blocks": ("<u4",),
 }  # fmt: skip
 FIRST_PASSES = (None, "int8")
+VECTOR_DTYPES = ("float32", "float16")
 _HEAD = b'{"checksum": "'
 _UID = re.compile("[0-9A-Za-z]{1,64}")
 _MOST_SEGMENTS = 256  # each is at least twice as large as the next: there are never that many
@@ -58,6 +59,7 @@ class Manifest:
     segments: list[Record]
     unit_length: bool = False
     first_pass: str | None = None
+    dtype: str = "float32"
 
     def files(self) -> set[str]:
         """Names of all files that belong to the index, this one apart."""
@@ -103,6 +105,8 @@ def _check(manifest: Manifest) -> None:
     for name in ("with_labels", "unit_length"):
         _is(name, getattr(manifest, name), isinstance(getattr(manifest, name), bool))
     _is("first_pass", manifest.first_pass, manifest.first_pass in FIRST_PASSES)
+    halved_unit = manifest.dtype == "float16" and manifest.unit_length
+    _is("dtype", manifest.dtype, manifest.dtype in VECTOR_DTYPES and not halved_unit)
     _range("next_id", manifest.next_id, 0, 2**63)
     segments = manifest.segments
     _is("segments", len(segments), isinstance(segments, list) and len(segments) <= _MOST_SEGMENTS)

@@ -9,7 +9,7 @@ copy of a mask. Nothing that a running search looks at is ever written to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from hashcade.index.quantised import encode_int8
 
 Int64s = npt.NDArray[np.int64]
 Float32s = npt.NDArray[np.float32]
+Vectors = Float32s | npt.NDArray[np.float16]
 Codes = npt.NDArray[np.int8]
 Labels = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
@@ -37,11 +38,12 @@ class Items(NamedTuple):
     labels: Int64s | None  # (n,)
 
 
-def aligned_empty(n: int, dim: int) -> Float32s:
-    """Return an uninitialised float32[n, dim] that starts at a cache line."""
-    raw = np.empty(n * dim + 16, dtype=np.float32)
-    skip = (-raw.ctypes.data // 4) % 16
-    return raw[skip : skip + n * dim].reshape(n, dim)
+def aligned_empty(n: int, dim: int, dtype: npt.DTypeLike) -> Vectors:
+    """Return an uninitialised array [n, dim] that starts at a cache line."""
+    size = n * dim * np.dtype(dtype).itemsize
+    raw = np.empty(size + 64, dtype=np.uint8)
+    skip = -raw.ctypes.data % 64
+    return raw[skip : skip + size].view(dtype).reshape(n, dim)
 
 
 class NoCheck:
@@ -64,7 +66,7 @@ class NoCheck:
 class Segment:
     """Entries sorted by bucket; those of bucket number b are ``offsets[b]..offsets[b + 1] - 1``."""
 
-    vectors: Float32s  # (n_entries, dim)
+    vectors: Vectors  # (n_entries, dim)
     ids: Int64s  # (n_entries,)
     labels: Labels | None  # (n_entries,)
     items: npt.NDArray[np.int32] | None  # (n_entries,) numbers, None: every item has one entry
@@ -89,7 +91,10 @@ class Segment:
 
     def with_first_pass(self, first_pass: str | None) -> Segment:
         """Return the same entries with int8 codes for a first pass, or without."""
-        codes, bounds = encode_int8(self.vectors) if first_pass else (None, None)
+        codes = bounds = None
+        if first_pass:
+            parts = [encode_int8(as_float32(part)) for part in in_chunks(self.vectors)]
+            codes, bounds = map(np.concatenate, zip(*parts, strict=True))
         return replace(self, codes=codes, code_bounds=bounds, uid=uuid4().hex)
 
     @property
@@ -170,7 +175,7 @@ class View:
         return view
 
 
-def build_segment(items: Items) -> Segment:
+def build_segment(items: Items, dtype: npt.DTypeLike = np.float32) -> Segment:
     """Sort items into a segment. A bucket that is named twice for an item counts once."""
     ids, bucket_ids, vectors, labels = items
     n, several = bucket_ids.shape
@@ -185,8 +190,8 @@ def build_segment(items: Items) -> Segment:
     order = np.argsort(bucket, kind="stable")
     item = item[order]
     buckets, offsets = _runs(bucket[order])
-    sorted_vectors = aligned_empty(len(item), vectors.shape[1])
-    np.take(vectors, item, axis=0, out=sorted_vectors)
+    sorted_vectors = aligned_empty(len(item), vectors.shape[1], dtype)
+    np.take(vectors.astype(dtype, copy=False), item, axis=0, out=sorted_vectors)
     classes: Any = None
     if labels is not None:
         small = labels.max(initial=0) <= np.iinfo(np.int32).max  # never below -1
@@ -209,7 +214,8 @@ def merge_segments(views: Sequence[View]) -> Segment:
         labels = np.concatenate([s.labels[e] for s, e in parts if s.labels is not None])[order]
     target = np.empty(len(order), dtype=np.int64)
     target[order] = np.arange(len(order))
-    vectors = aligned_empty(len(order), parts[0][0].vectors.shape[1])
+    old = parts[0][0].vectors
+    vectors = aligned_empty(len(order), old.shape[1], old.dtype)
     at = 0
     for segment, entries in parts:  # one copy, straight to its place
         vectors[target[at : at + len(entries)]] = segment.vectors[entries]
@@ -229,11 +235,21 @@ def _runs(buckets: Int64s) -> tuple[Int64s, Int64s]:
     return buckets[starts], np.append(starts, len(buckets)).astype(np.int64)
 
 
+def in_chunks(vectors: Vectors) -> Iterator[Vectors]:
+    """Yield parts of vectors that can be copied without much memory."""
+    return (vectors[at : at + 65536] for at in range(0, max(len(vectors), 1), 65536))
+
+
+def as_float32(vectors: Vectors) -> Float32s:
+    """Return the same numbers as float32; a copy only if they are float16."""
+    return vectors.astype(np.float32, copy=False)
+
+
 def largest_norm(vectors: Float32s) -> float:
     """Return the largest norm, rounded up, chunk by chunk."""
-    chunks = (vectors[at : at + 65536] for at in range(0, len(vectors), 65536))
-    largest = max((range_of_norms(chunk)[1] for chunk in chunks), default=0.0)
-    return largest * (1 + 1e-4)
+    if len(vectors) == 0:
+        return 0.0
+    return max(range_of_norms(as_float32(part))[1] for part in in_chunks(vectors)) * (1 + 1e-4)
 
 
 def range_of_norms(vectors: Float32s, *, exact: bool = False) -> tuple[float, float]:

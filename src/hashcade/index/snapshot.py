@@ -134,6 +134,7 @@ class Snapshot:
     unit_length: bool = False  # whether vectors are scaled to length 1 when they are added
     recent: Recent | None = None  # the last segments, if they are not in the tree
     first_pass: str | None = None  # "int8": every segment has codes
+    dtype: str = "float32"  # of the vectors, or "float16"
 
     @cached_property
     def n_settled(self) -> int:
@@ -229,7 +230,7 @@ class Snapshot:
         """Append a segment, and merge from the end while neighbours are of similar size."""
         if len(items.ids) == 0:
             return self
-        views = [*self.views, self._view(build_segment(items))]
+        views = [*self.views, self._view(build_segment(items, self.dtype))]
         last = views[self.n_settled :]
         if len(self.tree.buckets) >= _LARGE and _RECENT < _entries(last) <= 2 * _RECENT:
             # They are about to become part of the large tree: as one segment, which is merged
@@ -306,8 +307,8 @@ def _same_buckets(tree: BucketTree, old: Sequence[View], new: Sequence[View]) ->
 
 def empty_snapshot(
     shape: CodeShape, dim: int, with_labels: bool = False, unit_length: bool = False,
-    first_pass: str | None = None,
+    first_pass: str | None = None, dtype: str = "float32",
 ) -> Snapshot:  # fmt: skip
     """Return an index without items."""
     tree = build_tree((), shape, None)
-    return Snapshot((), tree, shape, dim, with_labels, 0, unit_length, first_pass=first_pass)
+    return Snapshot((), tree, shape, dim, with_labels, 0, unit_length, None, first_pass, dtype)

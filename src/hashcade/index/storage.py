@@ -140,7 +140,7 @@ def _write_files(
         records.append({**record, "removed": removed})
     return Manifest(
         generation, snapshot.shape, snapshot.dim, snapshot.with_labels, snapshot.next_id,
-        snapshot.n_items, records, snapshot.unit_length, snapshot.first_pass,
+        snapshot.n_items, records, snapshot.unit_length, snapshot.first_pass, snapshot.dtype,
     )  # fmt: skip
 
 
@@ -225,7 +225,7 @@ def _open(directory: Path, manifest: Manifest, mmap: bool) -> Snapshot:
             views.append(view)
         empty = empty_snapshot(
             manifest.shape, manifest.dim, manifest.with_labels, manifest.unit_length,
-            manifest.first_pass,
+            manifest.first_pass, manifest.dtype,
         )  # fmt: skip
         return empty.with_views(views, manifest.next_id)
     except (KeyError, TypeError, ValueError) as error:
@@ -263,6 +263,8 @@ def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) ->
     problems = checksums.structure_problems(arrays, n_entries, manifest.dim, n_buckets)
     if ("labels" in arrays) != manifest.with_labels:
         problems.append("labels are not as the manifest says")
+    if arrays["vectors"].dtype != manifest.dtype:
+        problems.append(f"vectors must be {manifest.dtype} as dtype says")
     for name in ("codes", "code_bounds"):
         if (name in arrays) != (manifest.first_pass is not None):
             problems.append(f"{name} must be there as first_pass says")

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from hashcade._validate import as_array, checked_choice, checked_vectors, name_ids, name_rows
 from hashcade.codes import CodeShape
 from hashcade.errors import add_hint
+from hashcade.index.manifest import VECTOR_DTYPES
 from hashcade.index.segment import NO_LABEL, Float32s, Int64s, Items
 from hashcade.index.snapshot import Snapshot
 
@@ -25,6 +26,8 @@ def checked_items(
     values = checked_vectors("vectors", vectors, snapshot.dim)
     if snapshot.unit_length:
         values = _scaled_to_unit_length(values)
+    if snapshot.dtype == "float16":
+        values = _rounded_to_float16(values)
     n = len(values)
     buckets = checked_buckets(bucket_ids, n, snapshot.shape, snapshot.shape.sparsity)
     if labels is not None and not snapshot.with_labels:
@@ -49,6 +52,15 @@ def _scaled_to_unit_length(vectors: Float32s) -> Float32s:
     scaled = np.empty_like(vectors)
     np.divide(vectors, lengths[:, None], out=scaled, casting="same_kind")
     return scaled
+
+
+def _rounded_to_float16(vectors: Float32s) -> Float32s:
+    with np.errstate(over="ignore"):
+        rounded = vectors.astype(np.float16)
+    beyond = ~np.isfinite(rounded).all(axis=1)
+    if beyond.any():
+        raise ValueError(f"vectors has values beyond float16 (65504) in {name_rows(beyond)}")
+    return rounded.astype(np.float32)
 
 
 def refuse_zero_vectors(vectors: Float32s) -> None:
@@ -161,7 +173,12 @@ def checked_path(value: object, shape: CodeShape) -> tuple[int, ...]:
     return tuple(path.tolist())
 
 
-def checked_first_pass(value: object) -> None:
-    """Refuse what is neither None nor the name of a first pass."""
-    if value is not None:
-        checked_choice("first_pass", value, ["int8"])
+def check_storage(first_pass: object, dtype: object = "float32", unit_length: bool = False) -> None:
+    """Refuse ways to store vectors that there are not."""
+    if first_pass is not None:
+        checked_choice("first_pass", first_pass, ["int8"])
+    checked_choice("dtype", dtype, VECTOR_DTYPES)
+    if dtype == "float16" and unit_length:
+        raise ValueError(
+            "float16 is not for vectors of unit length (cosine): rounding changes lengths"
+        )
