@@ -42,7 +42,9 @@ def test_embeddings_in_parquet(command, cwd):
     pyarrow.parquet.write_table(table.select(["clip"])[:2], cwd / "queries.parquet")
     columns = ["--items", "clip", "--labels", "kind"]
     assert command("train", "all.parquet", *columns, "-o", "model", *SHORT, "--quiet").code == 0
-    assert command("build", "model", "all.parquet", *columns, "-o", "table", "--quiet").code == 0
+    small = ["--vectors", "float16", "--first-pass", "int8"]
+    built = command("build", "model", "all.parquet", *columns, *small, "-o", "table", "--quiet")
+    assert built.code == 0
     done = command("search", "table", "queries.parquet", "--items", "clip", "--quiet")
     assert done.out.count("candidates of 300 items") == 2
     inspected = command("inspect", "table").out

@@ -138,6 +138,22 @@ def test_inner_products(hasher, items):
     assert np.allclose(matches.distances, -np.sort(-products, axis=1)[:, :5], rtol=1e-5)
 
 
+def test_codes_change_nothing_and_float16_is_kept(items, tmp_path):
+    X, y = items
+    settings = {"width": 4, "steps": 20, "random_state": 0}
+    plain = HashTable(**settings).fit(X, y)
+    coded = HashTable(**settings, first_pass="int8").fit(X, y)
+    one, other = (table.search(X, 5) for table in (plain, coded))
+    np.testing.assert_array_equal(one.ids, other.ids)
+    np.testing.assert_array_equal(one.distances, other.distances)
+    halved = HashTable(**settings, vectors="float16", first_pass="int8").fit(X, y)
+    halved.save(tmp_path / "table")
+    index = HashTable.load(tmp_path / "table").index
+    assert (index.dtype, index.first_pass) == ("float16", "int8")
+    with pytest.raises(ValueError, match="float16 is not for vectors of unit length"):
+        HashTable(metric="cosine", vectors="float16")
+
+
 # -- labels ------------------------------------------------------------------------------------
 
 
