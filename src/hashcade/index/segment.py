@@ -27,6 +27,7 @@ Codes = npt.NDArray[np.int8]
 Labels = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 NO_LABEL = -1
+_FEW_BUCKETS = 64  # fewer than one for so many entries: counts of these are copied in no time
 
 
 class Items(NamedTuple):
@@ -122,6 +123,8 @@ class View:
     removed: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
     n_removed_items: int = 0
     removed_uid: str = ""
+    # Made by `without`: of which view, by its removed_uid, and the buckets of the entries removed.
+    last_change: tuple[str, Int64s] | None = None
 
     @property
     def n_items(self) -> int:
@@ -164,14 +167,17 @@ class View:
 
     def without(self, entries: Int64s, n_items: int) -> View:
         """Return the view with these entries, which belong to ``n_items`` items, removed."""
-        removed = np.zeros(self.segment.n_entries, np.uint8)
-        removed[: len(self.removed)] = self.removed
+        is_first = len(self.removed) == 0
+        removed = np.zeros(self.segment.n_entries, np.uint8) if is_first else self.removed.copy()
         removed[entries] = 1
-        view = View(self.segment, removed, self.n_removed_items + n_items, uuid4().hex)
-        # Counted on from the old count: counting again would read the whole mask.
-        live = self.live_per_bucket.copy()
-        np.subtract.at(live, self.segment.rows_of(entries), 1)
-        view.__dict__["live_per_bucket"] = live
+        rows = self.segment.rows_of(entries)
+        n_removed, change = self.n_removed_items + n_items, (self.removed_uid, rows)
+        view = View(self.segment, removed, n_removed, uuid4().hex, change)
+        if len(self.segment.buckets) < self.segment.n_entries // _FEW_BUCKETS:
+            # Counted on from the old count: counting again would read the whole mask.
+            live = self.live_per_bucket.copy()
+            np.subtract.at(live, rows, 1)
+            view.__dict__["live_per_bucket"] = live
         return view
 
 

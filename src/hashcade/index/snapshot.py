@@ -296,11 +296,12 @@ def _same_buckets(tree: BucketTree, old: Sequence[View], new: Sequence[View]) ->
     for number, (before, after) in enumerate(pairs):
         if after is before:
             continue
-        if tree.rows is None:
-            live = after.live_per_bucket
-        else:
-            at = np.flatnonzero(tree.rows[number] >= 0)
-            live = live.copy() if live is tree.live else live
+        live = live.copy() if live is tree.live else live
+        if after.last_change is not None and after.last_change[0] == before.removed_uid:
+            buckets = after.segment.buckets[after.last_change[1]]
+            np.subtract.at(live, np.searchsorted(tree.buckets, buckets), 1)
+        else:  # a filter
+            at = slice(None) if tree.rows is None else np.flatnonzero(tree.rows[number] >= 0)
             live[at] += after.live_per_bucket - before.live_per_bucket
     return tree if live is tree.live else replace(tree, live=live)
 
