@@ -1,5 +1,6 @@
 """The first pass over int8 codes: it never drops a neighbour, so results are the same with it."""
 
+import tempfile
 from fractions import Fraction
 
 import numpy as np
@@ -79,11 +80,19 @@ def test_few_survive():
     assert 10 <= np.mean(counts) < 40
 
 
-@settings(max_examples=60, deadline=None)
+def from_disk(index):
+    """The same in a mapped file, where codes are always used."""
+    with tempfile.TemporaryDirectory() as folder:
+        index.save(folder)
+        return HashIndex.load(folder)
+
+
+@settings(max_examples=40, deadline=None)
 @given(worlds(), st.data())
 def test_results_are_those_without_it(drawn, data):
     world, index, rng, kind = drawn
     index.set_first_pass("int8")
+    index = from_disk(index)
     n = data.draw(st.integers(1, 9))
     queries = vectors_of(rng, n, world.dim, kind)
     where = rng.integers(0, world.shape.n_buckets, (n, data.draw(st.integers(1, 3))))
@@ -96,10 +105,9 @@ def test_results_are_those_without_it(drawn, data):
     exclude = False if own is None else own
     result = index.search(queries, bucket_ids=where, exclude_self=exclude, **options)
     assert_same(result, world.expected(queries, bucket_ids=where, own=own, **options))
-    index.verify()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.integers(0, 2**32 - 1), st.integers(1, 200), st.sampled_from(SIZES), st.integers(1, 3),
     st.booleans(), st.booleans(),
@@ -119,6 +127,7 @@ def test_the_same_bits_with_and_without(seed, dim, kind, sparsity, filtered, uni
     for index in (plain, coded):
         index.add(buckets[300:], vectors[300:])
         index.remove(np.arange(0, 400, 7))
+    stored = from_disk(coded)
     queries = np.concatenate([make_vectors(rng, 4, dim, kind), vectors[1:6]])
     if unit:
         queries = queries[np.abs(queries).max(axis=1) > 0]
@@ -132,11 +141,13 @@ def test_the_same_bits_with_and_without(seed, dim, kind, sparsity, filtered, uni
                 "bucket_ids": where, "metric": metric, "filter_ids": allowed,
                 "max_candidates": limit, "fill": "none" if filtered else "path",
             }  # fmt: skip
-            a, b = plain.search(queries, **options), coded.search(queries, **options)
-            for field in ("ids", "distances", "candidates", "truncated"):
-                one, other = getattr(a, field), getattr(b, field)
-                np.testing.assert_array_equal(one, other, err_msg=f"{metric} {field}")
-                assert one.tobytes() == other.tobytes()
+            a = plain.search(queries, **options)
+            for index in (coded, stored):
+                b = index.search(queries, **options)
+                for field in ("ids", "distances", "candidates", "truncated"):
+                    one, other = getattr(a, field), getattr(b, field)
+                    np.testing.assert_array_equal(one, other, err_msg=f"{metric} {field}")
+                    assert one.tobytes() == other.tobytes()
 
 
 def saved(tmp_path, n=500, dim=24):

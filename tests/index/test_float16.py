@@ -1,5 +1,7 @@
 """Vectors stored as float16: rounded once, and exact for what they were rounded to."""
 
+import tempfile
+
 import numpy as np
 import pytest
 from factories import vectors_of
@@ -11,7 +13,7 @@ from hashcade import CodeShape, HashIndex
 SHAPE = CodeShape(width=4, depth=1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.integers(0, 2**32 - 1), st.integers(1, 130), st.sampled_from(["plain", "ties", "small"]),
     st.sampled_from([None, "int8"]), st.sampled_from([1, 2, 9]), st.booleans(),
@@ -29,15 +31,19 @@ def test_answers_are_those_of_the_rounded_vectors(seed, dim, kind, first_pass, n
     for index, more in ((halved, vectors), (full, rounded)):
         index.add(buckets[1400:], more[1400:])
         index.remove(np.arange(0, 1500, 7))
+    with tempfile.TemporaryDirectory() as folder:  # mapped, where codes are always used
+        halved.save(folder)
+        stored = HashIndex.load(folder)
+        stored.verify()
     queries = rng.normal(size=(n, dim)).astype(np.float32)
     where = rng.integers(0, 4, (n, 2))
     allowed = np.arange(0, 1500, 2) if filtered else None
     for metric in ("euclidean", "inner_product"):
         options = {"bucket_ids": where, "metric": metric, "filter_ids": allowed, "fill": "none"}
-        a, b = (index.search(queries, **options) for index in (halved, full))
+        a, b, c = (index.search(queries, **options) for index in (halved, full, stored))
         for field in ("ids", "distances", "candidates", "truncated"):
             assert getattr(a, field).tobytes() == getattr(b, field).tobytes(), (metric, field)
-    halved.verify()
+            assert getattr(c, field).tobytes() == getattr(b, field).tobytes(), (metric, field)
 
 
 @pytest.mark.parametrize("mmap", [True, False])

@@ -209,7 +209,8 @@ class HashIndex:
         """Store int8 codes beside the vectors for a first pass (``"int8"``), or none (None).
 
         Results are the same. A search then reads the codes, a quarter of the bytes, and the vectors
-        of the few items that their error bounds leave; the index grows by this quarter.
+        of the few items that their error bounds leave; the index grows by this quarter. It is
+        faster from a disk, and in memory for single queries of 128 numbers and more.
         """
         validate.check_storage(first_pass)
         with self._change:

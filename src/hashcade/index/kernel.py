@@ -47,6 +47,7 @@ _LOOK = 1023  # entries ranked exactly between two looks at the flag: some 100 Â
 _TILE = 4096  # entries whose fast distances are held at a time: they stay in the first cache
 _TILE_NUMBERS = 1 << 22  # of their vectors
 _HALVED_TILE = 256
+_CODED_DIM = 128  # from so many numbers on codes are faster in memory
 
 
 @helper()
@@ -224,10 +225,11 @@ def search_segments(  # type: ignore[no-untyped-def]
             lane[together, 0], lane[together, 1] = q, visits[row, 3]
             lane[together, 2], lane[together, 3] = 0, 0
             together += 1
-        # Several queries at once are faster with vectors, which are read once for all of them; but
-        # not from a disk.
+        # In memory short vectors are as fast as their codes, and faster for several queries at
+        # once, by which they are read once; but not from a disk.
         mapped = table[base + layout.MAPPED] != 0
-        coded = table[base + layout.CODES] != 0 and (mapped or together < 3)
+        is_faster = mapped or (dim >= _CODED_DIM and together < 3)
+        coded = is_faster and table[base + layout.CODES] != 0
         if coded and mapped:
             will_read(table[base + layout.CODES] + start * dim, (farthest - start) * dim)
             will_read(table[base + layout.CODE_BOUNDS] + start * 12, (farthest - start) * 12)
