@@ -143,8 +143,11 @@ class Stored:
     def advise(self, advice, offset=0, size=None):
         start = (self.address + offset) & ~4095
         end = self.address + (self.size if size is None else offset + size)
-        if libc.madvise(start, end - start, advice) != 0:
-            raise OSError(ctypes.get_errno(), "madvise")
+        # Of a longer part the system may read no more than the beginning.
+        piece = 1 << 17 if advice == WILL_NEED else end - start
+        for at in range(start, end, piece):
+            if libc.madvise(at, min(piece, end - at), advice) != 0:
+                raise OSError(ctypes.get_errno(), "madvise")
 
     def drop(self, offset=0, size=0):
         self.advise(DONT_NEED, offset, size or None)

@@ -17,6 +17,7 @@ from hashcade._kernels import helper
 
 HAS_ADVICE = hasattr(mmap, "MADV_RANDOM")  # not on Windows
 _PAGE = mmap.PAGESIZE
+_PIECE = 1 << 17  # of a longer part the system may read no more than the beginning
 _WILL_NEED = mmap.MADV_WILLNEED if HAS_ADVICE else 0
 _signature: Any = types.intc(types.intp, types.intp, types.intc)
 _madvise: Any = types.ExternalFunction("madvise", _signature)
@@ -27,8 +28,9 @@ _mincore: Any = types.ExternalFunction("mincore", _signature)
 @helper()
 def will_read(address, size):  # type: ignore[no-untyped-def]
     """Have the pages of a part of a file read, all at once; returns before they are there."""
-    first = address & ~(_PAGE - 1)
-    _madvise(first, address + size - first, _WILL_NEED)
+    first, end = address & ~(_PAGE - 1), address + size
+    for at in range(first, end, _PIECE):
+        _madvise(at, min(_PIECE, end - at), _WILL_NEED)
 
 
 @helper()
