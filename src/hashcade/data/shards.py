@@ -47,7 +47,8 @@ def _remote(address: str) -> list[str]:
     try:
         files, path = core.url_to_fs(address)
         if has_magic(path):
-            names = [name for name in files.glob(path) if files.isfile(name)]
+            shown = (n for n in files.glob(path) if not n.rpartition("/")[2].startswith("."))
+            names = [name for name in shown if files.isfile(name)]
         elif files.isdir(path):
             root = path.rstrip("/") + "/"
             names = [n for n in files.find(path) if _is_shard(n.removeprefix(root).split("/"))]

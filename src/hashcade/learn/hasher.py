@@ -183,6 +183,7 @@ class Hasher:
         """
         torch: Any = require_extra("torch", "train")
         from hashcade.learn import training_data
+        from hashcade.learn.distributed import Ranks
         from hashcade.learn.trainer import Trainer
         from hashcade.learn.tune import tune
 
@@ -209,21 +210,25 @@ class Hasher:
         budget = None if self.budget is None else checked_number("budget", self.budget)
         if budget is not None and self.tune is not False:
             raise ValueError(f"budget={budget:g} and tune={self.tune!r} exclude each other")
-        progress = Progress(self.verbose)
+        ranks = Ranks.join(device)
+        first = ranks.rank == 0  # it alone writes, and says something
+        progress = Progress(self.verbose if first else False)
         if len(data.validation) == 0 and fraction > 0:
             progress.say("no class has 4 items or more: no validation set, the last weights count")
         if not images:
             data = replace(data, items=data.items.to(device))
-        run_dir = None if self.run_dir is None else Path(self.run_dir)
+        run_dir = Path(self.run_dir) if self.run_dir is not None and first else None
         weights = None if base is None else base._model().base_weights()
-        trainer = Trainer(data, device, seed, run_dir, progress, weights)
         trials = None
-        if self.tune is not False:
-            config, trials = tune(trainer, config, settings, sizes)
-            config = replace(config, features=record)
-        if budget is not None:
-            config = trainer.within(config, budget)
-        model, metrics = trainer.train(config)
+        with ranks.together():
+            trainer = Trainer(data, device, seed, run_dir, progress, weights, ranks)
+            trainer.check_ranks(config)
+            if self.tune is not False:
+                config, trials = tune(trainer, config, settings, sizes)
+                config = replace(config, features=record)
+            if budget is not None:
+                config = trainer.within(config, budget)
+            model, metrics = trainer.train(config)
         self._features = features
         return self._set_model(config, model, classes, metrics, trials)
 

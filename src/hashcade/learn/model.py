@@ -31,6 +31,8 @@ from hashcade.learn.networks import make_backbone
 
 T = TypeVar("T")
 
+WHOLE = slice(None)  # of a batch
+
 _CHUNK = 1024  # items of one pass
 
 
@@ -113,13 +115,17 @@ class HashModel(nn.Module):
         """Input of the embedding layer, float[n, units]."""
         return self.base(self.prepare(items))  # type: ignore[no-any-return]
 
-    def scores(self, items: Tensor, *, dropout: float = 0.0) -> Tensor:
+    def scores(self, items: Tensor, *, dropout: float = 0.0, share: slice = WHOLE) -> Tensor:
         """Slot scores, float[n, depth, width]."""
-        return self.slot_scores(self.head[-1](self.hidden(items, dropout=dropout)))
+        hidden = self.hidden(items, dropout=dropout, share=share)
+        return self.slot_scores(self.head[-1](hidden))
 
-    def hidden(self, items: Tensor, *, dropout: float = 0.0) -> Tensor:
-        """Input of the last layer of the hash network, float[n, units]."""
-        inputs = F.dropout(self.prepare(items), dropout)
+    def hidden(self, items: Tensor, *, dropout: float = 0.0, share: slice = WHOLE) -> Tensor:
+        """Input of the last layer of the hash network, float[n, units], for a share of a batch.
+
+        Numbers are drawn for the whole batch: whoever has which share, they are the same.
+        """
+        inputs = F.dropout(self.prepare(items), dropout)[share]
         return self.head[:-1](self.hash_base(inputs))  # type: ignore[no-any-return]
 
     def slot_scores(self, outputs: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hashcade._validate import as_array
 from hashcade.data import augment as augment_images
 from hashcade.learn.assignment import Ints
+from hashcade.learn.distributed import local_gpu
 from hashcade.learn.networks import BACKBONES, IMAGE_NETWORKS
 
 
@@ -26,6 +27,9 @@ def takes_images(backbone: str | nn.Module | None, items: object) -> bool:
 
 def checked_device(device: str) -> torch.device:
     """Return the device of a name, which must be available."""
+    gpu = local_gpu()
+    if gpu is not None and device in ("auto", "cuda") and torch.cuda.is_available():
+        device = f"cuda:{gpu}"
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
