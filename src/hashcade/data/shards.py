@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
 from hashcade._extras import require_extra
+from hashcade._io import open_regular
 from hashcade.errors import DataError
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -28,6 +31,27 @@ def find_shards(sources: Sequence[str]) -> list[str]:
             raise DataError(f"{source} stands for no file", hint="check the path")
         files.update(shards)
     return sorted(files)
+
+
+@contextmanager
+def open_shard(shard: str) -> Iterator[Any]:
+    """Open a file of :func:`find_shards` to read; what stands at a path is a regular file."""
+    if "://" in shard:
+        with require_extra("fsspec", "remote").open(shard, "rb") as stream:
+            yield stream
+    else:
+        with open_regular(shard) as stream:
+            yield stream
+
+
+def shard_version(shard: str) -> list[Any]:
+    """Its name, its size, and something that changes when its content does."""
+    if "://" in shard:
+        core: Any = require_extra("fsspec.core", "remote")
+        files, path = core.url_to_fs(shard)
+        return [shard, int(files.size(path)), str(files.checksum(path))]
+    status = os.stat(shard)
+    return [os.path.abspath(shard), status.st_size, status.st_mtime_ns]
 
 
 def _local(source: str) -> list[str]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -227,7 +227,15 @@ def new_linear(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-def in_chunks(model: HashModel, function: Callable[[Tensor], T], items: Tensor) -> Iterator[T]:
+class Slices(Protocol):
+    """Items that can be taken slice by slice: a tensor, or rows that are still in a file."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Tensor: ...
+
+
+def in_chunks(model: HashModel, function: Callable[[Tensor], T], items: Slices) -> Iterator[T]:
     """A function of the model, such as ``model.scores``, for many items, chunk by chunk."""
     device = next(model.parameters()).device
     for at in range(0, max(1, len(items)), _CHUNK):
@@ -236,7 +244,7 @@ def in_chunks(model: HashModel, function: Callable[[Tensor], T], items: Tensor) 
         yield result
 
 
-def for_all(model: HashModel, function: Callable[[Tensor], Tensor], items: Tensor) -> Floats:
+def for_all(model: HashModel, function: Callable[[Tensor], Tensor], items: Slices) -> Floats:
     """The results of :func:`in_chunks` as one array."""
     return np.concatenate([to_numpy(part) for part in in_chunks(model, function, items)])
 

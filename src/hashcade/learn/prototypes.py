@@ -21,7 +21,7 @@ from torch.nn import functional as F  # noqa: N812
 from hashcade.codes import CodeShape, solve_level
 from hashcade.learn.assignment import Ints
 from hashcade.learn.clustering import kmeans
-from hashcade.learn.model import WHOLE, for_all, make_encoder, weights_of
+from hashcade.learn.model import WHOLE, for_all, in_chunks, make_encoder, weights_of
 from hashcade.learn.sampler import ShuffledItems
 from hashcade.learn.stages import HashStage, JointStage, Metrics, Stage, search_metrics
 
@@ -46,9 +46,10 @@ class PrototypeStage(Stage):
         if model.config.spreads_prototypes:
             return {}
         model.eval()
-        points = torch.from_numpy(for_all(model, self._points, self.data.whole(rows)))
-        labels = torch.from_numpy(self.data.labels[rows])
-        sums = torch.zeros(model.prototypes.shape).index_add_(0, labels, points)
+        sums, labels = torch.zeros(model.prototypes.shape), torch.from_numpy(self.data.labels[rows])
+        for points in in_chunks(model, self._points, self.data.by_chunk(rows)):
+            sums.index_add_(0, labels[: len(points)], points.float().cpu())
+            labels = labels[len(points) :]
         with torch.no_grad():
             model.prototypes.copy_(F.normalize(sums, dim=1))
         return {}

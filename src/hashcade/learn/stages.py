@@ -26,7 +26,15 @@ from hashcade.learn.assignment import Ints
 from hashcade.learn.codebook import CodebookLoss, solve_codebook
 from hashcade.learn.config import StageConfig
 from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
-from hashcade.learn.model import WHOLE, HashModel, for_all, make_encoder, weights_of
+from hashcade.learn.model import (
+    WHOLE,
+    HashModel,
+    for_all,
+    in_chunks,
+    make_encoder,
+    to_numpy,
+    weights_of,
+)
 from hashcade.learn.sampler import ClassSampler, ShuffledItems
 from hashcade.learn.training_data import TrainingData
 
@@ -167,7 +175,8 @@ class JointStage(HashStage):
     def start(self) -> Metrics:
         """Solve the code book, from all items of the training set; more training may not help."""
         model, rows = self.model.eval(), self.data.training
-        scores, labels = for_all(model, model.scores, self.data.whole(rows)), self.data.labels[rows]
+        scores = map(to_numpy, in_chunks(model, model.scores, self.data.by_chunk(rows)))
+        labels = self.data.labels[rows]
         n_classes, penalties = len(model.codebook), self.config.penalties
         codebook = solve_codebook(scores, labels, n_classes, model.shape, **penalties)
         model.codebook.copy_(torch.from_numpy(codebook))

@@ -40,6 +40,7 @@ from hashcade.learn.training_data import TrainingData
 _SAVE_SECONDS = 60.0  # between checkpoints, if no validation comes first
 _DECAY = 0.3  # of the paper's schedule
 _TRIALS, _TRIAL_SECONDS = 12, 2.0  # steps of a stage that say how long it takes, at most so long
+_DIGESTED = 65536  # rows at a time: they may be in a file
 _SAFE = 0.85  # of a budget is planned: other programs may come and want a core
 
 
@@ -64,15 +65,14 @@ class Trainer:
         self._limits: dict[str, float] = {}  # seconds of a stage, within a budget
         self._fingerprint: dict[str, Any] = {"random_state": seed}
         if run_dir is not None:
-            labels = torch.from_numpy(data.labels)
-            self._fingerprint["data"] = _digest({"items": data.items, "labels": labels})
+            self._fingerprint["data"] = _digest({"items": data.items, "labels": data.labels})
             if base is not None:
                 self._fingerprint["base"] = _digest(base)
 
     def check_ranks(self, config: ResolvedConfig) -> None:
         """Refuse to train if ranks have different labels, shapes of items or settings."""
-        digest = _digest({"labels": torch.from_numpy(self.data.labels)})
-        settings = (self._seed, self.data.items.shape, config.to_json())
+        digest = _digest({"labels": self.data.labels})
+        settings = (self._seed, tuple(self.data.items.shape), config.to_json())
         self._ranks.check_equal(f"{digest} {settings!r}", "items, labels and settings")
 
     def train(self, config: ResolvedConfig, subdir: str = "") -> tuple[HashModel, Metrics]:
@@ -188,7 +188,7 @@ class Trainer:
 
     def _new_model(self, config: ResolvedConfig) -> HashModel:
         model = new_model(config, self._seed).to(self._device)
-        model.prepare.learn(self.data.whole(self.data.training))
+        model.prepare.learn(self.data.measured())
         if self.base is not None:
             model.load_state_dict(self.base, strict=False)
         return model
@@ -369,11 +369,14 @@ def _merit(metrics: Metrics) -> tuple[float, float]:
     return metrics.get("precision_at_1", 0.0), metrics.get("bucket_nmi", 0.0)
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
+def _digest(values: Mapping[str, Tensor | Array]) -> str:
     digest = hashlib.sha256()
-    for name, value in sorted(tensors.items()):
-        digest.update(repr((name, value.shape, value.dtype)).encode())
-        digest.update(value.detach().cpu().contiguous().numpy().data)
+    for name, value in sorted(values.items()):
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+        digest.update(repr((name, array.shape, str(array.dtype))).encode())
+        rows = np.atleast_1d(array)
+        for at in range(0, len(rows), _DIGESTED):
+            digest.update(np.ascontiguousarray(rows[at : at + _DIGESTED]).data)
     return digest.hexdigest()
 
 
