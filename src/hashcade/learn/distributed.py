@@ -93,7 +93,7 @@ class Ranks:
         padded[: len(own)] = own.detach()
         whole = own.new_empty(self.size * most, *own.shape[1:])
         with self._lost_contact():
-            dist.all_gather_into_tensor(whole, padded)
+            dist.all_gather(list(torch.split(whole, most)), padded)
         return torch.cat([whole[: share.start], own, whole[share.stop : n]])
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
