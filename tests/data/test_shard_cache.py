@@ -115,7 +115,9 @@ def test_a_sample_has_as_many_of_each_class_and_reads_no_more(folder, small_memo
 
 def test_a_file_of_another_length_is_named(folder):
     pq.write_table(pa.table({"embedding": [[1.0]], "label": [1]}), folder / "4.parquet")
-    with pytest.raises(DataError, match=r"4\.parquet: embedding has 1 numbers in row 0, 3"):
+    with pytest.raises(
+        DataError, match=r"4\.parquet: embedding has 1 numbers in row 0, must have 3"
+    ):
         load(folder)
 
 

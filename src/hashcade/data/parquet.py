@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from hashcade.data.items import (
 )
 from hashcade.data.sampling import stratified_sample
 from hashcade.data.shard_cache import cached_vectors
-from hashcade.data.shards import find_shards, open_shard, shard_version
+from hashcade.data.shards import find_shards, open_shard, shard_size, shard_version
 from hashcade.errors import DataError
 
 _BATCH_ROWS, _BATCH_BYTES = 65536, 256 << 20  # at most, that are read at a time
@@ -84,7 +85,7 @@ def load_parquet_items(
 
 def parquet_has_labels(shards: Sequence[str]) -> bool:
     """Whether Parquet files have the column ``label``: the first one does."""
-    with _open(shards[0]) as parquet:
+    with open_parquet(shards[0]) as parquet:
         return "label" in parquet.schema_arrow.names
 
 
@@ -123,7 +124,7 @@ class _Columns:
         labels: list[Any] = []
         found = _Found(ids=None if self.ids is None else [])
         for shard in shards:
-            with _open(shard) as parquet:
+            with open_parquet(shard) as parquet:
                 fields = self._check(parquet.schema_arrow, shard)
                 _rows_at_once(parquet, self.items, shard)
                 names = [name for name in (self.labels, self.ids, *fields) if name is not None]
@@ -166,7 +167,8 @@ class _Columns:
                     progress(first, int(ends[-1]))
 
             if rows is None and 4 * total * dim > MAPPED_BYTES:
-                versions = [shard_version(shard) for shard in shards]
+                names = (s if "://" in s else os.path.abspath(s) for s in shards)
+                versions = zip(names, map(shard_version, shards), strict=True)
                 return cached_vectors(cache, [self.items, *versions], (total, dim), parts)
             vectors, start = np.empty((total, dim), np.float32), 0
             for shard in range(len(shards)):
@@ -177,7 +179,7 @@ class _Columns:
 
     def _size(self, shard: str) -> tuple[int, int]:
         """Number of rows, and of numbers in the first one."""
-        with _open(shard) as parquet:
+        with open_parquet(shard) as parquet:
             for batch in parquet.iter_batches(1, columns=[self.items]):
                 return parquet.metadata.num_rows, len(batch.column(self.items).flatten())
         return 0, 0
@@ -185,20 +187,13 @@ class _Columns:
     def _parts(self, shard: str, n_rows: int, dim: int) -> Iterator[NDArray[np.float32]]:
         """Embeddings of one file, some rows at a time."""
         start = 0
-        with _open(shard) as parquet:
+        with open_parquet(shard) as parquet:
             at_once = _rows_at_once(parquet, self.items, shard)
             for batch in parquet.iter_batches(at_once, columns=[self.items]):
                 column = batch.column(self.items)
                 if start + len(column) > n_rows:
                     raise DataError(f"{shard} is damaged: it has more than {n_rows} rows")
-                lengths = column.value_lengths().fill_null(0).to_numpy()
-                wrong = np.flatnonzero(lengths != dim)
-                if len(wrong):
-                    other = f"{lengths[wrong[0]]} numbers in row {start + wrong[0]}"
-                    raise DataError(f"{shard}: {self.items} has {other}, {dim} in row 0")
-                numbers = column.flatten().to_numpy(zero_copy_only=False)  # NaN for a missing one
-                with np.errstate(over="ignore"):  # beyond float32: reported as infinite
-                    yield numbers.astype(np.float32, copy=False).reshape(len(column), dim)
+                yield float_rows(column, dim, start, f"{shard}: {self.items}")
                 start += len(column)
         if start != n_rows:
             raise DataError(f"{shard} is damaged: it has {start} of {n_rows} rows")
@@ -211,17 +206,7 @@ class _Columns:
         if self.payload == "all":
             read = {name for _, name in columns}
             fields = [name for name in schema.names if name not in read]
-        for argument, name in [*columns, *(("payload", name) for name in fields)]:
-            if schema.names.count(name) != 1:
-                message = f"{shard} has the columns {', '.join(schema.names)}; looked for {name}"
-                raise DataError(message, hint=f"name another with {argument}= (--{argument})")
-        types: Any = require_extra("pyarrow.types", "parquet")
-        kind = schema.field(self.items).type
-        is_list = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
-        if not is_list or not any(
-            is_kind(kind.value_type) for is_kind in (types.is_floating, types.is_integer)
-        ):
-            raise DataError(f"{shard}: {self.items} has type {kind}, must be a list of numbers")
+        check_columns(schema, [*columns, *(("payload", name) for name in fields)], shard)
         return fields
 
 
@@ -238,14 +223,42 @@ def _source(shards: Sequence[str]) -> str:
 
 
 @contextmanager
-def _open(shard: str) -> Iterator[Any]:
+def open_parquet(file: AnyPath, **options: Any) -> Iterator[Any]:
+    """Open a file, or an address of fsspec; what is wrong with it is a ``DataError``."""
     parquet: Any = require_extra("pyarrow.parquet", "parquet")
     arrow: Any = require_extra("pyarrow", "parquet")
     try:
-        with open_shard(shard) as stream, parquet.ParquetFile(stream) as opened:
+        with open_shard(file) as source, parquet.ParquetFile(source, **options) as opened:
             yield opened
     except (arrow.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
-        raise DataError(f"{shard} is damaged, or not Parquet {reason(error)}") from None
+        raise DataError(f"{file} is damaged, or not Parquet {reason(error)}") from None
+
+
+def float_rows(column: Any, dim: int, start: int, what: str) -> NDArray[np.float32]:
+    """A column of lists as float32[n, dim]; ``start`` is the number of its first row."""
+    lengths = column.value_lengths().fill_null(0).to_numpy()
+    wrong = np.flatnonzero(lengths != dim)
+    if len(wrong):
+        other = f"{lengths[wrong[0]]} numbers in row {start + wrong[0]}"
+        raise DataError(f"{what} has {other}, must have {dim}")
+    numbers = column.flatten().to_numpy(zero_copy_only=False)  # NaN for a missing one
+    with np.errstate(over="ignore"):  # beyond float32: reported as infinite
+        rows: NDArray[np.float32] = numbers.reshape(len(column), dim).astype(np.float32)
+    return rows
+
+
+def check_columns(schema: Any, columns: list[tuple[str, str]], file: AnyPath) -> None:
+    """Refuse a file that lacks a column, or whose items are not lists of numbers."""
+    for argument, name in columns:
+        if schema.names.count(name) != 1:
+            message = f"{file} has the columns {', '.join(schema.names)}; looked for {name}"
+            raise DataError(message, hint=f"name another with {argument}= (--{argument})")
+    types: Any = require_extra("pyarrow.types", "parquet")
+    items = columns[0][1]
+    kind = schema.field(items).type
+    is_list = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
+    if not is_list or not (types.is_floating(kind.value_type) or types.is_integer(kind.value_type)):
+        raise DataError(f"{file}: {items} has type {kind}, must be a list of numbers")
 
 
 def _rows_at_once(parquet: Any, items: str, shard: str) -> int:
@@ -260,5 +273,5 @@ def _rows_at_once(parquet: Any, items: str, shard: str) -> int:
     for batch in parquet.iter_batches(1, columns=[items]):
         n_bytes = max(n_bytes, 4 * metadata.num_rows * len(batch.column(items).flatten()))
         break
-    check_expanded(shard, shard_version(shard)[1], n_bytes)
+    check_expanded(shard, shard_size(shard), n_bytes)
     return int(max(1, min(_BATCH_ROWS, _BATCH_BYTES * metadata.num_rows // max(n_bytes, 1))))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
@@ -33,25 +32,30 @@ def find_shards(sources: Sequence[str]) -> list[str]:
     return sorted(files)
 
 
-@contextmanager
-def open_shard(shard: str) -> Iterator[Any]:
+def open_shard(shard: str | os.PathLike[str]) -> Any:
     """Open a file of :func:`find_shards` to read; what stands at a path is a regular file."""
-    if "://" in shard:
-        with require_extra("fsspec", "remote").open(shard, "rb") as stream:
-            yield stream
-    else:
-        with open_regular(shard) as stream:
-            yield stream
+    if "://" in str(shard):
+        return require_extra("fsspec", "remote").open(str(shard), "rb")
+    return open_regular(shard)
 
 
-def shard_version(shard: str) -> list[Any]:
-    """Its name, its size, and something that changes when its content does."""
-    if "://" in shard:
-        core: Any = require_extra("fsspec.core", "remote")
-        files, path = core.url_to_fs(shard)
-        return [shard, int(files.size(path)), str(files.checksum(path))]
-    status = os.stat(shard)
-    return [os.path.abspath(shard), status.st_size, status.st_mtime_ns]
+def shard_size(shard: str) -> int:
+    """Bytes of a file."""
+    if "://" not in shard:
+        return os.stat(shard).st_size
+    core: Any = require_extra("fsspec.core", "remote")
+    files, path = core.url_to_fs(shard)
+    return int(files.size(path))
+
+
+def shard_version(shard: str) -> str:
+    """What tells the present content of a file from an earlier or a later one."""
+    size = f"{shard_size(shard):,} bytes"
+    if "://" not in shard:
+        return f"{size} of {os.stat(shard).st_mtime_ns}"
+    core: Any = require_extra("fsspec.core", "remote")
+    files, path = core.url_to_fs(shard)
+    return f"{size}, {files.checksum(path)}"
 
 
 def _local(source: str) -> list[str]:
