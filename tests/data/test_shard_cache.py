@@ -58,7 +58,7 @@ def test_more_than_memory_stays_in_a_file(folder, tmp_path, small_memory, monkey
 
     assert_all(found)
     assert isinstance(found.items, np.memmap)
-    monkeypatch.setattr(parquet._Columns, "_parts", None)  # not read a second time
+    monkeypatch.setattr(parquet.Columns, "_parts", None)  # not read a second time
     assert_all(load_parquet(folder, cache=tmp_path))
 
 
@@ -74,7 +74,7 @@ def test_a_changed_file_is_read_again(folder, tmp_path, small_memory):
 def test_a_killed_run_resumes_after_the_last_whole_file(
     folder, tmp_path, small_memory, monkeypatch, stop
 ):
-    read = parquet._Columns._parts
+    read = parquet.Columns._parts
 
     def fails(self, shard, *args):
         for part in read(self, shard, *args):
@@ -82,11 +82,11 @@ def test_a_killed_run_resumes_after_the_last_whole_file(
             if shard.endswith(f"{stop}.parquet"):
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(parquet._Columns, "_parts", fails)
+    monkeypatch.setattr(parquet.Columns, "_parts", fails)
     with pytest.raises(KeyboardInterrupt):
         load_parquet(folder, cache=tmp_path)
     done = [json.loads(file.read_bytes()) for file in tmp_path.rglob("rows.json")]
-    monkeypatch.setattr(parquet._Columns, "_parts", read)
+    monkeypatch.setattr(parquet.Columns, "_parts", read)
 
     assert_all(load_parquet(folder, cache=tmp_path))
     assert done == ([[20, 25, 0][:stop]] if stop else [])

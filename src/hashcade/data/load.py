@@ -71,9 +71,8 @@ def load(
         found = arrays.load_npz(source, split=split, items=items, labels=labels)
         return found.with_features(**extract)
     if kind == "parquet":
-        columns |= {"items": items or "embedding", "labels": labels or "label"}
-        columns |= {"sample": sample, "random_state": random_state}
-        return parquet.load_parquet(source, **columns, cache=cache, verbose=verbose)
+        read = parquet.Columns(items or "embedding", labels or "label", ids, payload)
+        return parquet.load_shards(source, read, sample, random_state, cache, verbose)
     root = folder.split_folder(source, split, one_class_each=True)
     if kind == "image":
         hint = f"give the folder of all images, with one sub-folder per class: {root.parent.parent}"

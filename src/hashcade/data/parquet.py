@@ -56,16 +56,27 @@ def load_parquet(
     there already, and an interrupted run resumes.
     """
     paths = [path] if isinstance(path, str) or not isinstance(path, Sequence) else path
+    columns = Columns(items, labels, ids, payload)
     shards = find_shards([str(part) for part in paths])
-    columns = _Columns(items, labels, ids, payload)
+    return load_shards(shards, columns, sample, random_state, cache, verbose)
+
+
+def load_shards(
+    shards: Sequence[str],
+    columns: Columns,
+    sample: int | None,
+    random_state: int,
+    cache: AnyPath | None,
+    verbose: bool | None,
+) -> LabelledItems:
+    """Load embeddings and labels from files that :func:`find_shards` found."""
     found = columns.read(shards)
     rows = None
     if sample is not None:
         rows = stratified_sample(encode_labels(found.labels)[0], sample, random_state=random_state)
         found = found.part(rows)
     vectors = columns.vectors(shards, rows, cache, verbose)
-    source = _source(shards)
-    labelled = LabelledItems.from_arrays(vectors, found.labels, source=source)
+    labelled = LabelledItems.from_arrays(vectors, found.labels, source=_source(shards))
     return replace(labelled, **found.kept())
 
 
@@ -77,7 +88,7 @@ def load_parquet_items(
     verbose: bool | None = None,
 ) -> Items:
     """Load embeddings without labels."""
-    columns = _Columns(items, None, ids, payload)
+    columns = Columns(items, None, ids, payload)
     found, source = columns.read(shards), _source(shards)
     vectors = columns.vectors(shards, None, None, verbose)
     return Items(checked_items(vectors, source), source=source, **found.kept())
@@ -111,7 +122,7 @@ class _Found:
 
 
 @dataclass(frozen=True)
-class _Columns:
+class Columns:
     """The columns that are read, by name."""
 
     items: str
@@ -153,7 +164,9 @@ class _Columns:
         dim = next((dim for n_rows, dim in sizes if n_rows), 0)
         ends = np.cumsum([n_rows for n_rows, _ in sizes])
         total = int(ends[-1]) if rows is None else len(rows)
-        with progress_bar("reading", quiet=verbose is False or len(shards) == 1) as progress:
+        mapped = rows is None and 4 * total * dim > MAPPED_BYTES
+        quiet = verbose is False or (len(shards) == 1 and not mapped)
+        with progress_bar("reading", quiet=quiet) as progress:
 
             def parts(shard: int) -> Iterator[NDArray[np.float32]]:
                 first = int(ends[shard]) - sizes[shard][0]
@@ -166,7 +179,7 @@ class _Columns:
                     first += len(part)
                     progress(first, int(ends[-1]))
 
-            if rows is None and 4 * total * dim > MAPPED_BYTES:
+            if mapped:
                 names = (s if "://" in s else os.path.abspath(s) for s in shards)
                 versions = zip(names, map(shard_version, shards), strict=True)
                 return cached_vectors(cache, [self.items, *versions], (total, dim), parts)
