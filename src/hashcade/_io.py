@@ -138,14 +138,19 @@ def new_directory(path: Path) -> Iterator[Path]:
             temporary.mkdir()
             with _claimed(temporary):
                 yield temporary
-                sync_directory(temporary)
-                if os.path.lexists(path):
-                    _exchange(temporary, path)
-                else:
-                    temporary.rename(path)
-                sync_directory(path.parent)
+                put_directory(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def put_directory(new: Path, path: Path) -> None:
+    """Let a directory take the place of ``path``; what stood there has its name afterwards."""
+    sync_directory(new)
+    if os.path.lexists(path):
+        _exchange(new, path)
+    else:
+        new.rename(path)
+    sync_directory(path.parent)
 
 
 def restore_directory(path: Path) -> None:
