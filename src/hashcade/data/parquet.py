@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,20 +60,27 @@ def load_parquet_items(
 
 def parquet_has_labels(file: Path) -> bool:
     """Whether a Parquet file has the column ``label``."""
-    with _open(file) as parquet:
+    with open_parquet(file) as parquet:
         return "label" in parquet.schema_arrow.names
 
 
 @contextmanager
-def _open(file: Path) -> Iterator[Any]:
+def open_parquet(file: AnyPath, **options: Any) -> Iterator[Any]:
+    """Open a file, or an address of fsspec; what is wrong with it is a ``DataError``."""
     parquet: Any = require_extra("pyarrow.parquet", "parquet")
     arrow: Any = require_extra("pyarrow", "parquet")
     try:
-        open_regular(file).close()
-        with parquet.ParquetFile(file) as opened:
+        with _source(file) as source, parquet.ParquetFile(source, **options) as opened:
             yield opened
     except (arrow.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
         raise DataError(f"{file} is damaged, or not Parquet {reason(error)}") from None
+
+
+def _source(file: AnyPath) -> Any:
+    if "://" in str(file):
+        return require_extra("fsspec", "remote").open(str(file), "rb")
+    open_regular(file).close()
+    return nullcontext(file)
 
 
 def _read(
@@ -92,31 +99,25 @@ def _read(
     keys: list[object] = []
     kept: list[dict[str, Any]] = []
     start = 0
-    with _open(file) as parquet:
+    with open_parquet(file) as parquet:
         if payload == "all":
             read = {name for _, name in columns}
             fields = [name for name in parquet.schema_arrow.names if name not in read]
         columns += [("payload", name) for name in fields]
-        _check_columns(parquet.schema_arrow, columns, file)
+        check_columns(parquet.schema_arrow, columns, file)
         names = list(dict.fromkeys(name for _, name in columns))
         n_rows = parquet.metadata.num_rows
         at_once = _rows_at_once(parquet, items, file)
         for batch in parquet.iter_batches(at_once, columns=names):
             column = batch.column(items)
-            lengths = column.value_lengths().fill_null(0).to_numpy()
             if start == 0:
-                check_expanded(file, 4 * n_rows * int(lengths[0]))
-                vectors = np.empty((n_rows, lengths[0]), np.float32)
-            dim = vectors.shape[1]
+                dim = column.value_lengths().fill_null(0)[0].as_py()
+                check_expanded(file, 4 * n_rows * dim)
+                vectors = np.empty((n_rows, dim), np.float32)
             if start + len(column) > n_rows:
                 raise DataError(f"{file} is damaged: it has more than {n_rows} rows")
-            wrong = np.flatnonzero(lengths != dim)
-            if len(wrong):
-                other = f"{lengths[wrong[0]]} numbers in row {start + wrong[0]}"
-                raise DataError(f"{file}: {items} has {other}, {dim} in row 0")
-            numbers = column.flatten().to_numpy(zero_copy_only=False)  # NaN for a missing one
-            with np.errstate(over="ignore"):  # beyond float32: reported as infinite
-                vectors[start : start + len(column)] = numbers.reshape(len(column), dim)
+            rows = float_rows(column, vectors.shape[1], start, f"{file}: {items}")
+            vectors[start : start + len(column)] = rows
             if labels is not None:
                 values += batch.column(labels).to_pylist()
             if ids is not None:
@@ -128,6 +129,19 @@ def _read(
         raise DataError(f"{file} is damaged: it has {start} of {len(vectors)} rows")
     more: dict[str, Any] = {"ids": None if ids is None else tuple(keys)}
     return vectors, values, more | {"payload": tuple(kept) if fields else None}
+
+
+def float_rows(column: Any, dim: int, start: int, what: str) -> NDArray[np.float32]:
+    """A column of lists as float32[n, dim]; ``start`` is the number of its first row."""
+    lengths = column.value_lengths().fill_null(0).to_numpy()
+    wrong = np.flatnonzero(lengths != dim)
+    if len(wrong):
+        other = f"{lengths[wrong[0]]} numbers in row {start + wrong[0]}"
+        raise DataError(f"{what} has {other}, must have {dim}")
+    numbers = column.flatten().to_numpy(zero_copy_only=False)  # NaN for a missing one
+    with np.errstate(over="ignore"):  # beyond float32: reported as infinite
+        rows: NDArray[np.float32] = numbers.reshape(len(column), dim).astype(np.float32)
+    return rows
 
 
 def _rows_at_once(parquet: Any, items: str, file: Path) -> int:
@@ -146,7 +160,8 @@ def _rows_at_once(parquet: Any, items: str, file: Path) -> int:
     return int(max(1, min(_BATCH_ROWS, _BATCH_BYTES * metadata.num_rows // max(n_bytes, 1))))
 
 
-def _check_columns(schema: Any, columns: list[tuple[str, str]], file: Path) -> None:
+def check_columns(schema: Any, columns: list[tuple[str, str]], file: AnyPath) -> None:
+    """Refuse a file that lacks a column, or whose items are not lists of numbers."""
     for argument, name in columns:
         if schema.names.count(name) != 1:
             message = f"{file} has the columns {', '.join(schema.names)}; looked for {name}"

@@ -16,7 +16,7 @@ from hashcade._lazy import lazy_names
 if TYPE_CHECKING:
     from hashcade.learn.clustering import kmeans
     from hashcade.learn.config import ResolvedConfig, StageConfig
-    from hashcade.learn.files import model_fingerprint, read_config
+    from hashcade.learn.files import copy_model, model_fingerprint, read_config
     from hashcade.learn.hasher import Hasher, base_features
     from hashcade.learn.inputs import checked_classes, checked_embeddings
     from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     _WITHOUT_TORCH = {
         "ClassSampler", "Hasher", "ResolvedConfig", "StageConfig", "checked_classes",
-        "checked_embeddings", "model_fingerprint", "read_config",
+        "checked_embeddings", "copy_model", "model_fingerprint", "read_config",
     }  # fmt: skip
     _MODULES = {
         "clustering": ["kmeans"],
@@ -34,7 +34,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         "hasher": ["Hasher", "base_features"],
         "inputs": ["checked_classes", "checked_embeddings"],
         "losses": ["hash_npairs_loss", "hash_triplet_loss", "npairs_loss", "triplet_loss"],
-        "files": ["model_fingerprint", "read_config"],
+        "files": ["copy_model", "model_fingerprint", "read_config"],
         "networks": ["MLP", "NIN", "StrideNet"],
         "sampler": ["ClassSampler"],
         "trainer": ["learning_rate_factor"],
@@ -49,7 +49,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
 
 __all__ = [
     "MLP", "NIN", "ClassSampler", "Hasher", "ResolvedConfig", "StageConfig", "StrideNet",
-    "base_features", "checked_classes", "checked_embeddings", "hash_npairs_loss",
+    "base_features", "checked_classes", "checked_embeddings", "copy_model", "hash_npairs_loss",
     "hash_triplet_loss", "kmeans", "learning_rate_factor", "model_fingerprint", "npairs_loss",
     "read_config", "triplet_loss",
 ]  # fmt: skip

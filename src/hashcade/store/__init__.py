@@ -6,7 +6,7 @@
 - :func:`load_state`, :func:`write_state`: one state of a table from a directory, and into one.
 """
 
-from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, Catalog, Ids, ItemRow, item_rows
+from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, PLACES, Catalog, Ids, ItemRow, item_rows
 from hashcade.store.changes import Add, Answer, Change, Key, Remove
 from hashcade.store.database import DATABASE, require_table, stoppable
 from hashcade.store.durable import BusyError, DurableIndex, ReadOnlyError
@@ -23,8 +23,9 @@ from hashcade.store.state import (
 )
 
 __all__ = [
-    "DATABASE", "INDEX_DIR", "MODEL_DIR", "Add", "Answer", "BusyError", "Catalog", "Change",
-    "DurableIndex", "Ids", "ItemRow", "Key", "Label", "Local", "NewItems", "ReadOnlyError",
-    "Remove", "State", "foreign_files", "item_rows", "label_array", "load_state", "payload_texts",
-    "plain_ids", "plain_value", "removal", "require_table", "stoppable", "write_state",
+    "DATABASE", "INDEX_DIR", "MODEL_DIR", "PLACES", "Add", "Answer", "BusyError", "Catalog",
+    "Change", "DurableIndex", "Ids", "ItemRow", "Key", "Label", "Local", "NewItems",
+    "ReadOnlyError", "Remove", "State", "foreign_files", "item_rows", "label_array", "load_state",
+    "payload_texts", "plain_ids", "plain_value", "removal", "require_table", "stoppable",
+    "write_state",
 ]  # fmt: skip
