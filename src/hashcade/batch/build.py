@@ -23,7 +23,14 @@ from hashcade._io import (
 )
 from hashcade._validate import checked_choice, checked_count
 from hashcade.batch.job import Job, Shard, part_rows
-from hashcade.batch.tasks import make_run, merge_buckets, merged_path, run_info, write_items
+from hashcade.batch.tasks import (
+    damage_named,
+    make_run,
+    merge_buckets,
+    merged_path,
+    run_info,
+    write_items,
+)
 from hashcade.batch.workers import Run, Task, worker_pool
 from hashcade.data import ShardColumns, ShardInfo, find_shards, read_shard_info
 from hashcade.errors import ConfigError, DataError, StorageError
@@ -145,7 +152,9 @@ def _build(job: Job, run: Run, share: int, report: OnProgress) -> str:
     ).encode()
     generation, uid = (hashlib.blake2b(seed, digest_size=16, person=p).hexdigest()
                        for p in (b"generation", b"segment"))  # fmt: skip
-    plan = MergePlan.of_runs([job.run_path(part) / INDEX_DIR for part in parts])
+    indexes = [job.run_path(part) / INDEX_DIR for part in parts]
+    with damage_named(indexes):
+        plan = MergePlan.of_runs(indexes)
     n_bytes = share // _COPIES_OF_RANGE
     spans = plan.ranges(n_bytes)
     plan.allocate(job.index, uid)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from heapq import merge
 from itertools import chain, islice, pairwise, repeat
@@ -191,6 +193,18 @@ def run_info(job: Job, part: Part) -> RunInfo:
     return info
 
 
+@contextmanager
+def damage_named(indexes: Sequence[Path]) -> Iterator[None]:
+    """Say of damage in an index of a run what to do about it."""
+    try:
+        yield
+    except CorruptIndexError as error:
+        for path in indexes:
+            if f"{path}{os.sep}" in str(error):
+                raise damaged_run(path.parent, str(error)) from None
+        raise
+
+
 def damaged_run(path: Path, reason: str) -> CorruptIndexError:
     """The error for a run that is not what it was when it was written."""
     hint = f"remove {path}, and run the same command again: that run is made once more"
@@ -214,11 +228,8 @@ def _file_crc(path: Path) -> int:
 
 def merge_buckets(job: Job, plan: MergePlan, uid: str, span: BucketRange, n_bytes: int) -> None:
     """Merge a range of buckets of all runs into the segment."""
-    try:
+    with damage_named(plan.runs):
         sums = plan.merge(job.index, uid, span, n_bytes)
-    except CorruptIndexError as error:
-        runs = [path.parent for path in plan.runs if str(path) in str(error)]
-        raise damaged_run(runs[0] if runs else job.work, str(error)) from None
     replace_file(merged_path(job, span), sums.tobytes())
 
 

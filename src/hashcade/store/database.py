@@ -138,6 +138,8 @@ def new_database(path: Path) -> Iterator[sqlite3.Connection]:
         for sql in tables:
             db.execute(sql)
         yield db
+        db.execute("COMMIT")
+        db.execute("BEGIN")
         db.execute(f"INSERT INTO field_values {FIELD_VALUES.format('items')}, items")
         for sql in SCHEMA:
             if sql not in tables:
