@@ -1,6 +1,6 @@
 """A table of more items than memory holds: time, memory, and what a kill costs.
 
-``make bench-batch``; writes ``docs/results/batch.md`` and ``batch.json``. Shards of Parquet are made
+``make bench-batch``; writes ``docs/results/batch.md`` and ``batch.json``. Shards are made
 in a work folder (under ``~/.cache/hashcade``), block by block; a table is built from them by
 ``hashcade build`` in a process of its own, with the memory of all of its processes watched; then
 the same again, killed with SIGKILL at random moments and resumed; with ``--ray`` also on Ray with

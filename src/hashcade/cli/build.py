@@ -1,6 +1,7 @@
 """What fills tables: ``hashcade build``, ``encode``, ``add`` and ``remove``."""
 
 import os
+from glob import has_magic
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,7 +87,9 @@ def _are_shards(data: list[str]) -> bool:
         return True
     path = Path(data[0])
     inside = (found for pattern in ("*.parquet", "*/*.parquet") for found in path.glob(pattern))
-    return next(inside, None) is not None if path.is_dir() else not path.exists() and "*" in data[0]
+    if path.is_dir():
+        return next(inside, None) is not None
+    return not path.exists() and has_magic(data[0])
 
 
 def _build_from_shards(
