@@ -37,7 +37,7 @@ from hashcade.store import (
     plain_ids,
 )
 
-_CHUNK = 1024  # rows of a digest
+_CHUNK = 1024  # rows of a digest, and of a pass of the network
 _UNKNOWN = -2  # code of a label that was not there when the shards were looked at
 _ROWS_FILE = "rows.arrow"
 _ROWS = 16_384  # that are written and read together
@@ -96,7 +96,10 @@ def make_run(job: Job, part: Part) -> None:
             label_of = np.empty(len(job.classes) + 1, dtype=object)  # NO_LABEL is the last: None
             label_of[:-1] = job.classes
             labels = label_of[codes]
-        vectors, buckets = hasher.place_items(items, labels)
+        if n % _CHUNK == 1:  # of one row a product is rounded in another way by several threads
+            items = np.concatenate([items, items[-1:]])
+            labels = None if labels is None else np.append(labels, labels[-1:])
+        vectors, buckets = (array[:n] for array in hasher.place_items(items, labels))
         del items
         digest = _digest(part.number, numbers, codes, vectors, buckets, keys, texts)
         unit = job.metric == "cosine"
