@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from hashcade._extras import require_extra
 from hashcade._validate import name_rows
 from hashcade.data.parquet import check_columns, float_rows, open_parquet
+from hashcade.data.shards import shard_version
 from hashcade.errors import DataError, add_hint
 
 _BATCH_BYTES = 8 << 20  # that are read at a time
@@ -64,15 +64,6 @@ class ShardRows(NamedTuple):
     labels: tuple[NDArray[np.int64], list[Any]] | None  # positions in a list of labels, -1: none
     ids: Any  # int64[n], or a list of text; None without ids
     payload: list[dict[str, Any]] | None
-
-
-def shard_version(address: str) -> str:
-    """What tells the present content of a file from an earlier or a later one."""
-    if "://" not in address:
-        status = os.stat(address)
-        return f"{status.st_size:,} bytes of {status.st_mtime_ns}"
-    files, path = require_extra("fsspec.core", "remote").url_to_fs(address)
-    return f"{files.size(path):,} bytes, {files.checksum(path)}"
 
 
 def read_shard_info(address: str, columns: ShardColumns) -> ShardInfo:

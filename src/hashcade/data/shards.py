@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
 from hashcade._extras import require_extra
+from hashcade._io import open_regular
 from hashcade.errors import DataError
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -30,6 +32,32 @@ def find_shards(sources: Sequence[str]) -> list[str]:
     return sorted(files)
 
 
+def open_shard(shard: str | os.PathLike[str]) -> Any:
+    """Open a file of :func:`find_shards` to read; what stands at a path is a regular file."""
+    if "://" in str(shard):
+        return require_extra("fsspec", "remote").open(str(shard), "rb")
+    return open_regular(shard)
+
+
+def shard_size(shard: str) -> int:
+    """Bytes of a file."""
+    if "://" not in shard:
+        return os.stat(shard).st_size
+    core: Any = require_extra("fsspec.core", "remote")
+    files, path = core.url_to_fs(shard)
+    return int(files.size(path))
+
+
+def shard_version(shard: str) -> str:
+    """What tells the present content of a file from an earlier or a later one."""
+    size = f"{shard_size(shard):,} bytes"
+    if "://" not in shard:
+        return f"{size} of {os.stat(shard).st_mtime_ns}"
+    core: Any = require_extra("fsspec.core", "remote")
+    files, path = core.url_to_fs(shard)
+    return f"{size}, {files.checksum(path)}"
+
+
 def _local(source: str) -> list[str]:
     path = Path(source).expanduser()
     if path.is_dir():
@@ -47,7 +75,8 @@ def _remote(address: str) -> list[str]:
     try:
         files, path = core.url_to_fs(address)
         if has_magic(path):
-            names = [name for name in files.glob(path) if files.isfile(name)]
+            shown = (n for n in files.glob(path) if not n.rpartition("/")[2].startswith("."))
+            names = [name for name in shown if files.isfile(name)]
         elif files.isdir(path):
             root = path.rstrip("/") + "/"
             names = [n for n in files.find(path) if _is_shard(n.removeprefix(root).split("/"))]
