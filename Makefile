@@ -13,9 +13,7 @@ EACH_SEED = $(SEEDS:%=--seed %)
 CODE   := src tests tools examples $(wildcard benchmarks experiments)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-fast test-slow hostile format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-classes bench-end-to-end bench-without-labels bench-filters bench-payload bench-service bench-one-add docs docs-api docs-cli site readme release \
-  fonts han glove reproduce-classes reproduce-smoke reproduce-transfer reproduce-cpu reproduce-imagenet reproduce-split reproduce-ablation reproduce-solver \
-  hashes audit clean distclean
+.PHONY: $(shell grep -hoE '^[a-z-]+:' $(MAKEFILE_LIST) | tr -d :)
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ printf "  %-24s %s\n", $$1, $$2 }'
@@ -156,6 +154,10 @@ bench-service: $(STAMP) ## The service under load, under kill -9, and beside the
 
 bench-one-add: $(STAMP) ## One change with 10^4 to 10^6 occupied buckets; writes docs/results
 	$(BIN)/python benchmarks/one_add.py
+
+bench-batch: $(STAMP) ## 20,000,000 items from 40 shards, killed ten times; 20 GB of disk; writes docs/results
+	$(PIP) ray
+	$(BIN)/python benchmarks/batch.py --ray
 
 hashes: $(STAMP) ## Write hashes.txt: the pinned versions with the hashes of their files
 	$(BIN)/python tools/pin_hashes.py constraints.txt hashes.txt

@@ -23,6 +23,7 @@ ORDER = [
     {"warmup"},
     {"store"},
     {"table"},
+    {"batch"},
     {"sklearn"},
     {"serve"},
     {"demo"},
@@ -39,6 +40,7 @@ NEVER = {
     "index": {"torch"},
     "evaluate": {"torch"},
     "store": {"torch"},
+    "batch": {"torch"},
 }
 IMPORTING_CALLS = {"import_module", "__import__", "require_extra", "importorskip"}
 # Conventions of Python and scikit-learn, not private parts of ours.

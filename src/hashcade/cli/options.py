@@ -232,3 +232,11 @@ def seconds(text: str | None) -> float | None:
     if total == 0:
         raise ValueError(f"--budget={text} must be a time such as 90s, 5m or 1h30m")
     return float(total)
+
+
+def n_bytes(text: str) -> int:
+    """Bytes from ``500MB``, ``4GB`` or a plain number."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)i?B?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"--memory={text} must be a number of bytes such as 500MB or 4GB")
+    return int(float(match[1]) * 1000 ** " kmgt".index(match[2].lower() or " "))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from hashcade._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from hashcade.index.bulk import BucketRange, MergePlan
     from hashcade.index.cancel import NEVER, Cancel
     from hashcade.index.encoded import Encoded
     from hashcade.index.filters import Filter
@@ -18,6 +19,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "bulk": ("BucketRange", "MergePlan"),
             "cancel": ("NEVER", "Cancel"),
             "encoded": ["Encoded"],
             "filters": ["Filter"],
@@ -31,7 +33,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     )
 
 __all__ = [
-    "METRICS", "NEVER", "NO_LABEL", "Cancel", "Encoded", "Filter", "GroupedVectors", "HashIndex",
-    "Items", "SearchResult", "checked_ids", "foreign_files", "is_index", "new_generation",
-    "read_generation", "warmup",
+    "METRICS", "NEVER", "NO_LABEL", "BucketRange", "Cancel", "Encoded", "Filter", "GroupedVectors",
+    "HashIndex", "Items", "MergePlan", "SearchResult", "checked_ids", "foreign_files", "is_index",
+    "new_generation", "read_generation", "warmup",
 ]  # fmt: skip
