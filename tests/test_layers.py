@@ -24,6 +24,7 @@ ORDER = [
     {"store"},
     {"table"},
     {"sklearn"},
+    {"cluster"},
     {"serve"},
     {"demo"},
     {"cli"},
@@ -39,6 +40,7 @@ NEVER = {
     "index": {"torch"},
     "evaluate": {"torch"},
     "store": {"torch"},
+    "cluster": {"torch"},
 }
 IMPORTING_CALLS = {"import_module", "__import__", "require_extra", "importorskip"}
 # Conventions of Python and scikit-learn, not private parts of ours.
