@@ -69,7 +69,8 @@ class Reader:
         password: str | None = None,
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._redis = redis = require_extra("redis", "redis")
+        redis: Any = require_extra("redis", "redis")
+        self._redis = redis
         self._passing = (  # replies that mean "not now, not here"
             redis.exceptions.ClusterDownError,
             redis.exceptions.MasterDownError,
@@ -212,8 +213,8 @@ class Reader:
                     again.append(i)
                     if not reply.stale:
                         failed.setdefault(i, set()).add(address)
-                elif isinstance(reply, errors.MovedError | errors.AskError):
-                    asking = isinstance(reply, errors.AskError)
+                elif isinstance(reply, errors.AskError):  # MovedError is one, too
+                    asking = not isinstance(reply, errors.MovedError)
                     sent_on[i] = (_redirect(reply, address), asking)
                     again.append(i)
                     if not asking:
@@ -257,9 +258,8 @@ class Reader:
         self.metrics.count(nodes=len(groups))
         return answers
 
-    def _send(
-        self, address: str, batch: Sequence[tuple[Any, ...]], patient: bool
-    ) -> Exchange | Exception:
+    def _send(self, address: str, batch: Sequence[tuple[Any, ...]], patient: bool) -> Any:
+        """The exchange, or the exception that prevented it."""
         try:
             return self._node(address).send(batch, patient)
         except NodeDownError as error:
@@ -269,7 +269,8 @@ class Reader:
 
     def _receive(
         self, address: str, exchange: Exchange | Exception, deadline: float, began: float
-    ) -> list[Any] | Exception:
+    ) -> Any:
+        """The replies, or the exception that prevented them."""
         if isinstance(exchange, Exception):
             return exchange
         try:
