@@ -23,12 +23,10 @@ from .slots import N_SLOTS, key_slot, node_address, slot_owners, split_address
 
 WRITE_SECONDS = 10.0  # writes are repeated for this long: a failover takes a few seconds
 REFRESH_SECONDS = 0.1  # the slot map is read at most this often
-_HINTS = {
-    "NOPERM": "give the user the commands and keys that docs/cluster.md lists",
-    "OOM": "raise maxmemory of the server, or retire a generation",
-    "MISCONF": "the server cannot write its snapshot: look at its log and disk",
-    "WRONGPASS": "check HASHCADE_REDIS_USER and HASHCADE_REDIS_PASSWORD",
-    "NOAUTH": "set HASHCADE_REDIS_PASSWORD, and HASHCADE_REDIS_USER for a user of its own",
+_HINTS = {  # by the exception of redis-py, which cuts the code off the server's text
+    "NoPermissionError": "give the user the commands and keys that docs/cluster.md lists",
+    "OutOfMemoryError": "raise maxmemory of the server, or retire a generation",
+    "AuthenticationError": "set HASHCADE_REDIS_PASSWORD, and HASHCADE_REDIS_USER if it has a user",
 }
 _DOWN_HINT = "check that the server runs and can be reached from here"
 
@@ -381,7 +379,7 @@ def _no_answer(address: str, problem: str) -> ClusterError:
 def _refused(address: str, command: tuple[Any, ...], error: Exception) -> ClusterError:
     text = str(error)
     name = command[0].upper() if isinstance(command[0], str) else "a command"
-    hint = next((hint for code, hint in _HINTS.items() if code in text.upper()), None)
+    hint = _HINTS.get(type(error).__name__)
     return ClusterError(
         f"the Redis server {address} refused {name}: {text}", address=address, hint=hint
     )
