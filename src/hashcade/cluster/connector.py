@@ -48,8 +48,7 @@ class Connector:
             "password": self._password,
             "protocol": 2,
             "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 0),
-            "lib_name": None,  # Redis 7.0 does not know the command that would send these
-            "lib_version": None,
+            "driver_info": None,  # Redis 7.0 does not know the command that would send it
         }
         kind = redis.Connection
         if self._tls:

@@ -105,15 +105,18 @@ class Exchange:
     def receive(self, deadline: float) -> list[Any]:
         """All replies, in order; an error reply is in the list as an exception."""
         redis = require_extra("redis", "redis")
-        connection, replies = self._connection, []
+        connection = self._connection
+        replies: list[Any] = []
         try:
-            if not connection.can_read(max(0.0, deadline - time.monotonic())):
-                raise redis.TimeoutError("no answer in time")
+            # The first answer is due at the deadline; the others are on their way by then, and
+            # each part of them has the connection's own time-out.
+            wait = {"timeout": max(0.001, deadline - time.monotonic())}
             while len(replies) < self._n_replies:
                 try:
-                    replies.append(connection.read_response())
+                    replies.append(connection.read_response(**wait))
                 except redis.ResponseError as error:
                     replies.append(error)
+                wait = {}
         except redis.AuthenticationError:
             raise
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:

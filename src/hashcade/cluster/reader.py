@@ -23,12 +23,10 @@ from .slots import N_SLOTS, key_slot, node_address, slot_owners, split_address
 
 WRITE_SECONDS = 10.0  # writes are repeated for this long: a failover takes a few seconds
 REFRESH_SECONDS = 0.1  # the slot map is read at most this often
-_HINTS = {
-    "NOPERM": "give the user the commands and keys that docs/cluster.md lists",
-    "OOM": "raise maxmemory of the server, or retire a generation",
-    "MISCONF": "the server cannot write its snapshot: look at its log and disk",
-    "WRONGPASS": "check HASHCADE_REDIS_USER and HASHCADE_REDIS_PASSWORD",
-    "NOAUTH": "set HASHCADE_REDIS_PASSWORD, and HASHCADE_REDIS_USER for a user of its own",
+_HINTS = {  # by the exception of redis-py, which cuts the code off the server's text
+    "NoPermissionError": "give the user the commands and keys that docs/cluster.md lists",
+    "OutOfMemoryError": "raise maxmemory of the server, or retire a generation",
+    "AuthenticationError": "set HASHCADE_REDIS_PASSWORD, and HASHCADE_REDIS_USER if it has a user",
 }
 _DOWN_HINT = "check that the server runs and can be reached from here"
 
@@ -69,7 +67,8 @@ class Reader:
         password: str | None = None,
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._redis = redis = require_extra("redis", "redis")
+        redis: Any = require_extra("redis", "redis")
+        self._redis = redis
         self._passing = (  # replies that mean "not now, not here"
             redis.exceptions.ClusterDownError,
             redis.exceptions.MasterDownError,
@@ -212,8 +211,8 @@ class Reader:
                     again.append(i)
                     if not reply.stale:
                         failed.setdefault(i, set()).add(address)
-                elif isinstance(reply, errors.MovedError | errors.AskError):
-                    asking = isinstance(reply, errors.AskError)
+                elif isinstance(reply, errors.AskError):  # MovedError is one, too
+                    asking = not isinstance(reply, errors.MovedError)
                     sent_on[i] = (_redirect(reply, address), asking)
                     again.append(i)
                     if not asking:
@@ -257,9 +256,8 @@ class Reader:
         self.metrics.count(nodes=len(groups))
         return answers
 
-    def _send(
-        self, address: str, batch: Sequence[tuple[Any, ...]], patient: bool
-    ) -> Exchange | Exception:
+    def _send(self, address: str, batch: Sequence[tuple[Any, ...]], patient: bool) -> Any:
+        """The exchange, or the exception that prevented it."""
         try:
             return self._node(address).send(batch, patient)
         except NodeDownError as error:
@@ -269,7 +267,8 @@ class Reader:
 
     def _receive(
         self, address: str, exchange: Exchange | Exception, deadline: float, began: float
-    ) -> list[Any] | Exception:
+    ) -> Any:
+        """The replies, or the exception that prevented them."""
         if isinstance(exchange, Exception):
             return exchange
         try:
@@ -380,7 +379,7 @@ def _no_answer(address: str, problem: str) -> ClusterError:
 def _refused(address: str, command: tuple[Any, ...], error: Exception) -> ClusterError:
     text = str(error)
     name = command[0].upper() if isinstance(command[0], str) else "a command"
-    hint = next((hint for code, hint in _HINTS.items() if code in text.upper()), None)
+    hint = _HINTS.get(type(error).__name__)
     return ClusterError(
         f"the Redis server {address} refused {name}: {text}", address=address, hint=hint
     )
