@@ -1,6 +1,13 @@
 """A table in a Redis Cluster: one value per bucket, read by any number of query nodes."""
 
+from .generations import Generations
+from .manifest import Manifest
 from .metrics import ReaderMetrics
+from .publish import publish, repair, retire, verify
 from .reader import Reader
+from .table import ClusterTable
 
-__all__ = ["Reader", "ReaderMetrics"]
+__all__ = [
+    "ClusterTable", "Generations", "Manifest", "Reader", "ReaderMetrics", "publish", "repair",
+    "retire", "verify",
+]  # fmt: skip

@@ -414,6 +414,11 @@ class Catalog:
         """Label of one code."""
         return self.classes[code] if 0 <= code < len(self.classes) else None
 
+    def label_codes_of(self, numbers: Int64s) -> Int64s:
+        """Codes of the labels of items, of the same shape; -1 for none, and for no item."""
+        codes = self._described(numbers, "label")
+        return np.asarray(np.where(codes == None, NO_LABEL, codes), np.int64)  # noqa: E711
+
     # -- items -------------------------------------------------------------------------------------
 
     def put(
