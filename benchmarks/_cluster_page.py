@@ -59,7 +59,7 @@ def page(results: dict[str, Any]) -> str:
         f"{data['items']:,} items × {data['dim']} in {data['buckets']:,} buckets"
         f" ({data['block_bytes'] / 1000:.0f} KB a block), {data['neighbors']} neighbours. Each"
         f" server is a process in a cpu cgroup of its own with {load['share_of_a_core']:g} of a"
-        f" core (1 of 10 ms); {load['clients']} clients in {load['clients'] // 4} processes;"
+        f" core (1 of 10 ms); {load['clients']} client processes;"
         f" medians with quartiles of {load['rounds']} rounds of {load['seconds']:g} s in which"
         " all systems take turns. Loopback: there is no network in these latencies. The figures to"
         " rely on are ratios and processor time per query.",
@@ -78,9 +78,8 @@ def page(results: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for kind, title in SYSTEMS.items():
-        for m in MS:
-            if f"{kind}-{m}" in results["rows"]:
-                lines.append(system_row(results, kind, title, m))
+        if f"{kind}-1" in results["rows"]:
+            lines += [system_row(results, kind, title, m) for m in MS]
     lines += [
         "",
         "Where less than nine tenths of the quota were used, something else was the limit (clients,"
@@ -142,9 +141,7 @@ def system_row(results: dict[str, Any], kind: str, title: str, m: int) -> str:
 
 def formula(results: dict[str, Any]) -> list[str]:
     """What follows for other numbers of servers, and where it ends."""
-    one, three = (
-        float(np.median(values(results, f"scattered-{m}", "server_us"))) for m in (1, 3)
-    )
+    one, three = (float(np.median(values(results, f"scattered-{m}", "server_us"))) for m in (1, 3))
     fixed = max((three - one) / 2, 0.1)
     scan = max(one - fixed, 0.1)
 

@@ -66,7 +66,7 @@ def redis_systems(
 
 
 def faiss_system(stack: ExitStack, folder: Path, m: int, data: Data) -> System:
-    """m shards with the items in random parts; all know the centres of all clusters."""
+    """Shards with the items in random parts; all know the centres of all clusters."""
     import faiss
 
     parts = np.array_split(np.random.default_rng(3).permutation(data.n_items), m)

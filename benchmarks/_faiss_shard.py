@@ -12,14 +12,11 @@ import selectors
 import socket
 import struct
 import sys
-from pathlib import Path
 
 import faiss
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
-from _cluster_clients import receive  # noqa: E402
-from _cluster_data import DIM, N_NEIGHBORS  # noqa: E402
+from _cluster_clients import receive
+from _cluster_data import DIM, N_NEIGHBORS
 
 
 def main() -> None:

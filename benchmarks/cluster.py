@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _cluster_clients import KINDS, PROCESSES, THREADS, Clients
+from _cluster_clients import CLIENTS, KINDS, Clients
 from _cluster_data import DIM, N_NEIGHBORS, Data
 from _cluster_hit import cache_hit
 from _cluster_page import draw, page
@@ -42,7 +42,6 @@ def main() -> int:
     options = parser.parse_args()
     data, large = Data(options.items, options.buckets), Data(200_000, 20)
     queries, buckets = data.queries(20_000)
-    large_queries, large_buckets = large.queries(2_000)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         systems: dict[str, System] = {}
@@ -57,11 +56,9 @@ def main() -> int:
             systems |= {f"postgres-{m}": system for m, system in made.items()}
         wrong = disagreements(systems, data, queries[:200], buckets[:200])
         say(f"answers that differ from an exact scan of the bucket: {wrong}")
-        clients = Clients(queries, buckets)
+        clients = Clients({"": (queries, buckets), "large": large.queries(2_000)})
         stack.callback(clients.close)
-        large_clients = Clients(large_queries, large_buckets)
-        stack.callback(large_clients.close)
-        rows = measure(systems, clients, large_clients, options.rounds, options.seconds)
+        rows = measure(systems, clients, options.rounds, options.seconds)
     results = {
         "machine": machine(),
         "versions": versions("redis", "hiredis", "numpy", "faiss-cpu"),
@@ -69,7 +66,7 @@ def main() -> int:
         "data": {"items": options.items, "buckets": options.buckets, "dim": DIM,
                  "neighbors": N_NEIGHBORS, "block_bytes": options.items // options.buckets
                  * (8 + 4 * DIM)},
-        "load": {"share_of_a_core": SHARE, "clients": PROCESSES * THREADS,
+        "load": {"share_of_a_core": SHARE, "clients": CLIENTS,
                  "rounds": options.rounds, "seconds": options.seconds},
         "wrong": wrong,
         "rows": rows,
@@ -116,7 +113,7 @@ def disagreements(
 
 
 def measure(
-    systems: dict[str, System], clients: Clients, large: Clients, rounds: int, seconds: float
+    systems: dict[str, System], clients: Clients, rounds: int, seconds: float
 ) -> dict[str, list[dict[str, Any]]]:
     """For each system a record per round; the first round is not counted."""
     tasks = [(name, name, 1) for name in systems]
@@ -126,11 +123,11 @@ def measure(
     for number in range(rounds + 1):
         for task, name, batch in tasks:
             system = systems[name]
-            pool = large if name.startswith("large") else clients
             order = {"name": name, "kind": system.kind, "settings": system.settings,
                      "batch": batch, "round": number,
+                     "queries": "large" if name.startswith("large") else "",
                      "seconds": seconds if number else 0.3}  # fmt: skip
-            record = one_run(system, pool, order)
+            record = one_run(system, clients, order)
             if number:
                 rows[task].append(record)
         left = (time.perf_counter() - began) / (number + 1) * (rounds - number)
@@ -138,13 +135,13 @@ def measure(
     return rows
 
 
-def one_run(system: System, pool: Clients, order: dict[str, Any]) -> dict[str, Any]:
+def one_run(system: System, clients: Clients, order: dict[str, Any]) -> dict[str, Any]:
     before = system.cpu_seconds()
-    answers = pool.run(**order)
+    answers = clients.run(**order)
     cpu = system.cpu_seconds() - before
     latencies = np.concatenate([answer["latencies"] for answer in answers])
     seconds = float(np.mean([answer["seconds"] for answer in answers]))
-    n = len(latencies) * order["batch"]
+    n = max(1, len(latencies) * order["batch"])
     counts: dict[str, float] = {}
     for answer in answers:
         for name, value in answer["counts"].items():
