@@ -3,11 +3,11 @@
 from .generations import Generations
 from .manifest import Manifest
 from .metrics import ReaderMetrics
-from .publish import publish, repair, retire, verify
+from .publish import LARGE_BLOCK, publish, repair, retire, verify
 from .reader import Reader
 from .table import ClusterTable
 
 __all__ = [
-    "ClusterTable", "Generations", "Manifest", "Reader", "ReaderMetrics", "publish", "repair",
-    "retire", "verify",
+    "LARGE_BLOCK", "ClusterTable", "Generations", "Manifest", "Reader", "ReaderMetrics", "publish",
+    "repair", "retire", "verify",
 ]  # fmt: skip

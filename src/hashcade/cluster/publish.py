@@ -54,6 +54,7 @@ def publish(
         manifest = staged.manifest
         generation = manifest.generation
         if generations.states().get(generation) == COMPLETE:
+            _restore_manifest(generations, manifest)
             _repair(generations, staged, manifest)
         else:
             _check_memory(reader, staged.n_bytes)
@@ -99,9 +100,7 @@ def repair(
     with _staged(table, progress) as staged, _publisher_lock(generations):
         if staged.manifest.generation == generation:
             manifest = staged.manifest
-            key = generations.keys.of_generation(generation, "manifest")
-            if reader.get_many([key])[0] is None:
-                reader.run(key, "SET", key, manifest.to_bytes())
+            _restore_manifest(generations, manifest)
         else:
             manifest = generations.manifest(generation)
         n_repaired = _repair(generations, staged, manifest)
@@ -202,8 +201,9 @@ def _publisher_lock(generations: Generations) -> Iterator[Any]:
 
 def _check_memory(reader: Reader, n_bytes: int) -> None:
     """Refuse servers that would drop blocks, or that have no room for them."""
-    room, unlimited = 0, False
-    for address, reply in reader.each_master("INFO", "memory").items():
+    servers = reader.each_master("INFO", "memory")
+    needed = int(n_bytes * _OVERHEAD / len(servers))  # slots spread keys evenly
+    for address, reply in servers.items():
         info = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
         policy, most = info["maxmemory_policy"], int(info["maxmemory"])
         if policy.startswith("allkeys"):
@@ -212,14 +212,13 @@ def _check_memory(reader: Reader, n_bytes: int) -> None:
                 address=address,
                 hint="set maxmemory-policy to noeviction",
             )
-        unlimited = unlimited or most == 0
-        room += max(most - int(info["used_memory"]), 0)
-    needed = int(n_bytes * _OVERHEAD)
-    if not unlimited and needed > room:
-        raise ClusterError(
-            f"the servers have {room:,} bytes left, this generation needs about {needed:,}",
-            hint="raise maxmemory, add servers, or retire a generation",
-        )
+        room = max(most - int(info["used_memory"]), 0)
+        if most and needed > room:
+            raise ClusterError(
+                f"the Redis server {address} has {room:,} bytes left, it needs about {needed:,}",
+                address=address,
+                hint="raise maxmemory, add servers, or retire a generation",
+            )
 
 
 def _write(
@@ -237,6 +236,14 @@ def _write(
     if batch:
         check_lock()
         reader.pipeline(batch)
+
+
+def _restore_manifest(generations: Generations, manifest: Manifest) -> None:
+    try:
+        generations.manifest(manifest.generation)
+    except ClusterError:
+        key = generations.keys.of_generation(manifest.generation, "manifest")
+        generations.reader.run(key, "SET", key, manifest.to_bytes())
 
 
 def _repair(generations: Generations, staged: Staged, manifest: Manifest) -> int:
