@@ -59,7 +59,7 @@ def page(results: dict[str, Any]) -> str:
         f"{data['items']:,} items × {data['dim']} in {data['buckets']:,} buckets"
         f" ({data['block_bytes'] / 1000:.0f} KB a block), {data['neighbors']} neighbours. Each"
         f" server is a process in a cpu cgroup of its own with {load['share_of_a_core']:g} of a"
-        f" core (1 of 10 ms); {load['clients']} client processes;"
+        f" core (1 of 10 ms); {load['clients']} clients in 8 processes;"
         f" medians with quartiles of {load['rounds']} rounds of {load['seconds']:g} s in which"
         " all systems take turns. Loopback: there is no network in these latencies. The figures to"
         " rely on are ratios and processor time per query.",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _cluster_clients import CLIENTS, KINDS, Clients
+from _cluster_clients import KINDS, PROCESSES, THREADS, Clients
 from _cluster_data import DIM, N_NEIGHBORS, Data
 from _cluster_hit import cache_hit
 from _cluster_page import draw, page
@@ -66,7 +66,7 @@ def main() -> int:
         "data": {"items": options.items, "buckets": options.buckets, "dim": DIM,
                  "neighbors": N_NEIGHBORS, "block_bytes": options.items // options.buckets
                  * (8 + 4 * DIM)},
-        "load": {"share_of_a_core": SHARE, "clients": CLIENTS,
+        "load": {"share_of_a_core": SHARE, "clients": PROCESSES * THREADS,
                  "rounds": options.rounds, "seconds": options.seconds},
         "wrong": wrong,
         "rows": rows,
@@ -139,12 +139,13 @@ def one_run(system: System, clients: Clients, order: dict[str, Any]) -> dict[str
     before = system.cpu_seconds()
     answers = clients.run(**order)
     cpu = system.cpu_seconds() - before
-    latencies = np.concatenate([answer["latencies"] for answer in answers])
-    seconds = float(np.mean([answer["seconds"] for answer in answers]))
+    runs = [run for answer in answers for run in answer["runs"]]
+    latencies = np.concatenate([run["latencies"] for run in runs])
+    seconds = float(np.mean([run["seconds"] for run in runs]))
     n = max(1, len(latencies) * order["batch"])
     counts: dict[str, float] = {}
-    for answer in answers:
-        for name, value in answer["counts"].items():
+    for run in runs:
+        for name, value in run["counts"].items():
             counts[name] = counts.get(name, 0) + value / n
     return {
         "queries_per_second": n / seconds,
