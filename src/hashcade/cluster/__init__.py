@@ -6,8 +6,9 @@ from .metrics import ReaderMetrics
 from .publish import LARGE_BLOCK, publish, repair, retire, verify
 from .reader import Reader
 from .table import ClusterTable
+from .writer import Writer
 
 __all__ = [
-    "LARGE_BLOCK", "ClusterTable", "Generations", "Manifest", "Reader", "ReaderMetrics", "publish",
-    "repair", "retire", "verify",
+    "LARGE_BLOCK", "ClusterTable", "Generations", "Manifest", "Reader", "ReaderMetrics", "Writer",
+    "publish", "repair", "retire", "verify",
 ]  # fmt: skip

@@ -161,8 +161,7 @@ class Generations:
 
     def forget(self, generation: str) -> None:
         """Delete what is not data: last, so that a retirement that was stopped can be repeated."""
-        keys = [self.keys.of_generation(generation, what) for what in
-                ("manifest", "nodes", "changes")]  # fmt: skip
+        keys = [self.keys.of_generation(generation, what) for what in ("manifest", "nodes")]
         self.reader.pipeline([("UNLINK", key) for key in keys])
         self.reader.run(self.keys.generations, "HDEL", self.keys.generations, generation)
 

@@ -8,7 +8,7 @@
     hashcade:{NAME}:g:GEN:manifest       what the generation consists of, with a checksum
     hashcade:{NAME}:g:GEN:nodes          set of the query nodes that use or used it
     hashcade:{NAME}:g:GEN:nodes:ID       there while this query node uses it; expires
-    hashcade:{NAME}:g:GEN:changes        stream of the changes since it was published
+    hashcade:{NAME}:changes:LINEAGE      stream of the changes of a table since it was published
     hashcade:{NAME/BUCKET}:g:GEN:b       block of a bucket
     hashcade:{NAME/BUCKET.P}:g:GEN:b     its part P from 1 on, if it has more than 256 KB
     hashcade:{NAME/FILE.P}:g:GEN:f       part P of a file: directory, ids, items.db, the model, ...
@@ -57,8 +57,12 @@ class Keys:
         return f"hashcade:{{{self.name}}}:publisher"
 
     def of_generation(self, generation: str, what: str) -> str:
-        """Key of ``manifest``, ``nodes`` or ``changes``."""
+        """Key of ``manifest`` or ``nodes``."""
         return f"hashcade:{{{self.name}}}:g:{generation}:{what}"
+
+    def changes(self, lineage: str) -> str:
+        """Key of the changes of a table."""
+        return f"hashcade:{{{self.name}}}:changes:{lineage}"
 
     def block(self, generation: str, bucket: int, n_parts: int) -> list[str]:
         """Keys of the parts of a block."""

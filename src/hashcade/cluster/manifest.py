@@ -34,6 +34,7 @@ class Manifest:
     labels: str | None  # kind of number, "<i4" or "<i8"; None: the index has no labels
     model: str | None  # fingerprint; None: there is none
     sequence: int  # number of the last change that it has
+    lineage: str | None  # of the table whose changes follow; None: none do
     created_at: str
     mean_block_bytes: float
     p99_block_bytes: float
@@ -109,6 +110,8 @@ def _check(manifest: Manifest) -> None:
         raise ValueError("unit_length or labels is of the wrong kind")
     if type(manifest.generation) is not str or type(manifest.model) not in (str, type(None)):
         raise ValueError("generation or model is of the wrong kind")
+    if type(manifest.lineage) not in (str, type(None)):
+        raise ValueError("lineage is of the wrong kind")
     for name, file in manifest.files.items():
         parts = name.split("/")
         if ".." in parts or "" in parts or len(parts) > 2 or "\\" in name or "\0" in name:

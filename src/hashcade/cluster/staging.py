@@ -12,6 +12,7 @@ import hashlib
 import shutil
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -71,10 +72,9 @@ class Staged:
             shutil.copytree(table / MODEL_DIR, folder / MODEL_DIR)
         paths = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.stat().st_size]
         described = {path.relative_to(folder).as_posix(): _describe(path) for path in paths}
-        digests = [f"{name} {file['sha256']}" for name, file in described.items()]
         self.block_sizes = np.array(sizes)
-        self.manifest = Manifest(
-            generation=hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16],
+        manifest = Manifest(
+            generation="",
             shape=index.shape,
             dim=index.dim,
             n_items=len(index),
@@ -86,10 +86,16 @@ class Staged:
             labels=labels,
             model=model,
             sequence=self.state.catalog.last_change,
-            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            lineage=self.state.catalog.lineage,
+            created_at="",
             mean_block_bytes=float(self.block_sizes.mean()),
             p99_block_bytes=float(np.percentile(self.block_sizes, 99)),
             files=described,
+        )
+        self.manifest = replace(
+            manifest,
+            generation=hashlib.sha256(manifest.to_bytes()).hexdigest()[:16],
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
     @property

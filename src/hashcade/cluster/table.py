@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -20,10 +20,11 @@ from hashcade._validate import checked_count
 from hashcade.errors import ClusterError, HashcadeError, StorageError
 from hashcade.index import Cancel, Encoded
 from hashcade.learn import Hasher, model_fingerprint
-from hashcade.store import DATABASE, MODEL_DIR, Catalog, Ids
+from hashcade.store import DATABASE, INDEX_DIR, MODEL_DIR, Catalog, Ids
 from hashcade.table import HashTable, Item, Matches
 
 from .cache import RemoteBlocks
+from .changes import Stream, applied
 from .generations import COMPLETE, NODE_SECONDS, Generations
 from .manifest import Manifest
 from .reader import Reader
@@ -32,6 +33,7 @@ from .remote_index import RemoteIndex
 log = logging.getLogger("hashcade.cluster")
 
 _POLL_SECONDS = 1.0
+_WAIT_SECONDS = 5.0  # for a change that a search must see
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +43,9 @@ class _Loaded:
     manifest: Manifest
     table: HashTable
     blocks: RemoteBlocks
+    catalog: Catalog  # the one that is written; the table has what was committed
+    sequence: int  # number of the last change it has
+    stream: Stream | None  # of further changes
 
 
 class ClusterTable:
@@ -49,15 +54,17 @@ class ClusterTable:
     Made by :meth:`open`. It is searched as a :class:`HashTable` is, with the same results. The
     vectors stay in Redis: a search fetches the buckets it looks into, and keeps them up to a limit.
     Ids, names, labels and payload are in a copy of ``items.db`` on the local disk. When another
-    generation is activated, searches that begin a second later use it; each search sees one
-    generation as a whole.
+    generation is activated, or the table is changed, searches that begin a second later see it;
+    each search sees one state as a whole.
 
     Attributes
     ----------
     generation : str
         The generation that is searched.
     failure : str or None
-        Why the last look for a newer generation failed; searches go on with the present one.
+        Why the last look for something newer failed; searches go on with what there is.
+    lag : int
+        Changes that are known to be made and are not here, because some before them are missing.
     """
 
     def __init__(
@@ -73,10 +80,13 @@ class ClusterTable:
         self._cache_bytes, self._cache_dir = cache_bytes, cache_dir
         self._model, self._networks = model, networks
         self._node = uuid4().hex
-        self._loaded: dict[str, weakref.ref[_Loaded]] = {}  # also those that searches still use
+        self._loaded: dict[
+            str, weakref.ref[RemoteBlocks]
+        ] = {}  # also those that searches still use
         self._refreshing = threading.Lock()
         self._registered = 0.0
         self.failure: str | None = None
+        self.lag = 0
         self._current = self._load(self._generations.require_current())
         self._closing = threading.Event()
         self._poller = threading.Thread(
@@ -141,17 +151,44 @@ class ClusterTable:
         try:
             hasher = self._load_model(manifest, folder)
             self._fetch_file(manifest, DATABASE, folder)
-            catalog = Catalog.open(folder, read_only=True)
-            index = RemoteIndex.of_generation(manifest, blocks, catalog.label_codes_of)
+            (folder / INDEX_DIR).mkdir()  # its lock is there
+            catalog = Catalog.open(folder)
+            shown = catalog.snapshot()
+            index = RemoteIndex.of_generation(manifest, blocks, shown.label_codes_of)
             if catalog.metric == "cosine" and not index.unit_length:
                 raise ClusterError(f"generation {generation!r} contradicts itself")
-            table = HashTable.from_parts(hasher, index, catalog)
+            table = HashTable.from_parts(hasher, index, shown)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        loaded = _Loaded(manifest, table, blocks)
-        weakref.finalize(table, shutil.rmtree, folder, ignore_errors=True)
-        self._loaded[generation] = weakref.ref(loaded)
+        stream = Stream(self._generations, manifest.lineage) if manifest.lineage else None
+        weakref.finalize(blocks, shutil.rmtree, folder, ignore_errors=True)
+        self._loaded[generation] = weakref.ref(blocks)
+        return self._followed(_Loaded(manifest, table, blocks, catalog, manifest.sequence, stream))
+
+    def _followed(self, loaded: _Loaded, *, at_master: bool = False) -> _Loaded:
+        """The generation with the changes that have come since."""
+        while loaded.stream is not None:
+            entries = loaded.stream.entries_after(loaded.sequence, at_master=at_master)
+            if not entries:
+                break
+            last = loaded.sequence
+            for entry in entries:
+                if entry.first > last + 1:
+                    self.lag = entries[-1].last - loaded.sequence
+                    raise ClusterError(
+                        f"changes {last + 1} to {entry.first - 1} are missing in Redis",
+                        hint="let the writer send them again: hashcade.cluster.Writer.resend",
+                    )
+                last = entry.last
+            index = loaded.table.index
+            assert isinstance(index, RemoteIndex)
+            index = applied(index, loaded.catalog, entries)
+            shown = loaded.catalog.snapshot()
+            index.codes_of = shown.label_codes_of
+            table = HashTable.from_parts(loaded.table.hasher, index, shown)
+            loaded = replace(loaded, table=table, sequence=last)
+        self.lag = 0
         return loaded
 
     def _load_model(self, manifest: Manifest, folder: Path) -> Hasher | None:
@@ -179,13 +216,14 @@ class ClusterTable:
                 file.write(part)
 
     def refresh(self) -> bool:
-        """Look for a newer generation now; whether there was one. It is done every second too."""
+        """Look for a newer generation and for changes now; it is done every second too.
+
+        Returns whether there was another generation.
+        """
         with self._refreshing:
             wanted = self._generations.require_current()
             new = wanted != self.generation
-            if new:
-                known = self._loaded.get(wanted)
-                self._current = (known and known()) or self._load(wanted)
+            self._current = self._load(wanted) if new else self._followed(self._current)
             if new or time.monotonic() - self._registered > NODE_SECONDS / 3:
                 self._loaded = {g: ref for g, ref in self._loaded.items() if ref() is not None}
                 for generation in self._loaded:
@@ -198,6 +236,25 @@ class ClusterTable:
     def generation(self) -> str:
         """Name of the generation that is searched."""
         return self._current.manifest.generation
+
+    @property
+    def sequence(self) -> int:
+        """Number of the last change that is here."""
+        return self._current.sequence
+
+    def _wait_for(self, sequence: int) -> None:
+        end = time.monotonic() + _WAIT_SECONDS
+        while True:
+            with self._refreshing:
+                self._current = self._followed(self._current, at_master=True)
+            if self.sequence >= sequence:
+                return
+            if time.monotonic() > end:
+                raise ClusterError(
+                    f"change {sequence} has not arrived, the last one here is {self.sequence}",
+                    hint="see that the writer reaches Redis",
+                )
+            time.sleep(0.01)
 
     @property
     def manifest(self) -> Manifest:
@@ -234,12 +291,17 @@ class ClusterTable:
         exclude_self: Any = False,
         threads: int | None = None,
         cancel: Cancel | None = None,
+        min_sequence: int | None = None,
     ) -> Matches:
         """Find the nearest items, as :meth:`HashTable.search` does.
 
         Filters, ``exclude_self``, ``max_candidates`` and tables with sparsity > 1 need the ids of
-        all entries, which are fetched once: 8 to 12 bytes each.
+        all entries, which are fetched once: 8 to 12 bytes each; so do changes. ``min_sequence`` is
+        the number of a change (``Writer.sequence``) that the answer must have seen: if it is not
+        here, it is fetched, and after five seconds it is an error.
         """
+        if min_sequence is not None and self.sequence < min_sequence:
+            self._wait_for(min_sequence)
         return self._current.table.search(
             Q, n_neighbors, n_probe=n_probe, max_candidates=max_candidates, fill=fill, where=where,
             filter_ids=filter_ids, exclude_self=exclude_self, threads=threads, cancel=cancel,
@@ -306,6 +368,7 @@ class ClusterTable:
         except ClusterError:
             pass  # it is forgotten in half a minute
         self._current.table.close()
+        self._current.catalog.close()
         self.reader.close()
 
     def __enter__(self) -> Self:
@@ -317,7 +380,8 @@ class ClusterTable:
 
 def _read_only() -> ValueError:
     return ValueError(
-        "a ClusterTable is for searching: change the table that was published, and publish it again"
+        "a ClusterTable is for searching: change the table that was published, with "
+        "hashcade.cluster.Writer"
     )
 
 
@@ -331,6 +395,6 @@ def _poll(table: weakref.ref[ClusterTable], closing: threading.Event) -> None:
             alive.refresh()
         except HashcadeError as error:
             if str(error) != alive.failure:
-                log.warning("no newer generation can be used: %s", error)
+                log.warning("nothing newer can be used: %s", error)
             alive.failure = str(error)
         del alive

@@ -7,7 +7,7 @@
 """
 
 from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, Catalog, Ids
-from hashcade.store.changes import Add, Answer, Change, Key, Remove
+from hashcade.store.changes import Add, Answer, Change, Key, Remove, apply_changes, from_record
 from hashcade.store.database import DATABASE, require_table, stoppable
 from hashcade.store.durable import BusyError, DurableIndex, ReadOnlyError
 from hashcade.store.ids import Label, label_array
@@ -25,6 +25,6 @@ from hashcade.store.state import (
 __all__ = [
     "DATABASE", "INDEX_DIR", "MODEL_DIR", "Add", "Answer", "BusyError", "Catalog", "Change",
     "DurableIndex", "Ids", "Key", "Label", "Local", "NewItems", "ReadOnlyError", "Remove",
-    "State", "foreign_files", "label_array", "load_state", "plain_value", "removal",
-    "require_table", "stoppable", "write_state",
+    "State", "apply_changes", "foreign_files", "from_record", "label_array", "load_state",
+    "plain_value", "removal", "require_table", "stoppable", "write_state",
 ]  # fmt: skip
