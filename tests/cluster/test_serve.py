@@ -120,9 +120,9 @@ def test_another_generation_is_taken_over(place, address, shared_cluster):
 def test_in_a_process_of_its_own(place, address, tmp_path):
     encoded = query()
     table = HashTable.load(place)
-    with process(address, log=tmp_path / "log", cache_bytes=1 << 20) as service:
-        with Client(service.url) as client:
-            found = client.search(encoded.vectors, bucket_ids=encoded.bucket_ids)
+    settings = {"log": tmp_path / "log", "cache_bytes": 1 << 20}
+    with process(address, **settings) as service, Client(service.url) as client:
+        found = client.search(encoded.vectors, bucket_ids=encoded.bucket_ids)
     expected = table.search(Encoded(encoded.vectors, encoded.bucket_ids, None, False))
     assert found.ids.tolist() == expected.ids.tolist()
 
