@@ -1,23 +1,20 @@
 """TLS and two users: the reader of docs/cluster.md may read the blocks, and nothing else."""
 
+import hashlib
 import subprocess
+from pathlib import Path
 
+import numpy as np
 import pytest
 import redis
 
 from hashcade import ClusterError
-from hashcade.cluster import Reader
+from hashcade.cluster import ClusterTable, Reader, publish, verify
+from tests.cluster.factories import Kind, assert_same, items, saved_table
 from tests.cluster.load import fill
 from tests.cluster.servers import Servers, closing
 
-READER = (
-    "~hashcade:* -@all +get +mget +getrange +hmget +hgetall +readonly +asking +cluster +xread "
-    "+ping +hello +client +auth"
-)
-WRITER = READER + (
-    " +set +append +unlink +eval +evalsha +script +xadd +xtrim +hset +incr +exists +expire "
-    "+info +config|get +wait"
-)
+USERS = Path(__file__).parents[2] / "deploy" / "redis-users.acl"
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +36,11 @@ def certificates(tmp_path_factory):
 @pytest.fixture(scope="module")
 def secure(redis_server, certificates, tmp_path_factory):
     users = tmp_path_factory.mktemp("acl") / "users.acl"
-    users.write_text(
-        "user default off\n"
-        "user admin on >of-admin ~* &* +@all\n"
-        f"user writer on >of-writer {WRITER}\n"
-        f"user reader on >of-reader {READER}\n"
-    )
+    lines = USERS.read_text()
+    for name in ("writer", "reader"):
+        digest = hashlib.sha256(f"of-{name}".encode()).hexdigest()
+        lines = lines.replace(f"{name.upper()}_SHA256", digest)
+    users.write_text(lines + "user admin on >of-admin ~* &* +@all\n")
     options = {
         "port": "0",
         "tls-port": "PORT",
@@ -72,7 +68,7 @@ def secure(redis_server, certificates, tmp_path_factory):
 def connect(servers, certificates, name, **options):
     return Reader(
         servers.url,
-        username=name,
+        username=f"hashcade-{name}",
         password=f"of-{name}",
         timeout=0.5,  # the first connection makes keys for TLS on a busy machine
         **{"ca_file": certificates / "ca.crt", **options},
@@ -81,12 +77,31 @@ def connect(servers, certificates, name, **options):
 
 def test_the_writer_writes_and_the_reader_reads(secure, certificates, monkeypatch):
     values = fill(connect(secure, certificates, "writer"), 60)
-    monkeypatch.setenv("HASHCADE_REDIS_USER", "reader")
+    monkeypatch.setenv("HASHCADE_REDIS_USER", "hashcade-reader")
     monkeypatch.setenv("HASHCADE_REDIS_PASSWORD", "of-reader")
     monkeypatch.setenv("HASHCADE_REDIS_CA", str(certificates / "ca.crt"))
     reader = Reader(secure.url, timeout=0.5)
     assert reader.get_many(list(values)) == list(values.values())
     assert len(reader.masters) == 3
+
+
+def test_a_table_is_published_by_one_and_searched_by_the_other(secure, certificates, tmp_path):
+    table = saved_table(tmp_path / "table", Kind(), np.random.default_rng(0))
+    writer = connect(secure, certificates, "writer")
+    publish(tmp_path / "table", writer, "secure", activate=True)
+    assert verify(writer, "secure") == []
+    encoded = items(Kind(), 20, np.random.default_rng(1))
+    with ClusterTable.open(
+        secure.url,
+        name="secure",
+        username="hashcade-reader",
+        password="of-reader",
+        ca_file=certificates / "ca.crt",
+        timeout=0.5,
+    ) as remote:
+        assert_same(remote.search(encoded), table.search(encoded))
+        with pytest.raises(ClusterError, match="refused"):
+            publish(tmp_path / "table", remote.reader, "secure")
 
 
 @pytest.mark.parametrize(
@@ -97,6 +112,8 @@ def test_the_writer_writes_and_the_reader_reads(secure, certificates, monkeypatc
         ("FLUSHALL",),
         ("CONFIG", "GET", "*"),
         ("EVAL", "return 1", 0),
+        ("SET", "hashcade:{secure}:current", "forged"),
+        ("UNLINK", "hashcade:{load/0}:b"),
     ],
 )
 def test_the_reader_may_do_nothing_else(secure, certificates, command):
@@ -109,7 +126,12 @@ def test_the_reader_may_do_nothing_else(secure, certificates, command):
 
 def test_a_wrong_password_is_refused_and_not_repeated_in_the_message(secure, certificates):
     with pytest.raises(ClusterError, match="refused") as caught:
-        Reader(secure.url, username="reader", password="guess", ca_file=certificates / "ca.crt")
+        Reader(
+            secure.url,
+            username="hashcade-reader",
+            password="guess",
+            ca_file=certificates / "ca.crt",
+        )
     assert "HASHCADE_REDIS_PASSWORD" in caught.value.hint
     assert "guess" not in f"{caught.value!r} {caught.value.hint}"
 
