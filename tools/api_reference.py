@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 MODULES = [
-    "table", "learn", "index", "codes", "data", "evaluate", "store", "sklearn", "serve", "errors",
+    "table", "learn", "index", "codes", "data", "evaluate", "store", "sklearn", "cluster", "serve",
+    "errors",
 ]  # fmt: skip
 HEAD = """# Python reference
 
