@@ -13,7 +13,7 @@ EACH_SEED = $(SEEDS:%=--seed %)
 CODE   := src tests tools examples $(wildcard benchmarks experiments)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup redis-server demo test lint types test-fast test-slow hostile format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-classes bench-end-to-end bench-without-labels bench-filters bench-payload bench-service bench-one-add bench-cluster test-cluster docs docs-api docs-cli \
+.PHONY: help setup redis-server demo test lint types test-fast test-slow hostile format bench bench-solver bench-index bench-learn-embeddings bench-learn bench-classes bench-end-to-end bench-without-labels bench-filters bench-payload bench-service bench-one-add bench-cluster test-cluster docs docs-api docs-cli site readme \
   fonts han glove reproduce-classes reproduce-smoke reproduce-transfer reproduce-cpu reproduce-imagenet reproduce-split reproduce-ablation reproduce-solver \
   hashes audit clean distclean
 
@@ -56,6 +56,12 @@ docs-api: $(STAMP) ## Write docs/api.md from the docstrings
 	$(BIN)/python tools/api_reference.py docs/api.md
 
 docs: docs-cli docs-api ## Write both references
+
+site: $(STAMP) ## The documentation as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+readme: $(STAMP) ## Write the figures of the README from stored results
+	$(BIN)/python tools/readme.py README.md
 
 test-fast: $(STAMP) ## The quick tests alone
 	$(BIN)/python -m pytest

@@ -9,7 +9,9 @@ from _timing import heading
 
 OURS, USUAL = "HashTable", "n_probe=1"
 DEFAULTS = {  # what a user gets who changes nothing
+    "faiss flat": "all items",
     "faiss HNSW": "ef=16",
+    "usearch": "ef=64",
     "hnswlib": "ef=10",
     "hnswlib, learned vectors": "ef=10",
     "prototypes, flat": "classes=1",
@@ -75,11 +77,12 @@ def set_lines(measured: dict[str, Any]) -> list[str]:
         ]
     lines += [
         "",
-        f"All settings; in batches of {measured['queries']:,}. Dominated by: the fastest method"
+        f"All settings; in batches of {measured['queries']:,}. Compared: items per query, where a"
+        " library tells. Dominated by: the fastest method"
         f" that is at least as precise ({at[0]}) and as fast, one query per call.",
         "",
-        f"| | setting | {at[0]} | {at[1]} | alone, µs | in batches, µs | dominated by |",
-        "|---|---|---:|---:|---:|---:|---|",
+        f"| | setting | {at[0]} | {at[1]} | compared | alone, µs | in batches, µs | dominated by |",
+        "|---|---|---:|---:|---:|---:|---:|---|",
     ]
     for point in points:
         mark = "**" if point["method"] == OURS else ""
@@ -89,8 +92,8 @@ def set_lines(measured: dict[str, Any]) -> list[str]:
             by = f"{rival['method']} {rival['setting']}"
         lines.append(
             f"| {mark}{point['method']}{mark} | {point['setting']} | {point['precision'][0]:.1f}"
-            f" | {point['precision'][1]:.1f} | {spread(point['alone_us'])}"
-            f" | {spread(point['batch_us'])} | {by} |"
+            f" | {point['precision'][1]:.1f} | {compared_items(point)}"
+            f" | {spread(point['alone_us'])} | {spread(point['batch_us'])} | {by} |"
         )
     return [*lines, ""]
 
@@ -117,6 +120,11 @@ def dominated_by(point: dict[str, Any], points: list[dict[str, Any]]) -> dict[st
         and p["alone_us"][1] <= point["alone_us"][1]
     ]
     return min(better, key=lambda p: p["alone_us"][1], default=None)
+
+
+def compared_items(point: dict[str, Any]) -> str:
+    candidates = point.get("candidates")
+    return "" if candidates is None else f"{candidates:,.0f}"
 
 
 def spread(values: list[float]) -> str:

@@ -2,14 +2,15 @@
 
 Writes docs/results/end-to-end: precision by labels against microseconds a query, one query per call
 and in batches, one thread, all methods by turns. Every method is given the embedding of the query;
-whatever else it needs, such as a network, is part of its time. On Cifar-100 embeddings and on Han
-characters: the training items are the database, the queries are test items.
+whatever else it needs, such as a network, is part of its time. On Cifar-100 embeddings, sentences
+of CLINC150 and Han characters: the training items are the database, the queries are test items.
 
 - ``HashTable`` with all settings by default;
 - the same prototypes without codes: all of them compared, or through a graph;
 - what else a user with labels would try: a softmax classifier, or the nearest class mean, says in
   which class to look; candidates are ranked by the given embeddings;
-- indexes that use no labels: faiss IVF, faiss HNSW and hnswlib; hnswlib also over learned vectors.
+- indexes that use no labels: faiss flat, IVF and HNSW, hnswlib and usearch; hnswlib also over
+  learned vectors.
 
 Models are those of ``python -m experiments.classes``, and are fitted if they are not there yet.
 
@@ -33,6 +34,7 @@ from _end_to_end_page import write_page
 from _graphs import faiss_graph, hnswlib, hnswlib_graph
 from _timing import interleaved, machine, quartiles, ratio, versions
 from threadpoolctl import threadpool_limits
+from usearch.index import Index
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # for experiments, which is not installed
@@ -40,16 +42,21 @@ from experiments.__main__ import default_data, default_work  # noqa: E402
 from experiments.cache import Cache  # noqa: E402
 from experiments.classes import Laboratory  # noqa: E402
 from experiments.rows import fingerprint  # noqa: E402
-from hashcade import CodeShape, HashIndex, HashTable  # noqa: E402
+from hashcade import CodeShape, HashIndex, HashTable, Matches, SearchResult  # noqa: E402
 
 RESULTS, BUILD = ROOT / "docs" / "results", ROOT / "build" / "results"
-DATA_SETS = {"cifar100": (1, 10), "han-20902": (1, 4)}  # with the k of precision@k
+DATA_SETS = {
+    "cifar100": (1, 10),
+    "clinc150": (1, 10),
+    "han-20902": (1, 4),
+}  # with the k of precision@k
 N_NEIGHBORS = 10
 PROBES = (1, 2, 4, 8)
 ALONE, BATCH = 200, 5000  # queries
 OURS, USUAL = "HashTable", "n_probe=1"
 
-Search = Callable[[np.ndarray], np.ndarray]  # from queries to ids of items
+# From queries to ids of items, and how many items were compared with a query on average, if known.
+Search = Callable[[np.ndarray], tuple[np.ndarray, float | None]]
 Key = tuple[str, str]  # method and setting
 
 
@@ -77,6 +84,10 @@ def say(*words: object) -> None:
     print(*words, file=sys.stderr, flush=True)
 
 
+def found(result: Matches | SearchResult) -> tuple[np.ndarray, float]:
+    return result.ids, float(result.candidates.mean())
+
+
 # -- with labels -----------------------------------------------------------------------------------
 
 
@@ -86,17 +97,17 @@ def add_tables(searches: dict[Key, Search], data: Data) -> np.ndarray:
     table = HashTable.from_parts(hasher)
     table.add(data.items, labels=data.labels)
     for n_probe in PROBES:
-        searches[OURS, f"n_probe={n_probe}"] = lambda Q, p=n_probe: (
-            table.search(Q, N_NEIGHBORS, n_probe=p, threads=1).ids
+        searches[OURS, f"n_probe={n_probe}"] = lambda Q, p=n_probe: found(
+            table.search(Q, N_NEIGHBORS, n_probe=p, threads=1)
         )
 
-    def search(Q: np.ndarray, rival: Any, n_probe: int) -> np.ndarray:
+    def search(Q: np.ndarray, rival: Any, n_probe: int) -> tuple[np.ndarray, float]:
         points = rival.points(Q)
         points /= np.linalg.norm(points, axis=1, keepdims=True)
         buckets = hasher.codebook_[rival.nearest(points, n_probe), 0]
-        return table.index.search(
-            points, bucket_ids=buckets, n_neighbors=N_NEIGHBORS, threads=1
-        ).ids
+        return found(
+            table.index.search(points, bucket_ids=buckets, n_neighbors=N_NEIGHBORS, threads=1)
+        )
 
     for name in ("flat", "hnsw") if hnswlib else ("flat",):
         rival = data.lab.fit(f"prototype-{name}", 0).model
@@ -114,8 +125,8 @@ def add_classifiers(searches: dict[Key, Search], data: Data) -> None:
     for method, name in (("softmax", "softmax classifier"), ("means", "class means")):
         rival = data.lab.fit(method, 0).model
         for n_probe in PROBES:
-            searches[name, f"classes={n_probe}"] = lambda Q, r=rival, p=n_probe: (
-                index.search(Q, bucket_ids=r.rank(Q, p), n_neighbors=N_NEIGHBORS, threads=1).ids
+            searches[name, f"classes={n_probe}"] = lambda Q, r=rival, p=n_probe: found(
+                index.search(Q, bucket_ids=r.rank(Q, p), n_neighbors=N_NEIGHBORS, threads=1)
             )
 
 
@@ -123,8 +134,14 @@ def add_classifiers(searches: dict[Key, Search], data: Data) -> None:
 
 
 def add_lists(searches: dict[Key, Search], data: Data) -> list[Any]:
-    """IVF of faiss, with as many lists as is usual, and with fewer; quantizers must be kept."""
+    """All items, and IVF of faiss with as many lists as is usual, and with fewer.
+
+    Quantizers must be kept.
+    """
     n, dim = data.items.shape
+    flat = faiss.IndexFlatL2(dim)
+    flat.add(data.items)
+    searches["faiss flat", "all items"] = lambda Q: (flat.search(Q, N_NEIGHBORS)[1], float(n))
     usual = 2 ** round(np.log2(4 * n**0.5))
     quantizers = []
     for n_lists in (usual // 8, usual):
@@ -134,9 +151,12 @@ def add_lists(searches: dict[Key, Search], data: Data) -> list[Any]:
         ivf.add(data.items)
         quantizers.append(quantizer)
 
-        def search(Q: np.ndarray, n_probe: int, ivf: Any = ivf) -> np.ndarray:
+        def search(Q: np.ndarray, n_probe: int, ivf: Any = ivf) -> tuple[np.ndarray, float]:
             ivf.nprobe = n_probe
-            return ivf.search(Q, N_NEIGHBORS)[1]
+            stats = faiss.cvar.indexIVF_stats
+            before = stats.ndis
+            ids = ivf.search(Q, N_NEIGHBORS)[1]
+            return ids, (stats.ndis - before) / len(Q)
 
         for n_probe in (1, 2, 4, 8, 16, 32):
             key = (f"faiss IVF{n_lists}", f"nprobe={n_probe}")
@@ -148,12 +168,26 @@ def add_graphs(searches: dict[Key, Search], data: Data, learned: np.ndarray) -> 
     """HNSW as its libraries build it by default: faiss 32 links and 40, hnswlib 16 and 200."""
     theirs = faiss_graph(data.items, 40, data.graph("faiss"), n_links=32)
 
-    def search_faiss(Q: np.ndarray, ef: int) -> np.ndarray:
+    def search_faiss(Q: np.ndarray, ef: int) -> tuple[np.ndarray, float]:
         theirs.hnsw.efSearch = ef
-        return theirs.search(Q, N_NEIGHBORS)[1]
+        stats = faiss.cvar.hnsw_stats
+        before = stats.ndis
+        ids = theirs.search(Q, N_NEIGHBORS)[1]
+        return ids, (stats.ndis - before) / len(Q)
 
     for ef in (16, 32, 64, 128):
         searches["faiss HNSW", f"ef={ef}"] = lambda Q, ef=ef: search_faiss(Q, ef)
+    graph = Index(ndim=data.items.shape[1], metric="l2sq", dtype="f32")
+    graph.add(np.arange(len(data.items)), data.items, threads=2)
+
+    def search_usearch(Q: np.ndarray, ef: int) -> tuple[np.ndarray, float]:
+        graph.expansion_search = ef
+        result = graph.search(Q, N_NEIGHBORS, threads=1)
+        ids = np.asarray(result.keys).astype(np.int64).reshape(len(Q), -1)
+        return ids, result.computed_distances / len(Q)
+
+    for ef in (16, 64):
+        searches["usearch", f"ef={ef}"] = lambda Q, ef=ef: search_usearch(Q, ef)
     if hnswlib is None:
         say("hnswlib is not installed and is left out")
         return
@@ -163,14 +197,14 @@ def add_graphs(searches: dict[Key, Search], data: Data, learned: np.ndarray) -> 
         ("hnswlib, learned vectors", learned, embed),
     ):
         kind = "-learned" if vectors is learned else ""
-        graph = hnswlib_graph(vectors, 200, data.graph("hnswlib", kind))
+        known = hnswlib_graph(vectors, 200, data.graph("hnswlib", kind))
 
-        def search(Q: np.ndarray, ef: int, graph: Any = graph, of: Any = prepare) -> np.ndarray:
-            graph.set_ef(ef)
-            return graph.knn_query(of(Q), N_NEIGHBORS, num_threads=1)[0]
+        def search(Q: np.ndarray, ef: int, known: Any = known, of: Any = prepare) -> np.ndarray:
+            known.set_ef(ef)
+            return known.knn_query(of(Q), N_NEIGHBORS, num_threads=1)[0]
 
         for ef in (10, 20, 40, 80):
-            searches[name, f"ef={ef}"] = lambda Q, s=search, ef=ef: s(Q, ef)
+            searches[name, f"ef={ef}"] = lambda Q, s=search, ef=ef: (s(Q, ef), None)
 
 
 # -- the run ---------------------------------------------------------------------------------------
@@ -190,9 +224,10 @@ def measure(data: Data, ranks: tuple[int, int], rounds: int) -> dict[str, Any]:
     faiss.omp_set_num_threads(1)
     say("measuring")
     with threadpool_limits(1):
-        precision = {}
+        precision, candidates = {}, {}
         for key, search in searches.items():
-            ids = np.asarray(search(queries), np.int64)
+            ids, candidates[key] = search(queries)
+            ids = np.asarray(ids, np.int64)
             right = (data.labels[ids] == wanted[:, None]) & (ids >= 0)
             precision[key] = [100.0 * float(right[:, :k].mean()) for k in ranks]
 
@@ -215,6 +250,7 @@ def measure(data: Data, ranks: tuple[int, int], rounds: int) -> dict[str, Any]:
                 "method": key[0],
                 "setting": key[1],
                 "precision": precision[key],
+                "candidates": candidates[key],
                 "alone_us": quartiles([1e6 * s / ALONE for s in alone[key]]),
                 "batch_us": quartiles([1e6 * s / len(queries) for s in batch[key]]),
                 "alone_ratio": ratio(alone[ours], alone[key]),  # ours over theirs
@@ -255,7 +291,9 @@ def main() -> int:
         )
         results["about"] = {
             "machine": machine(),
-            "versions": versions("hashcade", "numpy", "faiss-cpu", *["hnswlib"] * bool(hnswlib)),
+            "versions": versions(
+                "hashcade", "numpy", "faiss-cpu", "usearch", *["hnswlib"] * bool(hnswlib)
+            ),
             "rounds": rounds,
             "quick": options.quick,
         }

@@ -10,6 +10,7 @@ numbers may differ by 5 %; paths of buckets, times and fingerprints may be anyth
 import contextlib
 import doctest
 import importlib
+import os
 import pkgutil
 import re
 import shlex
@@ -190,6 +191,35 @@ def test_links_lead_somewhere(path):
 @pytest.mark.parametrize("name", ["api.md", "decisions.md", "cli.md", "operations.md"])
 def test_every_document_is_linked_from_the_readme(name):
     assert f"docs/{name}" in README.read_text(encoding="utf-8")
+
+
+def test_the_readme_has_the_stored_figures(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import readme
+
+    _, _, rest = README.read_text(encoding="utf-8").partition(readme.BEGIN)
+    figures, end, _ = rest.partition(readme.END)
+    assert end
+    assert figures.strip() == readme.table().strip(), "run: python tools/readme.py README.md"
+    assert readme.PICTURE.is_file()
+
+
+def test_the_site_is_built_without_a_warning(tmp_path):
+    """Every page is in its list, and every link in it leads somewhere."""
+    pytest.importorskip("material")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr
+    pages = {path.relative_to(tmp_path).with_suffix(".md") for path in tmp_path.rglob("*.html")}
+    assert {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")} <= pages
+
+
+def test_the_readme_can_be_read_in_a_minute():
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
 
 
 def test_the_python_reference_is_fresh(monkeypatch):

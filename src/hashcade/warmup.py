@@ -1,4 +1,4 @@
-"""Compile all kernels beforehand: those of codes here, those of the index in a second process.
+"""Compile all kernels beforehand: those of the index in a second process, the others here.
 
 The compiler works on one function at a time in a process, so two processes need little more than
 half of the time. What they compile is cached on disk, once per installation.
@@ -15,12 +15,12 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from hashcade import codes, index
+from hashcade import codes, index, learn
 from hashcade._kernels import cache_folder, is_compiled
 
-__all__ = ["ensure_compiled", "warmup"]
+__all__ = ["ensure_compiled", "load_search_kernels", "warmup"]
 
-_PACKAGES = [Path(package.__path__[0]) for package in (codes, index)]
+_PACKAGES = [Path(package.__path__[0]) for package in (codes, index, learn)]
 
 
 def warmup() -> float:
@@ -32,10 +32,17 @@ def warmup() -> float:
         with suppress(OSError):  # no second process: the index is compiled after the codes
             other = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     without_gc(codes.warmup)
+    without_gc(learn.warmup)
     if other is not None:
         other.wait()
     without_gc(index.warmup)
     return time.perf_counter() - start
+
+
+def load_search_kernels() -> None:
+    """Load what a search needs from the cache, or compile it."""
+    index.warmup()
+    learn.warmup()
 
 
 def without_gc(function: Callable[[], None]) -> None:

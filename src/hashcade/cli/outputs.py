@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -14,6 +15,7 @@ from hashcade.errors import StorageError
 TABLE, MODEL, FILE = "table", "model", "file"
 SHAPE = "width {width}, depth {depth}, sparsity {sparsity}"
 OCCUPIED = "{n_occupied:,} of {n_buckets:,} are occupied"
+_NUMBER = re.compile(r"([\d,]+(\.\d+)?( s)?)?")
 
 
 def kind_of(path: Path) -> str | None:
@@ -102,7 +104,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     columns = []
     for column in zip(map(shown, head), *texts, strict=True):
         width = max(map(len, column))
-        numeric = all(cell.replace(".", "", 1).isdigit() for cell in column[1:])
+        numeric = all(_NUMBER.fullmatch(cell) for cell in column[1:])
         columns.append([cell.rjust(width) if numeric else cell.ljust(width) for cell in column])
     for line in zip(*columns, strict=True):
         print("  " + "  ".join(line).rstrip())

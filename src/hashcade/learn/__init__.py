@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from hashcade.learn.inputs import checked_classes, checked_embeddings
     from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
     from hashcade.learn.networks import MLP, NIN, StrideNet
+    from hashcade.learn.one_query import warmup
     from hashcade.learn.sampler import ClassSampler
     from hashcade.learn.trainer import learning_rate_factor
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     _WITHOUT_TORCH = {
         "ClassSampler", "Hasher", "ResolvedConfig", "StageConfig", "checked_classes",
-        "checked_embeddings", "model_fingerprint", "read_config",
+        "checked_embeddings", "model_fingerprint", "read_config", "warmup",
     }  # fmt: skip
     _MODULES = {
         "clustering": ["kmeans"],
@@ -36,6 +37,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         "losses": ["hash_npairs_loss", "hash_triplet_loss", "npairs_loss", "triplet_loss"],
         "files": ["model_fingerprint", "read_config"],
         "networks": ["MLP", "NIN", "StrideNet"],
+        "one_query": ["warmup"],
         "sampler": ["ClassSampler"],
         "trainer": ["learning_rate_factor"],
     }
@@ -51,5 +53,5 @@ __all__ = [
     "MLP", "NIN", "ClassSampler", "Hasher", "ResolvedConfig", "StageConfig", "StrideNet",
     "base_features", "checked_classes", "checked_embeddings", "hash_npairs_loss",
     "hash_triplet_loss", "kmeans", "learning_rate_factor", "model_fingerprint", "npairs_loss",
-    "read_config", "triplet_loss",
+    "read_config", "triplet_loss", "warmup",
 ]  # fmt: skip

@@ -26,6 +26,7 @@ from hashcade.learn.assignment import (
     PrototypeAssignment,
 )
 from hashcade.learn.config import ResolvedConfig
+from hashcade.learn.one_query import point_of
 
 OnProgress = Callable[[int, int], object] | None  # takes the number of items done, and in all
 Weights = Mapping[str, npt.NDArray[Any]]
@@ -183,10 +184,17 @@ class DenseNetwork:
                 self._base = _Linear(weights, "base.layers.0", 0, size, units)
             below = (units, 0) if in_backbone else (0, size)
             self._embedding = _Linear(weights, "embedding", *below, config.embedding_size)
+        self._one_query: Any = None
+        if self._hidden is not None and self._points is not None and self._embedding is None:
+            self._one_query = (*self._hidden.parameters, *self._points.parameters)
 
     def __call__(self, items: npt.NDArray[Any], with_scores: bool = True) -> Outputs:
         """What the network makes of items, float32[n, size]."""
         config, shape, scores = self._config, self._config.shape, None
+        if self._one_query is not None and len(items) == 1 and not with_scores:
+            points = np.empty((1, config.point_size), np.float32)
+            point_of(items, *self._one_query, points)
+            return Outputs(items.copy() if config.rerank == "given" else points, None, points)
         hidden = items if self._hidden is None else _relu(self._hidden(items))
         if config.with_inputs:
             hidden = np.concatenate([hidden, items], axis=1)
@@ -218,6 +226,11 @@ class _Linear:
             bias = bias - exact @ _checked(weights, "prepare.mean", (n_items,))
             weight[:, n_hidden:] = exact
         self._weight, self._bias = np.ascontiguousarray(weight.T), bias.astype(np.float32)
+
+    @property
+    def parameters(self) -> tuple[Floats, Floats]:
+        """The matrix, (inputs, outputs), and the bias."""
+        return self._weight, self._bias
 
     def __call__(self, values: npt.NDArray[Any]) -> Floats:
         products: Floats = values @ self._weight

@@ -129,6 +129,7 @@ class _Collector:
             ("avoided_servers", "Servers that failed within a second", len(reader.avoided)),
             ("cache_bytes", "Bytes of blocks that are kept", cache.n_bytes),
             ("cache_limit_bytes", "Bytes of blocks that may be kept", cache.limit),
+            ("lag_changes", "Published changes that are not here yet", self._cluster.lag),
             ("generation_stale", "1 if a newer one could not be loaded, else 0",
              self._cluster.failure is not None),
         ):  # fmt: skip

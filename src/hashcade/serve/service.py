@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from hashcade._kernels import usable_cores
 from hashcade.data import read_image
 from hashcade.errors import ClusterError, ConfigError, CorruptIndexError, DataError, StorageError
-from hashcade.index import NEVER, Cancel, Encoded, warmup
+from hashcade.index import NEVER, Cancel, Encoded
 from hashcade.serve.images import Pictures, from_catalog, from_path
 from hashcade.serve.json_body import Axis, Numbers, read_json
 from hashcade.serve.metrics import Metrics
@@ -29,6 +29,7 @@ from hashcade.serve.settings import VALUE_COST, ServeSettings
 from hashcade.serve.workers import Workers
 from hashcade.store import MODEL_DIR, BusyError, DurableIndex, Label, ReadOnlyError, State
 from hashcade.table import HashTable, Item
+from hashcade.warmup import load_search_kernels
 
 if TYPE_CHECKING:
     from hashcade.learn import Hasher
@@ -103,7 +104,7 @@ class Service:
         self.cancels: set[Cancel] = set()  # of the work that is done, to stop it
         self.stopping = False
         self._ends_at: float | None = None
-        warmup()  # kernels are compiled now, not by the first query
+        load_search_kernels()  # now, and not when the first query comes
         self.durable, self._rest = self._open()
         gauge = self.metrics.gauge
         gauge("hashcade_items", "Items in the table", lambda: len(self.durable.index))
