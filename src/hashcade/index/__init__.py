@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from hashcade._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from hashcade.index.bulk import BucketRange, MergePlan
     from hashcade.index.blocks import Block
+    from hashcade.index.bulk import BucketRange, MergePlan
     from hashcade.index.cancel import NEVER, Cancel
     from hashcade.index.checksums import Limits, wrong_labels, wrong_numbers, wrong_values
     from hashcade.index.encoded import Encoded
