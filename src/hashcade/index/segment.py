@@ -52,6 +52,7 @@ class NoCheck:
 
     checked: npt.NDArray[np.bool_] | None = None
     mapped = False  # whether arrays lie in a file, and are read without being read ahead
+    stays_apart = False  # True: it is elsewhere, and must not be copied into another segment
 
     def blocks(self, rows: Int64s | None = None) -> None:
         """Raise ``CorruptIndexError`` if a block of these buckets, or any, is damaged."""
