@@ -211,6 +211,14 @@ def parsed_where(conditions: list[str] | None) -> dict[str, Any] | None:
     return where or None
 
 
+def byte_count(name: str, text: str) -> int:
+    """Bytes, from an option such as ``512MB`` or ``8GB``: powers of 1024."""
+    read = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
+    if read is None:
+        raise ValueError(f"{name}={text} must be a number of bytes like 512MB or 8GB")
+    return int(float(read[1]) * 1024 ** " KMGT".index(read[2].upper() or " "))
+
+
 def image_size(text: str | None) -> tuple[int, int] | None:
     """Height and width from ``32`` or ``32x48``."""
     if text is None:
@@ -232,3 +240,11 @@ def seconds(text: str | None) -> float | None:
     if total == 0:
         raise ValueError(f"--budget={text} must be a time such as 90s, 5m or 1h30m")
     return float(total)
+
+
+def n_bytes(text: str) -> int:
+    """Bytes from ``500MB``, ``4GB`` or a plain number."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)i?B?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"--memory={text} must be a number of bytes such as 500MB or 4GB")
+    return int(float(match[1]) * 1000 ** " kmgt".index(match[2].lower() or " "))
