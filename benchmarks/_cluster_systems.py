@@ -43,7 +43,10 @@ def quota(stack: ExitStack, name: str, *pids: int) -> CpuQuota:
 def redis_systems(
     stack: ExitStack, folder: Path, m: int, data: Data, large: Data | None
 ) -> dict[str, System]:
-    """A cluster of m masters with the same items routed and scattered, and large buckets."""
+    """A cluster of m masters with the same items routed and scattered.
+
+    With ``large`` also with large buckets, and with queries that look into four buckets.
+    """
     servers = Servers(folder / f"redis-{m}", m, 0)
     stack.callback(servers.close)
     reader = Reader(servers.url, timeout=2.0)
@@ -60,8 +63,9 @@ def redis_systems(
         for way, names in ways.items():
             settings = {"url": servers.url, "keys": names, "sparsity": 1}
             systems[f"{size}{way}"] = System("redis", settings, quotas)
-    four = {"url": servers.url, "keys": keys[""]["routed"], "sparsity": 4}
-    systems["four"] = System("redis", four, quotas)
+    if large is not None:
+        four = {"url": servers.url, "keys": keys[""]["routed"], "sparsity": 4}
+        systems["four"] = System("redis", four, quotas)
     return systems
 
 

@@ -34,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--items", type=int, default=300_000)
     parser.add_argument("--buckets", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument("--without", nargs="*", default=[], choices=["faiss", "postgres"])
     parser.add_argument("--note", default="", help="what else the machine did")
