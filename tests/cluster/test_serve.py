@@ -91,7 +91,7 @@ def test_metrics_of_the_cluster(address, shared_cluster):
 def test_a_lost_master_without_replica_is_503_and_not_ready(place, own_cluster):
     reader = Reader(own_cluster.url)
     publish(place, reader, "lost", activate=True)
-    with serving(table=f"{own_cluster.url}/lost", cache_bytes=0) as client:
+    with serving(table=f"{own_cluster.url}/lost", cache=0) as client:
         asked = [body(query(50)[slice(i, i + 1)]) for i in range(50)]
         assert {client.post("/v1/search", json=one).status_code for one in asked} == {200}
         lost = own_cluster.masters[0]
@@ -121,7 +121,7 @@ def test_another_generation_is_taken_over(place, address, shared_cluster):
 def test_in_a_process_of_its_own(place, address, tmp_path):
     encoded = query()
     table = HashTable.load(place)
-    settings = {"log": tmp_path / "log", "cache_bytes": 1 << 20}
+    settings = {"log": tmp_path / "log", "cache": 1 << 20}
     with process(address, **settings) as service, Client(service.url) as client:
         found = client.search(encoded.vectors, bucket_ids=encoded.bucket_ids)
     expected = table.search(Encoded(encoded.vectors, encoded.bucket_ids, None, False))
@@ -154,7 +154,7 @@ def test_the_command_takes_an_address_and_a_size(monkeypatch):
     monkeypatch.setattr(hashcade.serve, "log_to_stderr", lambda: None)
     serve("redis://host:1/photos", cache="1.5GB", model="model")
     assert taken["table"] == "redis://host:1/photos"
-    assert taken["cache_bytes"] == 3 << 29
+    assert taken["cache"] == 3 << 29
     assert taken["model"] == "model"
 
 
