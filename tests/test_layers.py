@@ -23,6 +23,7 @@ ORDER = [
     {"warmup"},
     {"store"},
     {"table"},
+    {"batch"},
     {"sklearn"},
     {"cluster"},
     {"serve"},
@@ -40,6 +41,7 @@ NEVER = {
     "index": {"torch"},
     "evaluate": {"torch"},
     "store": {"torch"},
+    "batch": {"torch"},
     "cluster": {"torch"},
 }
 IMPORTING_CALLS = {"import_module", "__import__", "require_extra", "importorskip"}

@@ -90,10 +90,10 @@ class RemoteIndex(HashIndex):
         with self._reading():
             return super().bucket(*args, **options)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, *, quick: bool = False) -> dict[str, Any]:
         """See ``HashIndex.stats``."""
         with self._reading():
-            return super().stats()
+            return super().stats(quick=quick)
 
     def verify(self) -> None:
         """Fetch everything, and see that it is right."""

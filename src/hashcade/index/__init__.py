@@ -6,6 +6,7 @@ from hashcade._lazy import lazy_names
 
 if TYPE_CHECKING:
     from hashcade.index.blocks import Block
+    from hashcade.index.bulk import BucketRange, MergePlan
     from hashcade.index.cancel import NEVER, Cancel
     from hashcade.index.checksums import Limits, wrong_labels, wrong_numbers, wrong_values
     from hashcade.index.encoded import Encoded
@@ -20,6 +21,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "bulk": ("BucketRange", "MergePlan"),
             "blocks": ["Block"],
             "cancel": ("NEVER", "Cancel"),
             "checksums": ("Limits", "wrong_labels", "wrong_numbers", "wrong_values"),
@@ -35,8 +37,8 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     )
 
 __all__ = [
-    "METRICS", "NEVER", "NO_LABEL", "Block", "Cancel", "Encoded", "Filter", "GroupedVectors",
-    "HashIndex", "Items", "Limits", "NoCheck", "SearchResult", "Segment", "checked_ids",
-    "foreign_files", "is_index", "new_generation", "read_generation", "warmup", "wrong_labels",
-    "wrong_numbers", "wrong_values",
+    "METRICS", "NEVER", "NO_LABEL", "Block", "BucketRange", "Cancel", "Encoded", "Filter",
+    "GroupedVectors", "HashIndex", "Items", "Limits", "MergePlan", "NoCheck", "SearchResult",
+    "Segment", "checked_ids", "foreign_files", "is_index", "new_generation", "read_generation",
+    "warmup", "wrong_labels", "wrong_numbers", "wrong_values",
 ]  # fmt: skip

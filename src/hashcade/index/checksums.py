@@ -24,6 +24,7 @@ from hashcade.index.segment import NO_LABEL, Int64s, NoCheck, View, range_of_nor
 Arrays = dict[str, npt.NDArray[Any]]
 
 _CHUNK = 65536  # entries that are looked at together
+_POLYNOMIAL = 0xEDB88320  # of CRC-32, with the lowest power in the highest bit
 _UNIT = 1e-5  # a length differs by less from 1
 
 
@@ -243,3 +244,31 @@ def _same(array: npt.NDArray[Any], other: Int64s) -> bool:
         np.array_equal(array[at : at + _CHUNK], array[other[at : at + _CHUNK]])
         for at in range(0, len(array), _CHUNK)
     )
+
+
+def crc32_combine(first: int, second: int, n_bytes: int) -> int:
+    """The CRC-32 of two texts, one after the other, from those of each; ``n_bytes``: the second's.
+
+    To append n bytes is to multiply by x**(8 n), modulo the polynomial of the checksum.
+
+    >>> import zlib
+    >>> crc32_combine(zlib.crc32(b"hash"), zlib.crc32(b"cade"), 4) == zlib.crc32(b"hashcade")
+    True
+    """
+    power, square, bits = 1 << 31, 1 << 30, 8 * n_bytes  # x**0, x**1
+    while bits:
+        if bits & 1:
+            power = _multiplied(power, square)
+        square = _multiplied(square, square)
+        bits >>= 1
+    return _multiplied(power, first) ^ second
+
+
+def _multiplied(one: int, other: int) -> int:
+    """The product of two polynomials over two elements, modulo that of CRC-32."""
+    product = 0
+    for bit in range(31, -1, -1):
+        if one >> bit & 1:
+            product ^= other
+        other = other >> 1 ^ (_POLYNOMIAL if other & 1 else 0)
+    return product

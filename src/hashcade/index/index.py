@@ -309,7 +309,7 @@ class HashIndex:
         if problems := storage.problems_of(self._snapshot, place):
             raise CorruptIndexError("\n".join(problems))
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, *, quick: bool = False) -> dict[str, Any]:
         """Describe the table in numbers, as a dictionary that can be written as JSON.
 
         ``n_items``, ``n_entries`` (items times their buckets), ``dim``, ``n_buckets``,
@@ -319,9 +319,10 @@ class HashIndex:
         ``n_removed_entries``, ``bytes_vectors``, ``bytes_other``. With labels also, of the entries
         that have one, ``purity`` (share of entries of their bucket's largest class) and
         ``classes``: for each label ``n_entries``, ``n_buckets`` it lies in, and ``purity`` (share
-        of its class in the bucket of one of its entries, on average).
+        of its class in the bucket of one of its entries, on average). ``quick`` reads the sizes
+        of buckets alone: nothing of labels, and buckets of an item as if they had none in common.
         """
-        return inspect.stats(self._snapshot.settled)
+        return inspect.stats(self._snapshot.settled, quick)
 
     def explain(
         self, vector: Array, bucket_ids: MaybeArray = None, scores: MaybeArray = None,
