@@ -25,6 +25,7 @@ ORDER = [
     {"table"},
     {"batch"},
     {"sklearn"},
+    {"cluster"},
     {"serve"},
     {"demo"},
     {"cli"},
@@ -41,6 +42,7 @@ NEVER = {
     "evaluate": {"torch"},
     "store": {"torch"},
     "batch": {"torch"},
+    "cluster": {"torch"},
 }
 IMPORTING_CALLS = {"import_module", "__import__", "require_extra", "importorskip"}
 # Conventions of Python and scikit-learn, not private parts of ours.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 MODULES = [
     "table", "learn", "index", "codes", "data", "evaluate", "store", "batch", "sklearn", "serve",
+    "cluster",
     "errors",
 ]  # fmt: skip
 HEAD = """# Python reference

@@ -211,6 +211,14 @@ def parsed_where(conditions: list[str] | None) -> dict[str, Any] | None:
     return where or None
 
 
+def byte_count(name: str, text: str) -> int:
+    """Bytes, from an option such as ``512MB`` or ``8GB``: powers of 1024."""
+    read = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
+    if read is None:
+        raise ValueError(f"{name}={text} must be a number of bytes like 512MB or 8GB")
+    return int(float(read[1]) * 1024 ** " KMGT".index(read[2].upper() or " "))
+
+
 def image_size(text: str | None) -> tuple[int, int] | None:
     """Height and width from ``32`` or ``32x48``."""
     if text is None:

@@ -308,6 +308,7 @@ def problems_of(snapshot: Snapshot, directory: Path | None) -> list[str]:
             if damage := segment.check.all_problems():
                 problems += damage
                 continue
+        segment.check.blocks()
         n_entries, n_buckets = segment.n_entries, snapshot.shape.n_buckets
         faults = checksums.structure_problems(segment.arrays, n_entries, snapshot.dim, n_buckets)
         problems += [f"{where}: {p}" for p in faults or checksums.content_problems(view)]

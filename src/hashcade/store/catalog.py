@@ -351,6 +351,51 @@ class Catalog:
         bodies = self._all("SELECT body FROM changes WHERE seq > ? ORDER BY seq", rows[0][0])
         return [from_record(body) for (body,) in bodies]
 
+    def records_after(self, last: int) -> list[tuple[int, bytes]]:
+        """Numbers and records of the changes after number ``last`` that are in the log."""
+        return self._all("SELECT seq, body FROM changes WHERE seq > ? ORDER BY seq", last)
+
+    @property
+    def lineage(self) -> str | None:
+        """What those that follow the changes of this table know it by; None: nobody does."""
+        rows = self._all("SELECT value FROM meta WHERE key = 'lineage'")
+        return str(rows[0][0]) if rows else None
+
+    def set_lineage(self, lineage: str) -> None:
+        """Give the table a name for those that follow its changes; to be committed."""
+        self._run("INSERT INTO meta VALUES('lineage', ?)", lineage)
+
+    def rows_of(self, numbers: Int64s) -> list[list[Any]]:
+        """All that is stored of items, for :meth:`put_rows`; those that are gone are left out."""
+        rows = self._rows("items.*", np.unique(numbers).tolist())
+        return [list(row) for row in rows if row[0] is not None]
+
+    def put_rows(
+        self, numbers: Int64s, rows: list[list[Any]], classes: list[Label], id_kind: str | None
+    ) -> None:
+        """Bring items to the state in which :meth:`rows_of` of another catalog had them.
+
+        ``numbers`` are all that changed: those without a row are gone. ``classes`` are all.
+        """
+        known = len(self.classes)
+        if classes[:known] != self.classes or len(set(classes)) < len(classes):
+            raise CorruptIndexError("a change has other classes than the table")
+        if not all(isinstance(label, int | str) for label in classes):
+            raise CorruptIndexError("a change has classes that are no labels")
+        if id_kind not in ("int", "str") or self.id_kind not in (None, id_kind):
+            raise CorruptIndexError("a change has ids of another kind than the table")
+        self._insert("classes", list(enumerate(classes[known:], known)))
+        self._set_classes([*classes])
+        self.id_kind = id_kind
+        self._run("UPDATE meta SET value = ? WHERE key = 'ids'", id_kind)
+        listed = set(numbers.tolist())
+        for row in rows:
+            checks = len(row) == 7 and (_crc(*row[:4]), _payload_crc(row[0], row[5]))
+            if checks != (row[4], row[6]) or row[0] not in listed or not self._is_sound(row):
+                raise CorruptIndexError("a change has an item that is not as it must be")
+        self._delete(numbers)
+        self._insert("items", rows)
+
     def announce(self, generation: str) -> int:
         """Say that an index with all changes up to now is about to be saved; to be committed."""
         last = self.last_change
@@ -434,6 +479,11 @@ class Catalog:
     def label(self, code: int) -> Label | None:
         """Label of one code."""
         return self.classes[code] if 0 <= code < len(self.classes) else None
+
+    def label_codes_of(self, numbers: Int64s) -> Int64s:
+        """Codes of the labels of items, of the same shape; -1 for none, and for no item."""
+        codes = self._described(numbers, "label")
+        return np.asarray(np.where(codes == None, NO_LABEL, codes), np.int64)  # noqa: E711
 
     # -- items -------------------------------------------------------------------------------------
 
