@@ -23,6 +23,7 @@ from hashcade.index.segment import NO_LABEL, Int64s, NoCheck, View, range_of_nor
 
 Arrays = dict[str, npt.NDArray[Any]]
 
+BLOCK_ARRAYS = ("ids", "items", "labels", "vectors")  # as they are in the checksum of a block
 _CHUNK = 65536  # entries that are looked at together
 _POLYNOMIAL = 0xEDB88320  # of CRC-32, with the lowest power in the highest bit
 _UNIT = 1e-5  # a length differs by less from 1
@@ -32,7 +33,7 @@ def block_crc(arrays: Arrays, row: int) -> int:
     """Return the checksum of the block of bucket number ``row``."""
     start, stop = arrays["offsets"][row : row + 2].tolist()
     crc = 0
-    for name in ("ids", "items", "labels", "vectors"):
+    for name in BLOCK_ARRAYS:
         if name in arrays:
             crc = zlib.crc32(arrays[name][start:stop].data, crc)
     return crc
