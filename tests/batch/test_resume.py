@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -74,10 +75,11 @@ def test_processes_killed_ten_times(tmp_path, model):
             except subprocess.TimeoutExpired:
                 process.kill()
                 kills += 1
-    build_table(**settings)
-    for output in outputs:
-        assert not (tmp_path / str(output)).exists() or digest(tmp_path / str(output)) == expected
-    assert digest(tmp_path / str(settings["output"])) == expected
+    last = Path(settings["output"])
+    if not last.exists() or last.with_name(f"{last.name}.building").exists():
+        build_table(**settings)
+    for output in {*(tmp_path / str(number) for number in outputs[:-1]), last}:
+        assert digest(output) == expected
 
 
 def test_runs_are_not_made_again(tmp_path, model, shards, expected, monkeypatch):
