@@ -157,7 +157,7 @@ def build_killed(arguments: list[str], kills: int, seconds: float, seed: int) ->
         else:
             break
     output = Path(arguments[arguments.index("-o") + 1])
-    if not output.exists():
+    if not output.exists() or output.with_name(f"{output.name}.building").exists():
         subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL)
     return {"kills": n_kills, "seconds": time.perf_counter() - start}
 

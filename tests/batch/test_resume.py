@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -61,21 +62,24 @@ def test_killed_at_every_flush(tmp_path, model, shards, expected):
 @pytest.mark.slow
 def test_processes_killed_ten_times(tmp_path, model):
     write_shards(tmp_path / "shards", [5000] * 8)
-    settings = settings_of(model, tmp_path / "shards", tmp_path / "a", workers=2)
-    build_table(**{**settings, "output": tmp_path / "b", "workers": 1})
-    rng, kills = np.random.default_rng(0), 0
-    while kills < 10:
+    settings = settings_of(model, tmp_path / "shards", tmp_path / "expected")
+    build_table(**settings)
+    expected, rng, kills, outputs = digest(tmp_path / "expected"), np.random.default_rng(0), 0, [0]
+    while kills < 10:  # a build that ends in time is followed by another one
+        settings |= {"output": str(tmp_path / str(outputs[-1])), "workers": 2}
         command = [sys.executable, "-m", "tests.batch.killed", "0", json.dumps(settings)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-            time.sleep(rng.uniform(1.0, 6.0))
-            if process.poll() is not None:
-                assert process.returncode == 0
-                break
-            process.kill()
-            kills += 1
-    if not (tmp_path / "a").exists() or (tmp_path / "a.building").exists():
+            try:
+                assert process.wait(rng.uniform(0.5, 4.0)) == 0
+                outputs.append(outputs[-1] + 1)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                kills += 1
+    last = Path(settings["output"])
+    if not last.exists() or last.with_name(f"{last.name}.building").exists():
         build_table(**settings)
-    assert digest(tmp_path / "a") == digest(tmp_path / "b")
+    for output in {*(tmp_path / str(number) for number in outputs[:-1]), last}:
+        assert digest(output) == expected
 
 
 def test_runs_are_not_made_again(tmp_path, model, shards, expected, monkeypatch):

@@ -21,14 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade._io import replace_file, storage_errors, sync_directory, write_all
-from hashcade.codes import CodeShape
 from hashcade.errors import CorruptIndexError, add_hint
 from hashcade.index import checksums, storage
 from hashcade.index.checksums import crc32_combine
 from hashcade.index.manifest import MANIFEST_NAME, Manifest, Record
-from hashcade.index.segment import Int64s, Segment, View, merge_segments
-
-_BLOCK = ("ids", "items", "labels", "vectors")  # as in the checksum of a block
+from hashcade.index.segment import Int64s, Segment
 
 
 class BucketRange(NamedTuple):
@@ -44,43 +41,49 @@ class BucketRange(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MergePlan:
-    """One segment in the making. ``starts`` are numbers of the first items of the runs."""
+    """One segment in the making, of runs that differ in nothing but their items."""
 
     runs: tuple[Path, ...]
-    starts: tuple[int, ...]
-    shape: CodeShape
-    dim: int
-    unit_length: bool
-    n_items: int
-    next_id: int
+    starts: tuple[int, ...]  # numbers of their first items
+    manifest: Manifest  # of the first run, with what is to be said of all items
+    kinds: dict[str, tuple[str, tuple[int, ...]]]  # dtypes of arrays, and shapes of their rows
     max_norm: float
     buckets: Int64s  # (n_buckets,) ids of the occupied ones, ascending
     offsets: Int64s  # (n_buckets + 1,)
 
     @classmethod
     def of_runs(cls, runs: Sequence[Path]) -> MergePlan:
-        """Plan a segment of all items of these runs, which have labels and one segment each."""
-        counts: dict[str, Any] = {"starts": [], "n_items": 0, "next_id": 0, "max_norm": 0.0}
+        """Plan a segment of all items of these runs, each of which has one segment."""
+        starts, max_norm, next_id = [0], 0.0, 0
         buckets = sizes = np.empty(0, dtype=np.int64)
         for path in runs:
             segment, manifest = _open_run(path)
-            counts["starts"].append(counts["n_items"])
-            counts["n_items"] += segment.n_items
-            counts["next_id"] = max(counts["next_id"], manifest.next_id)
-            counts["max_norm"] = max(counts["max_norm"], segment.max_norm)
+            starts.append(starts[-1] + segment.n_items)
+            next_id = max(next_id, manifest.next_id)
+            max_norm = max(max_norm, segment.max_norm)
             together = np.concatenate([buckets, segment.buckets])
             buckets, place = np.unique(together, return_inverse=True)
             old, sizes = sizes, np.zeros(len(buckets), dtype=np.int64)
             sizes[place[: len(old)]] = old
             sizes[place[len(old) :]] += np.diff(segment.offsets)
-        if counts["n_items"] >= 2**31 and manifest.shape.sparsity > 1:
-            message = f"{counts['n_items']:,} items, with sparsity > 1 a table holds 2**31 - 1"
+        n_items = starts.pop()
+        if n_items >= 2**31 and manifest.shape.sparsity > 1:
+            message = f"{n_items:,} items, with sparsity > 1 a table holds 2**31 - 1"
             raise add_hint(ValueError(message), "build several tables")
+        sections = manifest.segments[0]["sections"].items()
+        kinds = {
+            name: (section["dtype"], tuple(section["shape"][1:]))
+            for name, section in sections
+            if name in checksums.BLOCK_ARRAYS
+        }
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        return cls(
-            tuple(runs), tuple(counts.pop("starts")), manifest.shape, manifest.dim,
-            manifest.unit_length, **counts, buckets=buckets, offsets=offsets,
-        )  # fmt: skip
+        whole = replace(manifest, next_id=next_id, n_items=n_items, segments=[])
+        return cls(tuple(runs), tuple(starts), whole, kinds, max_norm, buckets, offsets)
+
+    @property
+    def n_items(self) -> int:
+        """Number of items."""
+        return self.manifest.n_items
 
     @property
     def n_entries(self) -> int:
@@ -94,19 +97,14 @@ class MergePlan:
         return sum(_row_bytes(sections[name]) for name in self._names())
 
     def _names(self) -> list[str]:
-        return [name for name in _BLOCK if name != "items" or self.shape.sparsity > 1]
+        return [name for name in checksums.BLOCK_ARRAYS if name in self.kinds]
 
     def sections(self) -> Record:
         """Where the arrays lie in the file of the segment."""
         n, m = self.n_entries, len(self.buckets)
-        kinds: dict[str, tuple[str, tuple[int, ...]]] = {
-            "vectors": ("<f4", (n, self.dim)), "ids": ("<i8", (n,)),
-            "labels": ("<i4", (n,)), "items": ("<i4", (n,)),
-            "buckets": ("<i8", (m,)), "offsets": ("<i8", (m + 1,)), "blocks": ("<u4", (m,)),
-        }  # fmt: skip
-        if self.shape.sparsity == 1:
-            del kinds["items"]
-        return storage.place_sections(kinds)
+        kinds = {name: (dtype, (n, *row)) for name, (dtype, row) in self.kinds.items()}
+        where = {"buckets": ("<i8", (m,)), "offsets": ("<i8", (m + 1,)), "blocks": ("<u4", (m,))}
+        return storage.place_sections({**kinds, **where})
 
     def ranges(self, n_bytes: int) -> list[BucketRange]:
         """Cut the buckets into ranges of so many bytes; a larger bucket is a range of its own."""
@@ -167,29 +165,28 @@ class MergePlan:
     def _merged(self, span: BucketRange) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         """Arrays of a range of buckets that fits into memory, and the checksums of its blocks."""
         parts = list(self._parts(span))
-        merged = merge_segments([View(replace(part, items=None)) for _, part in parts])
-        arrays = merged.arrays
-        if self.shape.sparsity > 1:
-            bucket = [np.repeat(part.buckets, np.diff(part.offsets)) for _, part in parts]
-            order = np.argsort(np.concatenate(bucket), kind="stable")
-            numbers = [np.int32(start) + part.arrays["items"] for start, part in parts]
-            arrays["items"] = np.concatenate(numbers)[order]
-        rows = range(len(merged.buckets))
-        crcs = [checksums.block_crc(arrays, row) for row in rows]
-        yield from ((name, arrays[name]) for name in self._names())
-        yield "blocks", np.array(crcs, dtype=np.uint32)
+        order = np.argsort(np.concatenate([bucket for bucket, _ in parts]), kind="stable")
+        ends = self.offsets[span.row : span.row + span.n_buckets + 1] - span.entry
+        blocks = [0] * span.n_buckets
+        for name in self._names():
+            array = np.concatenate([arrays[name] for _, arrays in parts])[order]
+            cuts = pairwise(ends.tolist())
+            blocks = [
+                zlib.crc32(array[low:high].data, crc)
+                for crc, (low, high) in zip(blocks, cuts, strict=True)
+            ]
+            yield name, array
+        yield "blocks", np.array(blocks, dtype=np.uint32)
 
     def _copied(self, span: BucketRange, step: int) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         """Arrays of one large bucket, piece by piece."""
         for name in self._names():
-            for start, part in self._parts(span):
-                array = part.arrays[name]
-                for at in range(0, len(array), step):
-                    piece = array[at : at + step]
-                    yield name, piece + np.int32(start) if name == "items" else piece
+            for _, arrays in self._parts(span):
+                array = arrays[name]
+                yield from ((name, array[at : at + step]) for at in range(0, len(array), step))
 
-    def _parts(self, span: BucketRange) -> Iterator[tuple[int, Segment]]:
-        """What each run has of a range: the number of its first item, and a segment; checked."""
+    def _parts(self, span: BucketRange) -> Iterator[tuple[Int64s, dict[str, npt.NDArray[Any]]]]:
+        """What each run has of a range: the bucket of each entry, and its arrays; checked."""
         for start, path in zip(self.starts, self.runs, strict=True):
             run, _ = _open_run(path)
             low = int(np.searchsorted(run.buckets, span.first))
@@ -197,12 +194,11 @@ class MergePlan:
             if low == high:
                 continue
             run.check.blocks(np.arange(low, high))
-            cut = slice(int(run.offsets[low]), int(run.offsets[high]))
-            yield start, Segment(
-                run.vectors[cut], run.ids[cut], None if run.labels is None else run.labels[cut],
-                None if run.items is None else run.items[cut], run.buckets[low:high].copy(),
-                run.offsets[low : high + 1] - run.offsets[low], run.n_items, run.max_norm,
-            )  # fmt: skip
+            ends = run.offsets[low : high + 1]
+            arrays = {name: run.arrays[name][ends[0] : ends[-1]] for name in self._names()}
+            if "items" in arrays:
+                arrays["items"] = arrays["items"] + np.int32(start)
+            yield np.repeat(run.buckets[low:high], np.diff(ends)), arrays
 
     def finish(
         self, directory: Path, uid: str, generation: str,
@@ -230,11 +226,8 @@ class MergePlan:
             os.fsync(file.fileno())
         place = {"file": path.name, "uid": uid, "bytes": _length(sections)}
         counts = (self.n_items, self.n_entries, self.max_norm)
-        record = storage.segment_record(place, *counts, sections)
-        manifest = Manifest(
-            generation, self.shape, self.dim, True, self.next_id, self.n_items,
-            [{**record, "removed": None}], self.unit_length,
-        )  # fmt: skip
+        record = {**storage.segment_record(place, *counts, sections), "removed": None}
+        manifest = replace(self.manifest, generation=generation, segments=[record])
         replace_file(directory / MANIFEST_NAME, manifest.to_bytes())
 
 

@@ -26,8 +26,9 @@ from hashcade.index.segment import NO_LABEL, Int64s, NoCheck, View, as_float32, 
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-_CHUNK = 65536  # entries that are looked at together
 _CODED = ("codes", "code_bounds")
+BLOCK_ARRAYS = ("ids", "items", "labels", "vectors", *_CODED)  # in the order of its checksum
+_CHUNK = 65536  # entries that are looked at together
 _POLYNOMIAL = 0xEDB88320  # of CRC-32, with the lowest power in the highest bit
 _UNIT = 1e-5  # a length differs by less from 1
 
@@ -36,7 +37,7 @@ def block_crc(arrays: Arrays, row: int) -> int:
     """Return the checksum of the block of bucket number ``row``."""
     start, stop = arrays["offsets"][row : row + 2].tolist()
     crc = 0
-    for name in ("ids", "items", "labels", "vectors", "codes", "code_bounds"):
+    for name in BLOCK_ARRAYS:
         if name in arrays:
             crc = zlib.crc32(arrays[name][start:stop].data, crc)
     return crc
