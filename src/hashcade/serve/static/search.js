@@ -151,6 +151,6 @@ function neighbours(told, item) {
     el("h2", {}, `${plural(found.length, "neighbour")}`, others ? el("span", { class: "tag" }, `${number(others)} of another class`) : null),
     others ? el("p", { class: "note" }, `Marked with ≠: not of ${whose}, ${readable(expected)}.`) : null,
     el("ol", { class: gridClass(found, "neighbours") }, found.map((result) =>
-      el("li", {}, itemTile(result, { note: inDigits(result.distance), other: isOther(result) }), otherFields(result)))),
+      el("li", {}, itemTile(result, { note: `distance ${inDigits(result.distance)}`, other: isOther(result) }), otherFields(result)))),
   ].filter(Boolean);
 }

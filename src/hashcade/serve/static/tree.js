@@ -122,10 +122,10 @@ function mapView(node, children, toList) {
 
 function mapTile(node, child) {
   const largest = child.classes?.[0];
-  const share = largest ? largest.count / child.n_entries : 0.6;
+  const share = Math.max(0.15, largest ? largest.count / child.n_entries : 0.6);
   const whole = [...factsOf(node, child), ...(child.classes ?? []).slice(0, 8).map(({ label, count }) => `${label}: ${number(count)}`)].join(", ");
   const pictures = child.items.filter((item) => item.picture);
-  const texts = pictures.length ? [] : child.items.map(mainField).filter(Boolean).slice(0, 4);
+  const texts = pictures.length ? [] : child.items.map(mainField).filter(Boolean);
   return el("a", { class: "tile", href: address([...node.path, child.slot]), "aria-label": whole, title: whole,
       vars: { "--h": hue(largest ? largest.label : child.slot), "--strength": `${Math.round(100 * share)}%` } },
     el("span", { class: "words" },

@@ -37,14 +37,17 @@ export function layOut(map, sizes, tiles) {
   squarify(sizes, width, height).forEach(([x, y, w, h], place) => {
     const tile = tiles[place], { style } = tile;
     style.left = `${x}px`; style.top = `${y}px`; style.width = `${w}px`; style.height = `${h}px`;
-    const font = Math.max(11, Math.min(20, w / 8, h / 3.2));
+    const font = Math.max(11, Math.min(18, w / 8, h / 3.2));
     const hasMore = w > 84 && h > font * 1.2 + 2 * SMALL_LINE + PADDING;
     const lines = Math.floor((h - PADDING - (hasMore ? 2 * SMALL_LINE : 0)) / (1.2 * font));
     tile.classList.toggle("bare", lines < 1 || w < 34);
     tile.classList.toggle("brief", !hasMore);
     tile.classList.toggle("large", w > 120 && h > 140);
     style.setProperty("--font", `${font}px`);
-    style.setProperty("--lines", Math.min(3, Math.max(1, lines)));
+    const shown = Math.min(hasMore ? 2 : 3, Math.max(1, lines));
+    style.setProperty("--lines", shown);
+    const left = h - 2 * PADDING - shown * 1.2 * font - 2 * SMALL_LINE - 18;
+    style.setProperty("--says", `${Math.max(0, SMALL_LINE * Math.floor(left / SMALL_LINE))}px`);
     // Pictures as large as fit side by side into what the words leave.
     const n = tile.querySelectorAll(".thumb").length || 1;
     const free = [w - 28, h - 118];
