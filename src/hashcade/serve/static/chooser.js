@@ -29,7 +29,6 @@ export async function makeChooser(on) {
     samples);
   const box = el("details", { class: "chooser", open: true }, el("summary", {}, "Search for something else"), body);
   await fill();
-  noteFields([]);
   return el("section", { "aria-label": "Query" }, box);
 }
 

@@ -4,6 +4,7 @@ import { el } from "./dom.js";
 const OPERATORS = { "=": "is", "!=": "is not", "<": "<", "<=": "≤", ">": ">", ">=": "≥", in: "is one of" };
 const conditions = [];  // { field, operator, text }
 const seenFields = new Set(["label", "id", "name"]);
+const fieldOptions = el("datalist", { id: "filter-fields" });
 
 // 5, true and null are what they are in JSON, "5" in quotes is text, and so is everything else.
 function valueOf(text) {
@@ -40,7 +41,7 @@ export function addTo(parameters) {
 // Fields of items that were seen are suggested.
 export function noteFields(items) {
   for (const item of items) for (const name of Object.keys(item.payload ?? {})) seenFields.add(name);
-  document.getElementById("filter-fields")?.replaceChildren(...[...seenFields].map((name) => el("option", { value: name })));
+  fieldOptions.replaceChildren(...[...seenFields].map((name) => el("option", { value: name })));
 }
 
 let changed = () => {};
@@ -74,7 +75,7 @@ export function filterForm(onChange) {
   } }, "Add a condition");
   const apply = el("button", { type: "submit" }, "Apply");
   const clear = el("button", { type: "button", class: "quiet", onclick: clearFilter }, "Clear");
-  form.append(el("datalist", { id: "filter-fields" }), rows, el("p", { class: "row" }, add, apply, clear));
+  form.append(fieldOptions, rows, el("p", { class: "row" }, add, apply, clear));
   const box = el("details", { class: "box", id: "filter" },
     el("summary", {}, "Filter"), el("p", { class: "note" }, "Only items that meet all conditions are shown and found."), form);
   changed = () => { draw(); onChange(); };

@@ -44,7 +44,9 @@ export function itemTile(item, { note = null, other = false } = {}) {
   const main = mainField(item);
   const whole = [`Item ${item.id}`, item.name, item.label, other ? "another class" : null, note, main?.[1]]
     .filter((part) => part !== null && part !== undefined).join(", ");
-  return el("a", { class: other ? "item other" : "item", href: `#/item/${encodeURIComponent(item.id)}`, "aria-label": whole, title: whole },
+  const kind = [other ? "other" : "", main && !item.picture ? "words" : ""].join(" ");
+  const vars = { "--h": hue(item.label ?? item.id) };
+  return el("a", { class: `item ${kind}`.trim(), vars, href: `#/item/${encodeURIComponent(item.id)}`, "aria-label": whole, title: whole },
     face(item),
     other ? el("span", { class: "mark" }, "≠ other class") : null,
     el("span", { class: "caption" }, item.label === null ? `#${item.id}` : readable(item.label)),

@@ -27,7 +27,9 @@ export async function showSearch(main, itemId, isCurrent) {
 }
 
 function draw(main, title, hasQuery) {
-  chooser.firstElementChild.open = !(hasQuery && isNarrow());
+  const box = chooser.firstElementChild;
+  box.open = !(hasQuery && isNarrow());
+  box.firstElementChild.hidden = !hasQuery;
   main.replaceChildren(el("h1", { tabindex: -1 }, title), el("div", { class: "columns" }, chooser, results));
 }
 
