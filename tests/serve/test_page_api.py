@@ -1,5 +1,7 @@
 """The page of the API in a browser: its examples are run, here and as a program would."""
 
+from tests.serve.browsing import keep, needs_browser, serious
+
 pytestmark = needs_browser
 READS = [
     "POST-v1-search", "GET-v1-search-item-item_id-", "POST-v1-explain",
