@@ -87,7 +87,7 @@ def test_search_by_class_with_suggestions(open_page, sentences):
     url, _, _ = sentences
     page = open_page(base=url)
     page.fill("#class-name", "tern")
-    page.wait_for_function("document.querySelectorAll('#classes option').length === 2")
+    page.wait_for_selector("#classes option:nth-child(2):last-child", state="attached")
     suggested = page.locator("#classes option").evaluate_all("(all) => all.map((o) => o.value)")
     assert suggested == ["003.Least_Tern", "002.Arctic_Tern"]
     page.fill("#class-name", "sooty alb")  # a part of the name is enough if it is the only one

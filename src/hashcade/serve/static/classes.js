@@ -1,6 +1,6 @@
 // A class: some of its items. A name that is none is answered with those that are like it.
 import { ask, el, emptyState, number, plural } from "./dom.js";
-import { gridClass, itemTile } from "./items.js";
+import { describedTile, gridClass } from "./items.js";
 import { classAddress, readable } from "./labels.js";
 
 const STEP = 48;
@@ -17,11 +17,11 @@ export async function showClass(main, text, isCurrent) {
     await showLike(main, text, isCurrent);
     return;
   }
-  const grid = el("div", { class: gridClass(told.items, "wide") }, told.items.map((item) => itemTile(item)));
+  const grid = el("div", { class: gridClass(told.items, "wide") }, told.items.map((item) => describedTile(item)));
   let seed = 0;
   const others = el("button", { type: "button", class: "quiet", onclick: async () => {
     const more = await ask48(++seed);
-    grid.replaceChildren(...more.items.map((item) => itemTile(item)));
+    grid.replaceChildren(...more.items.map((item) => describedTile(item)));
   } }, "Others");
   const whole = readable(text) === text ? "" : ` · label ${text}`;
   main.replaceChildren(

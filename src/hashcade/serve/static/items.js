@@ -16,7 +16,7 @@ const asText = (value) => typeof value === "string" ? value : JSON.stringify(val
 export const inDigits = (value) => value === null ? "beyond range" : value.toPrecision(3);
 
 // Pairs of names and values. A long value is cut, and whole in its title.
-export function fieldList(pairs) {
+function fieldList(pairs) {
   const present = pairs.filter(([, value]) => value !== null);
   if (!present.length) return null;
   return el("dl", { class: "fields" }, present.map(([name, value]) =>
@@ -52,6 +52,9 @@ export function itemTile(item, { note = null, other = false } = {}) {
     el("span", { class: "caption" }, item.label === null ? `#${item.id}` : readable(item.label)),
     note === null ? null : el("small", { class: "note" }, note));
 }
+
+// The same with name and payload below it.
+export const describedTile = (item, options) => el("div", {}, itemTile(item, options), otherFields(item));
 
 export const gridClass = (items, more = "") =>
   `grid ${more} ${items.some((item) => !item.picture && mainField(item)) ? "texts" : ""}`.trim();

@@ -3,7 +3,7 @@ import { ask, context, el, emptyState, isNarrow, number, percent, plural, postJs
 import { makeChooser, settings } from "./chooser.js";
 import { explanation, meter } from "./explain.js";
 import { addTo, clearFilter, currentWhere, filterText } from "./filters.js";
-import { face, fieldList, gridClass, inDigits, itemTile, majority, otherFields } from "./items.js";
+import { describedTile, face, gridClass, inDigits, majority, otherFields } from "./items.js";
 import { classAddress, readable } from "./labels.js";
 
 let chooser = null;
@@ -134,7 +134,7 @@ function queryCard(told, item, picture, name) {
       meter(share),
       filterText() ? el("p", { class: "note filtered" }, `Filter: ${filterText()} `,
         el("button", { type: "button", class: "quiet", onclick: clearFilter }, "Clear")) : null,
-      item ? (item.picture ? fieldList([["name", item.name], ...Object.entries(item.payload ?? {})]) : otherFields(item)) : null));
+      item ? otherFields(item) : null));
 }
 
 function neighbours(told, item) {
@@ -153,6 +153,6 @@ function neighbours(told, item) {
     el("h2", {}, `${plural(found.length, "neighbour")}`, others ? el("span", { class: "tag" }, `${number(others)} of another class`) : null),
     others ? el("p", { class: "note" }, `Marked with ≠: not of ${whose}, ${readable(expected)}.`) : null,
     el("ol", { class: gridClass(found, "neighbours") }, found.map((result) =>
-      el("li", {}, itemTile(result, { note: `distance ${inDigits(result.distance)}`, other: isOther(result) }), otherFields(result)))),
+      el("li", {}, describedTile(result, { note: `distance ${inDigits(result.distance)}`, other: isOther(result) })))),
   ].filter(Boolean);
 }

@@ -1,6 +1,6 @@
 // The tree view: a map or a list of what lies below a node, down to the items of a bucket.
 import { ask, context, el, emptyState, isNarrow, number, percent, plural, say } from "./dom.js";
-import { face, gridClass, itemTile, mainField } from "./items.js";
+import { describedTile, face, gridClass, mainField } from "./items.js";
 import { classMix, hue, mixBar, readable } from "./labels.js";
 import { layOut, nextTile, zoomInto } from "./treemap.js";
 
@@ -164,10 +164,10 @@ async function showBucket(main, node) {
   let start = 0;
   const load = async () => {
     const told = await ask(`/v1/buckets/${node.bucket}?start=${start}&limit=60`);
-    const tiles = told.items.map((item) => itemTile(item));
+    const tiles = told.items.map((item) => describedTile(item));
     grid.className = gridClass(told.items, "wide");
     grid.append(...tiles);
-    if (start > 0) tiles[0]?.focus();
+    if (start > 0) tiles[0]?.querySelector("a").focus();
     start += told.items.length;
     more.hidden = start >= told.size || told.items.length === 0;
   };
