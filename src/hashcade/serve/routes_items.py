@@ -83,8 +83,8 @@ async def find_classes(
     part, classes = plain(contains), call.service.now().table.catalog.classes
 
     def work() -> Response:
-        places = [(plain(str(label)).find(part), label) for label in classes]
-        matching = sorted((at, str(label), label) for at, label in places if at >= 0)
+        places = [(plain(str(label)).find(part), str(label), label) for label in classes]
+        matching = sorted((row for row in places if row[0] >= 0), key=lambda row: row[:2])
         labels = [label for _, _, label in matching[:limit]]
         return as_json({"labels": labels, "n_matching": len(matching), "n_classes": len(classes)})
 
