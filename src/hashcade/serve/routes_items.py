@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import logging
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 from fastapi import APIRouter, Header, Path, Query
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from hashcade.errors import DataError
+from hashcade.index import HashIndex
 from hashcade.serve import schemas
 from hashcade.serve.responses import IMAGE_BODY, ThisCall, as_json, contents, describe, json_body
 from hashcade.serve.routes_search import ItemId, class_counts, read_where
 from hashcade.serve.schemas import Digits
-from hashcade.serve.service import Snapshot
 from hashcade.store import NewItems
 
 log = logging.getLogger("hashcade.serve")
@@ -127,20 +128,23 @@ async def tree_node(call: ThisCall, path: Slots = "") -> Response:
             part["classes"] = class_counts(part["classes"])
         children = sorted(node["children"], key=lambda child: -child["n_entries"])
         limit = max(4, min(24, _SHOWN // max(len(children), 1)))
-        for rank, child in enumerate(children):
-            shown = rank < _DESCRIBED
-            child["items"] = _some_below(now, [*slots, child["slot"]], limit) if shown else []
+        below = [_some_below(index, [*slots, c["slot"]], limit) for c in children[:_DESCRIBED]]
+        numbers = np.concatenate([*below, np.empty(0, np.int64)])
+        briefs = iter(now.briefs(numbers, index.labels_of(numbers)))  # at once: less to look up
+        for child in children:
+            child["items"] = []
+        for child, items in zip(children, below, strict=False):
+            child["items"] = list(islice(briefs, len(items)))
         return as_json(node)
 
     return await call.search_thread(work)
 
 
-def _some_below(now: Snapshot, path: list[int], limit: int) -> list[dict[str, Any]]:
+def _some_below(index: HashIndex, path: list[int], limit: int) -> npt.NDArray[np.int64]:
     """The first items of the largest buckets below a node, as many of each."""
-    largest = now.table.index.largest_buckets(path, limit).tolist()
+    largest = index.largest_buckets(path, limit).tolist()
     share = -(-limit // max(len(largest), 1))
-    items = [brief for bucket in largest for brief in now.bucket_briefs(bucket, limit=share)]
-    return items[:limit]
+    return np.concatenate([index.bucket(bucket, limit=share)[0] for bucket in largest])[:limit]
 
 
 @router.get("/buckets/{bucket_id}", **describe(schemas.Bucket))

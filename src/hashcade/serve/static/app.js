@@ -44,9 +44,10 @@ async function show() {
   const isCurrent = () => turn === showing.turn;
   const argument = decoded(rest.join("/"));
   try {
-    const loaded = loadStats();
-    if (context.stats === null) await loaded;
-    else loaded.catch(() => {});  // the numbers of a moment ago will do
+    const loading = loadStats();
+    loading.catch(() => {});  // later on the numbers of a moment ago will do
+    context.ready ??= loading;
+    if (view !== "tree") await context.ready;  // which asks for its node meanwhile
     if (!isCurrent()) return;
     if (view === "search" && !argument) await showSearch(main, null, isCurrent);
     else if (view === "item" && argument) await showSearch(main, argument, isCurrent);

@@ -39,7 +39,7 @@ export const percent = (share) => {
 };
 export const plural = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
 
-export const context = { stats: null };
+export const context = { stats: null, ready: null };  // ready: a promise of the first stats
 export const isNarrow = () => matchMedia("(max-width: 52rem)").matches;
 
 export function say(text) {

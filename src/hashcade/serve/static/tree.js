@@ -12,7 +12,10 @@ export async function showTree(main, path, isCurrent) {
   let node;
   try {
     node = await ask(`/v1/tree?path=${path.join(".")}`);
+    await context.ready;
   } catch (error) {
+    await context.ready;
+    if (error.status !== 422) throw error;
     if (isCurrent()) showMissing(main, path, error);
     return;
   }
