@@ -10,7 +10,7 @@ import hashcade
 from hashcade._lazy import lazy_names
 
 PACKAGES = ["hashcade", *(f"hashcade.{name}" for name in (
-    "codes", "data", "evaluate", "index", "learn", "serve", "sklearn", "store"
+    "batch", "codes", "data", "evaluate", "index", "learn", "serve", "sklearn", "store"
 ))]  # fmt: skip
 
 

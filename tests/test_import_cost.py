@@ -33,6 +33,12 @@ def test_codes_without_the_solver_do_not_import_numba():
     assert not modules & {"numba", "llvmlite", "torch"}
 
 
+def test_a_batch_build_needs_no_torch():
+    modules = imported_by("from hashcade.batch import build_table")
+    assert "numpy" in modules
+    assert not modules & {"torch", "ray", "pyarrow", "fsspec"}
+
+
 def test_serving_stored_vectors_needs_no_torch():
     modules = imported_by("from hashcade.serve import run, create_app, Client, ServeSettings")
     assert "fastapi" in modules

@@ -23,7 +23,9 @@ ORDER = [
     {"warmup"},
     {"store"},
     {"table"},
+    {"batch"},
     {"sklearn"},
+    {"cluster"},
     {"serve"},
     {"demo"},
     {"cli"},
@@ -39,6 +41,8 @@ NEVER = {
     "index": {"torch"},
     "evaluate": {"torch"},
     "store": {"torch"},
+    "batch": {"torch"},
+    "cluster": {"torch"},
 }
 IMPORTING_CALLS = {"import_module", "__import__", "require_extra", "importorskip"}
 # Conventions of Python and scikit-learn, not private parts of ours.

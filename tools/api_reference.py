@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 MODULES = [
-    "table", "learn", "index", "codes", "data", "evaluate", "store", "sklearn", "serve", "errors",
+    "table", "learn", "index", "codes", "data", "evaluate", "store", "batch", "sklearn", "serve",
+    "cluster",
+    "errors",
 ]  # fmt: skip
 HEAD = """# Python reference
 

@@ -40,6 +40,9 @@ def reference() -> str:
     parts = [_HEAD, _section("hashcade", _help(group, "hashcade"))]
     for name, command in group.commands.items():
         parts.append(_section(f"hashcade {name}", _help(command, f"hashcade {name}")))
+        for inner, verb in getattr(command, "commands", {}).items():
+            path = f"hashcade {name} {inner}"
+            parts.append(_section(path, _help(verb, path)))
     return "\n".join(parts)
 
 

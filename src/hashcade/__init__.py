@@ -10,6 +10,7 @@ from hashcade._lazy import lazy_names
 from hashcade._version import __version__
 from hashcade.errors import (
     Cancelled,
+    ClusterError,
     ConfigError,
     CorruptIndexError,
     DataError,
@@ -51,8 +52,8 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
     )
 
 __all__ = [
-    "Cancel", "Cancelled", "CodeShape", "ConfigError", "CorruptIndexError", "DataError",
-    "HashIndex", "HashTable", "HashcadeError", "Hasher", "IncompatibleFormatError",
+    "Cancel", "Cancelled", "ClusterError", "CodeShape", "ConfigError", "CorruptIndexError",
+    "DataError", "HashIndex", "HashTable", "HashcadeError", "Hasher", "IncompatibleFormatError",
     "IndexLockedError", "Match", "Matches", "NotFittedError", "SearchResult", "StorageError",
     "__version__", "code_energy", "expected_speedup", "relabel_by_code", "solve_cascade",
     "solve_level",

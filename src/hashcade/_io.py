@@ -17,6 +17,7 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -40,11 +41,16 @@ def write_file(path: Path, parts: Iterable[Any]) -> None:
     """Write bytes-like parts to a new file, and return when they are on the disk."""
     with path.open("wb", buffering=0) as file:
         for part in parts:
-            data = memoryview(part).cast("B")
-            at = 0
-            while at < data.nbytes:
-                at += file.write(data[at : at + _CHUNK])
+            write_all(file, part)
         os.fsync(file.fileno())
+
+
+def write_all(file: FileIO, part: Any) -> None:
+    """Write all of a bytes-like part to a file without a buffer, which may take less at a time."""
+    data = memoryview(part).cast("B")
+    at = 0
+    while at < data.nbytes:
+        at += file.write(data[at : at + _CHUNK])
 
 
 def replace_file(path: Path, content: bytes | str) -> None:
@@ -138,14 +144,19 @@ def new_directory(path: Path) -> Iterator[Path]:
             temporary.mkdir()
             with _claimed(temporary):
                 yield temporary
-                sync_directory(temporary)
-                if os.path.lexists(path):
-                    _exchange(temporary, path)
-                else:
-                    temporary.rename(path)
-                sync_directory(path.parent)
+                put_directory(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def put_directory(new: Path, path: Path) -> None:
+    """Let a directory take the place of ``path``; what stood there has its name afterwards."""
+    sync_directory(new)
+    if os.path.lexists(path):
+        _exchange(new, path)
+    else:
+        new.rename(path)
+    sync_directory(path.parent)
 
 
 def restore_directory(path: Path) -> None:

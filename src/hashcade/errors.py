@@ -8,6 +8,7 @@
     ├── DataError
     ├── NotFittedError
     └── StorageError
+        ├── ClusterError
         ├── CorruptIndexError
         ├── IncompatibleFormatError
         └── IndexLockedError
@@ -22,7 +23,7 @@ An exception that has a way out carries it as ``hint``; the command line prints 
 from typing import TypeVar
 
 __all__ = [
-    "Cancelled", "ConfigError", "CorruptIndexError", "DataError", "HashcadeError",
+    "Cancelled", "ClusterError", "ConfigError", "CorruptIndexError", "DataError", "HashcadeError",
     "IncompatibleFormatError", "IndexLockedError", "NotFittedError", "StorageError", "add_hint",
 ]  # fmt: skip
 
@@ -64,6 +65,22 @@ class NotFittedError(HashcadeError, ValueError):
 
 class StorageError(HashcadeError):
     """A stored model or index could not be read or written."""
+
+
+class ClusterError(StorageError):
+    """A server of a Redis Cluster did not answer, or refused a command.
+
+    Attributes
+    ----------
+    address : str or None
+        ``host:port`` of the server.
+    """
+
+    def __init__(
+        self, message: str = "", *, address: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.address = address
 
 
 class CorruptIndexError(StorageError):

@@ -677,24 +677,38 @@ class HashTable:
         return _of_one_table(directory, load)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, read_only: bool = False) -> HashTable:
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        keep_changes_after: int | None = None,
+    ) -> HashTable:
         """Open a table so that a change is on disk when its call returns.
 
         Changes of several threads that wait together cost one flush of the disk. There is one
         writer at a time, and any number of readers in any process, each of which sees a whole
         commit: with ``read_only`` the last one before it was opened, or before :meth:`refresh`.
-        Close it, or use it as a context manager.
+        Close it, or use it as a context manager. Changes after number ``keep_changes_after`` stay
+        in the log, for those that follow it; see ``hashcade.cluster.Writer``.
         """
         directory = Path(path)
 
         def load() -> HashTable:
             hasher = _load_model(directory)
-            live = DurableIndex(directory, read_only=read_only)
+            live = DurableIndex(directory, read_only=read_only, keep_after=keep_changes_after)
             table = cls.from_parts(hasher, live.index, live.state.catalog)
             table._live = live
             return table
 
         return _of_one_table(directory, load)
+
+    def keep_changes(self, after: int) -> None:
+        """Of a table that is open for changes: keep those after this number in the log."""
+        live = self._filled()
+        if not isinstance(live, DurableIndex):
+            raise ValueError("only a table from HashTable.open has a log of changes")
+        live.keep_after = after
 
     def refresh(self) -> bool:
         """Of a table that is open for reading: see the last commit; whether there was a new one."""

@@ -86,4 +86,6 @@ def test_extras_that_a_path_needs(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"")
     assert required_extras(tmp_path / "a.npy") == {}
     assert required_extras(tmp_path / "a.parquet") == {"pyarrow": "parquet"}
-    assert required_extras(tmp_path) == {"PIL": "images"}
+    assert required_extras(tmp_path) == {"pyarrow": "parquet"}
+    (tmp_path / "photos").mkdir()
+    assert required_extras(tmp_path / "photos") == {"PIL": "images"}

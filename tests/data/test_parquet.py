@@ -87,8 +87,8 @@ def test_columns_by_name_and_dictionaries(tmp_path):
 @pytest.mark.parametrize(
     ("embedding", "label", "message"),
     [
-        ([[1.0, 2.0], [3.0], [1.0, 2.0]], [1, 2, 3], "has 1 numbers in row 1, 2 in row 0"),
-        ([[1.0], None, [2.0]], [1, 2, 3], "embedding has 0 numbers in row 1, 1 in row 0"),
+        ([[1.0, 2.0], [3.0], [1.0, 2.0]], [1, 2, 3], "has 1 numbers in row 1, must have 2"),
+        ([[1.0], None, [2.0]], [1, 2, 3], "embedding has 0 numbers in row 1, must have 1"),
         ([[1.0], [None], [2.0]], [1, 2, 3], "items has NaN or values beyond float32 in row 1"),
         ([[1.0], [float("nan")], [2.0]], [1, 2, 3], "NaN or values beyond float32 in row 1"),
         ([[1.0], [1e300], [2.0]], [1, 2, 3], "NaN or values beyond float32 in row 1"),
@@ -112,7 +112,7 @@ def test_what_cannot_be_used_is_named(tmp_path, embedding, label, message):
 def test_lengths_that_change_between_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "_BATCH_ROWS", 2)
     path = write(tmp_path / "a.parquet", [[1.0], [2.0], [3.0, 4.0]], [1, 2, 3])
-    with pytest.raises(DataError, match="has 2 numbers in row 2, 1 in row 0"):
+    with pytest.raises(DataError, match="has 2 numbers in row 2, must have 1"):
         load_parquet(path)
 
 

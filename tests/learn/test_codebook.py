@@ -86,7 +86,7 @@ def test_the_book_is_the_cascade_over_class_means(table, seed):
     penalties = {"sibling_penalty": 2.0, "collision_penalty": 0.3}
     codes = solve_cascade(means.transpose(1, 0, 2), shape, **penalties)
     np.testing.assert_array_equal(
-        solve_codebook(scores, labels, n_classes, shape, **penalties),
+        solve_codebook(np.array_split(scores, 3), labels, n_classes, shape, **penalties),
         shape.codes_to_bucket_ids(codes),
     )
 

@@ -191,7 +191,7 @@ def test_mixed_items_have_mixed_labels(stages):
     plain, stage.config = stage.config, replace(stage.config, mixup=0.4)
     torch.manual_seed(0)
     points = stage.outputs(items)
-    share, others = float(stage._share), stage._others
+    share, others = float(stage._weight), stage._others
     assert 0.0 < share < 1.0
     assert sorted(others.tolist()) == list(range(len(items)))
     torch.testing.assert_close(points, stage._points(share * items + (1 - share) * items[others]))

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from hashcade._version import __version__
+from hashcade.cli import cluster
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
 from hashcade.cli.build import add, build, encode, remove
@@ -14,6 +15,7 @@ from hashcade.cli.inspect import inspect, verify
 from hashcade.cli.search import evaluate, search
 from hashcade.cli.serve import serve
 
+_CLUSTER = "Publish tables into a Redis Cluster, and look after them. Needs the extra redis."
 _VERSION = "Show the version and exit."
 
 
@@ -48,6 +50,10 @@ def make_app() -> typer.Typer:
     app.callback()(hashcade)
     for verb in VERBS:
         app.command(name=verb.__name__)(opt.spread(verb))
+    group = typer.Typer(help=_CLUSTER, rich_markup_mode=None, no_args_is_help=True)
+    for verb in cluster.VERBS:
+        group.command(name=verb.__name__)(opt.spread(verb))
+    app.add_typer(group, name="cluster")
     return app
 
 

@@ -1,9 +1,11 @@
 """What fills tables: ``hashcade build``, ``encode``, ``add`` and ``remove``."""
 
+import os
+from glob import has_magic
 from pathlib import Path
 from typing import Annotated, Any
 
-from hashcade._io import read_file, replace_file
+from hashcade._progress import Progress
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
 from hashcade.cli import warn
@@ -17,24 +19,32 @@ from hashcade.cli.inputs import (
 )  # fmt: skip
 from hashcade.errors import ConfigError
 
-MODEL_FILES = ("config.json", "model.safetensors", "card.json", "README.md", "features.onnx")
 _CODES = {"bucket_ids", "vectors", "shape", "model_fingerprint", "data"}
 _DATA = (
     "The items: as for hashcade fit, but labels are not needed. Or a file made by hashcade "
-    "encode, which needs no torch."
+    "encode, which needs no torch. Or shards of Parquet that need not fit into memory: several "
+    "files, patterns, directories, or addresses such as s3://bucket/shards."
 )
-
+_WORKERS = "Processes that build from shards."
+_MEMORY = (
+    "Memory for the data that all workers have at once, from shards: 500MB, 4GB. A process takes "
+    "some 200 MB for itself besides."
+)
+_RAY = "Build from shards on Ray: auto, or the address of a cluster. Needs the extra ray."
 
 _NEW_LABELS = "Let labels that the table does not have become classes; else they are an error."
 
 
 def build(
     model: opt.Model,
-    data: Annotated[Path, opt.argument("DATA", _DATA)],
+    data: Annotated[list[str], opt.argument("DATA...", _DATA)],
     output: opt.NewTable,
     *,
     metric: opt.Metric = "euclidean",
     place: opt.Place = "label",
+    workers: Annotated[int | None, opt.number(_WORKERS, default="one per core")] = None,
+    memory: Annotated[str, opt.option(_MEMORY, metavar="BYTES")] = "1GB",
+    ray: Annotated[str | None, opt.option(_RAY, metavar="ADDRESS", default="not used")] = None,
     keep: opt.Keeping,
     reading: opt.Reading,
     force: opt.Force = False,
@@ -43,7 +53,8 @@ def build(
     """Fill a table with items by a model that was trained before.
 
     The model is copied into the table. Names of images and labels, if there are any, are
-    remembered.
+    remembered. A build from shards that was stopped continues when the same command is run again:
+    what is done is kept in TABLE.building, beside the table.
 
     \b
     Examples:
@@ -51,12 +62,68 @@ def build(
       hashcade build model/ embeddings.npy -o table/
       hashcade build model/ embeddings.parquet --payload all -o table/
       hashcade build model/ codes.npz -o table/        from hashcade encode
+      hashcade build model/ 'shards/*.parquet' -o table/ --memory 2GB
     """
+    if _are_shards(data):
+        stats = _build_from_shards(
+            model, data, output, metric, place, workers, memory, ray, keep, reading, force
+        )
+    else:
+        stats = _build_in_memory(model, Path(data[0]), output, metric, place, keep, reading, force)
+    warnings = out.warn(warn.about_buckets(stats))
+    out.report(
+        as_json,
+        {"output": str(output), **stats, "warnings": warnings},
+        ("table", output),
+        ("items", f"{stats['n_items']:,} of dimension {stats['dim']:,}"),
+        ("buckets", out.OCCUPIED.format(**stats)),
+        ("speed-up", f"{stats['expected_speedup']:.1f} expected"),
+    )
+
+
+def _are_shards(data: list[str]) -> bool:
+    """Whether items are in several files, or in files elsewhere."""
+    if len(data) > 1 or "://" in data[0]:
+        return True
+    path = Path(data[0])
+    inside = (found for pattern in ("*.parquet", "*/*.parquet") for found in path.glob(pattern))
+    if path.is_dir():
+        return next(inside, None) is not None
+    return not path.exists() and has_magic(data[0])
+
+
+def _build_from_shards(
+    model: Path, data: list[str], output: Path, metric: str, place: str, workers: int | None,
+    memory: str, ray: str | None, keep: opt.Keeping, reading: opt.Reading, force: bool,
+) -> dict[str, Any]:  # fmt: skip
+    for name, given in (("--split", reading.split), ("--skip-bad", reading.skip_bad)):
+        if given:
+            raise ConfigError(f"{name} is not for shards of Parquet", hint="leave it out")
+    from hashcade.batch import build_table
+
+    in_process = any(address.startswith("memory://") for address in data)
+    if workers is None and ray is None and not in_process:
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    display = Progress(False if reading.quiet else None)
+    try:
+        return build_table(
+            model, data, output, items=reading.items or "embedding", labels=reading.labels,
+            **keep.columns(), metric=metric, place=place, workers=workers,
+            memory=opt.n_bytes(memory), ray=ray, force=force, progress=display.update,
+        )  # fmt: skip
+    finally:
+        display.clear()
+
+
+def _build_in_memory(
+    model: Path, data: Path, output: Path, metric: str, place: str, keep: opt.Keeping,
+    reading: opt.Reading, force: bool,
+) -> dict[str, Any]:  # fmt: skip
     out.refuse_existing(output, out.TABLE, force=force)
     from hashcade.codes import CodeShape
     from hashcade.data import read_npz
     from hashcade.index import Encoded, HashIndex
-    from hashcade.learn import model_fingerprint
+    from hashcade.learn import copy_model, model_fingerprint
     from hashcade.store import MODEL_DIR, Catalog
     from hashcade.table import HashTable
 
@@ -90,19 +157,8 @@ def build(
     with out.new_result(output, out.TABLE, force=force) as new:
         table.save(new)
         table.close()  # before it gets its name
-        for name in MODEL_FILES:
-            if (model_path(model) / name).is_file():
-                replace_file(new / MODEL_DIR / name, read_file(model_path(model) / name))
-    stats = table.stats()
-    warnings = out.warn(warn.about_buckets(stats))
-    out.report(
-        as_json,
-        {"output": str(output), **stats, "warnings": warnings},
-        ("table", output),
-        ("items", f"{stats['n_items']:,} of dimension {stats['dim']:,}"),
-        ("buckets", out.OCCUPIED.format(**stats)),
-        ("speed-up", f"{stats['expected_speedup']:.1f} expected"),
-    )
+        copy_model(model_path(model), new / MODEL_DIR)
+    return table.stats()
 
 
 def encode(

@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,8 +55,9 @@ def fit(
       hashcade fit vectors.parquet --ids sku --payload text,url -o table/
       hashcade fit photos/ --split train --run-dir run/ -o table/
     """
-    if no_labels and given.labels is not None:
-        raise ConfigError(f"--no-labels and --labels={given.labels} exclude each other")
+    for name in ("labels", "sample"):
+        if no_labels and getattr(given, name) is not None:
+            raise ConfigError(f"--no-labels and --{name}={getattr(given, name)} exclude each other")
     _learn(data, output, given, metric, labelled=not no_labels, keep=keep)
 
 
@@ -64,11 +65,14 @@ def train(data: opt.Data, output: opt.NewModel, *, given: opt.Learning) -> None:
     """Learn a model alone, to fill tables with it later.
 
     Writes a model (config.json, model.safetensors) with a card that says what it was trained on
-    (README.md, card.json). Needs the extra train (torch); photos as for hashcade fit.
+    (README.md, card.json). Needs the extra train (torch); photos as for hashcade fit. Data may be
+    larger than memory. Under torchrun all processes train one model together.
 
     \b
     Examples:
       hashcade train photos/ -o model/
+      hashcade train 'shards/*.parquet' --sample 200000 -o model/
+      torchrun --nproc-per-node 2 -m hashcade train vectors.npy -o model/
       hashcade train vectors.npz --width 32 --set learning_rate=0.001 -o model/
       hashcade build model/ other-photos/ -o table/
     """
@@ -80,6 +84,10 @@ def _learn(
     keep: opt.Keeping | None = None,
 ) -> None:  # fmt: skip
     """Learn, and write a table, or without a metric a model."""
+    from hashcade.learn import is_first_rank
+
+    first = is_first_rank()  # it alone writes, and says something
+    given = given if first else replace(given, quiet=True)
     kind = out.MODEL if metric is None else out.TABLE
     out.refuse_existing(output, kind, force=given.force)
     sides, budget = opt.image_size(given.size), opt.seconds(given.budget)
@@ -89,7 +97,9 @@ def _learn(
     check_extras(torch="train", **required_extras(data))
     features = None if scratch else _features(given, sides)
     size = None if features is not None else sides or _SCRATCH_SIZE
-    found = read_data(data, given, labelled, size, features, keep)
+    # A table takes all items, a model alone does not need them.
+    sample = {"sample": given.sample, "random_state": given.random_state} if metric is None else {}
+    found = read_data(data, given, labelled, size, features, keep, **sample)
     if given.backbone in ("nin", "stride") and not found.is_images:
         hint = f"leave out --backbone={given.backbone}, which is for images"
         raise ConfigError(f"{found.source} has embeddings", hint=hint)
@@ -119,17 +129,21 @@ def _learn(
             out.say(_NO_FEATURES)
     y: Any = labels_of(found)
     wanted = features.image_size if features is not None and found.features else size
-    warnings = out.warn(warn.about_data(found, y, wanted))
+    warnings = out.warn(warn.about_data(found, y, wanted)) if first else []
     lines: dict[str, str] = {}
     hasher: Any
     start = time.perf_counter()
     if metric is None:
         hasher = Hasher(**settings).fit(found.items, y)
+        if not first:
+            return
         save = hasher.save
     else:
         table = HashTable(metric=metric, **settings)
         kept: dict[str, Any] = {"ids": found.ids, "payload": found.payload}
         table.fit(found.items, y, names=found.names or None, **kept)
+        if not first:
+            return
         table.catalog.data = root_of(data, given, found)
         hasher, save = table.hasher, table.save
         stats = table.stats()

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 def read_data(
     path: Path, reading: Reading, labelled: bool | None, size: Any,
-    features: ImageFeatures | None = None, keep: Keeping | None = None,
+    features: ImageFeatures | None = None, keep: Keeping | None = None, **sample: Any,
 ) -> Items:  # fmt: skip
     """Read items with labels (``LabelledItems``) or without; None: with labels if there are any.
 
-    With ``features`` images become these.
+    With ``features`` images become these; of labelled items in Parquet files a ``sample`` is read.
     """
     from hashcade.data import feature_cache_directory, has_labels, load, load_items
 
@@ -38,7 +38,10 @@ def read_data(
     on_error, verbose = "skip" if reading.skip_bad else "raise", False if reading.quiet else None
     options |= {"size": size, "on_error": on_error, "verbose": verbose}
     options |= {"features": features, "cache": feature_cache_directory()}
-    data = load(path, labels=reading.labels, **options) if labelled else load_items(path, **options)
+    if labelled:
+        data: Items = load(path, labels=reading.labels, **options, **sample)
+    else:
+        data = load_items(path, **options)
     for line in data.skipped:
         say(f"skipped: {line}")
     return data

@@ -33,7 +33,10 @@ def flag(name: str, help: str) -> Any:
 
 
 # what is read
-_DATA = "A folder with one sub-folder of images per class, or embeddings as .npy, .npz or Parquet."
+_DATA = (
+    "A folder with one sub-folder of images per class, or embeddings as .npy, .npz or Parquet: a "
+    "file, a directory of them, or a pattern in quotes."
+)
 _LABELS = (
     "Array (.npz), column (Parquet) or file (for .npy) of the labels; without it y or "
     "train_labels, label, or the file NAME_labels.npy or .txt beside NAME.npy."
@@ -100,6 +103,7 @@ _SIZE = (
     "are made for 32."
 )
 _USUAL_SIZE = "224 for features, 32 from scratch"
+_SAMPLE = "Learn from so many items at most, of all classes evenly."
 _RUN_DIR = "Keep checkpoints and a log here; the same command resumes after an interruption."
 
 
@@ -142,6 +146,7 @@ class Training:
     backbone: Annotated[str | None, option(_BACKBONE, default=_NETWORKS)] = None
     steps: Annotated[int | None, number("Batches of the hash stage.", default=_BY_DATA)] = None
     base_steps: Annotated[int | None, number(_BASE_STEPS, default=_BY_DATA)] = None
+    sample: Annotated[int | None, number(_SAMPLE, default="all")] = None
     random_state: Annotated[int, number("Random seed.", "--seed", min=0)] = 0
     device: Annotated[str, option("auto, cpu, cuda, ...")] = "auto"
     setting: Annotated[list[str] | None, option(_SET, "--set", metavar="NAME=VALUE")] = None
@@ -206,6 +211,14 @@ def parsed_where(conditions: list[str] | None) -> dict[str, Any] | None:
     return where or None
 
 
+def byte_count(name: str, text: str) -> int:
+    """Bytes, from an option such as ``512MB`` or ``8GB``: powers of 1024."""
+    read = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
+    if read is None:
+        raise ValueError(f"{name}={text} must be a number of bytes like 512MB or 8GB")
+    return int(float(read[1]) * 1024 ** " KMGT".index(read[2].upper() or " "))
+
+
 def image_size(text: str | None) -> tuple[int, int] | None:
     """Height and width from ``32`` or ``32x48``."""
     if text is None:
@@ -227,3 +240,11 @@ def seconds(text: str | None) -> float | None:
     if total == 0:
         raise ValueError(f"--budget={text} must be a time such as 90s, 5m or 1h30m")
     return float(total)
+
+
+def n_bytes(text: str) -> int:
+    """Bytes from ``500MB``, ``4GB`` or a plain number."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)i?B?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"--memory={text} must be a number of bytes such as 500MB or 4GB")
+    return int(float(match[1]) * 1000 ** " kmgt".index(match[2].lower() or " "))

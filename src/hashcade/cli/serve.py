@@ -17,17 +17,22 @@ _MEMORY = "Bytes of memory for large bodies and answers; more are answered by 42
 _CONNECTIONS = "Connections at once; 0: 256, or as many as the limit of open files allows."
 _IDLE = "Seconds after which a connection without a request is closed."
 _SEND = "Seconds for a client to read its answer, and one more per megabyte."
+_CACHE = "Of a table in a cluster: vectors that are kept, like 8GB."
+_MODEL = "Of a table in a cluster: a copy of its model, else it is fetched."
+_TABLE = "A table made by hashcade fit or build, or redis://HOST:PORT/NAME."
 _FOLD = "Save the table when the oldest change is so old."
 
 
 def serve(
-    table: opt.Table,
+    table: Annotated[str, opt.argument("TABLE", _TABLE)],
     host: Annotated[str, opt.option(_HOST)] = "127.0.0.1",
     port: Annotated[int, opt.number("Port; 0: any that is free.", min=0)] = 8000,
     token_file: Annotated[Path | None, opt.option(_TOKEN, metavar="FILE", default=_NAME)] = None,
     pictures: Annotated[Path | None, opt.option(_PICTURES, metavar="PATH", default=_OWN)] = None,
     no_model: Annotated[bool, opt.flag("--no-model", _NO_MODEL)] = False,
     read_only: Annotated[bool, opt.flag("--read-only", "Refuse changes.")] = False,
+    model: Annotated[Path | None, opt.option(_MODEL, metavar="MODEL")] = None,
+    cache: Annotated[str, opt.option(_CACHE, metavar="BYTES")] = "1GB",
     max_body: Annotated[int, opt.number("Bytes of a request.")] = 16 << 20,
     max_batch: Annotated[int, opt.number("Queries or items of a request.")] = 1024,
     max_neighbors: Annotated[int, opt.number("Largest n_neighbors.")] = 1000,
@@ -54,6 +59,7 @@ def serve(
       hashcade serve table/
       hashcade serve table/ --port 9000 --fold-seconds 5
       hashcade serve table/ --no-model           needs no torch
+      hashcade serve redis://host:6379/photos --cache 8GB
       HASHCADE_TOKEN=$(openssl rand -hex 16) hashcade serve table/ --host 0.0.0.0
     """
     token = os.environ.get("HASHCADE_TOKEN")
@@ -64,7 +70,8 @@ def serve(
     log_to_stderr()
     run(
         table, use_model=not no_model, host=host, port=port, token=token, pictures=pictures,
-        read_only=read_only, max_body=max_body, max_batch=max_batch, max_neighbors=max_neighbors,
+        read_only=read_only, model=model, cache_bytes=opt.byte_count("--cache", cache),
+        max_body=max_body, max_batch=max_batch, max_neighbors=max_neighbors,
         max_probe=max_probe, max_filter=max_filter, max_pixels=max_pixels,
         max_work=max_work, max_requests=max_requests, max_memory=max_memory,
         max_connections=max_connections, deadline=deadline, idle_seconds=idle_seconds,

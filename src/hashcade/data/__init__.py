@@ -21,12 +21,22 @@ from hashcade.data.images import IMAGE_FORMATS, MAX_PIXELS, read_image, resize_i
 from hashcade.data.items import Items, LabelledItems, encode_labels
 from hashcade.data.load import has_labels, holds_images, load, load_items, required_extras
 from hashcade.data.parquet import load_parquet
+from hashcade.data.sampling import stratified_sample
+from hashcade.data.shard_rows import (
+    ShardColumns,
+    ShardInfo,
+    ShardRows,
+    read_shard_info,
+    read_shard_rows,
+)
+from hashcade.data.shards import find_shards
 from hashcade.data.transforms import augment, per_pixel_mean
 
 __all__ = [
     "IMAGE_FORMATS", "MAX_PIXELS", "ONNX_FILE", "PIXELS", "FeatureRecord", "ImageFeatures", "Items",
-    "LabelledItems", "are_images", "as_features", "augment", "efficientnet_features",
-    "encode_labels", "feature_cache_directory", "has_labels", "holds_images", "list_image_folder",
-    "load", "load_image_folder", "load_items", "load_npy", "load_npz", "load_parquet",
-    "per_pixel_mean", "read_image", "read_npy", "read_npz", "required_extras", "resize_image",
+    "LabelledItems", "ShardColumns", "ShardInfo", "ShardRows", "are_images", "as_features",
+    "augment", "efficientnet_features", "encode_labels", "feature_cache_directory", "find_shards",
+    "has_labels", "holds_images", "list_image_folder", "load", "load_image_folder", "load_items",
+    "load_npy", "load_npz", "load_parquet", "per_pixel_mean", "read_image", "read_npy", "read_npz",
+    "read_shard_info", "read_shard_rows", "required_extras", "resize_image", "stratified_sample",
 ]  # fmt: skip

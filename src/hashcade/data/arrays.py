@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hashcade._io import open_regular
 from hashcade.data.items import (
+    MAPPED_BYTES,
     AnyPath,
     Items,
     LabelledItems,
@@ -39,7 +40,8 @@ def load_npy(path: AnyPath, *, labels: object = None) -> LabelledItems:
     """Load embeddings, real[n, m], or images, uint8[n, h, w, 3], from an ``.npy`` file.
 
     ``labels`` has one label per item, or names a file of them: ``.npy``, or text with one per
-    line. By default that is ``<name>_labels.npy`` or ``<name>_labels.txt`` beside this file.
+    line. By default that is ``<name>_labels.npy`` or ``<name>_labels.txt`` beside this file. Of
+    more than a gibibyte the items stay in the file, mapped into memory.
     """
     file = existing_path(path)
     labels = labels_beside(file) if labels is None else labels
@@ -49,7 +51,8 @@ def load_npy(path: AnyPath, *, labels: object = None) -> LabelledItems:
         raise DataError(f"{file} has no labels: {beside}", hint=hint)
     if isinstance(labels, (str, os.PathLike)):
         labels = _read_labels(existing_path(labels))
-    return LabelledItems.from_arrays(read_npy(file), labels, source=str(file))
+    items = read_npy(file, mmap=file.stat().st_size > MAPPED_BYTES)
+    return LabelledItems.from_arrays(items, labels, source=str(file))
 
 
 def labels_beside(file: Path) -> Path | None:
@@ -166,7 +169,8 @@ def _open_npz(file: Path) -> Iterator[Any]:
         archive = np.load(stream, allow_pickle=False)
         with archive:
             members = archive.zip.infolist()
-            check_expanded(file, sum(member.file_size for member in members))
+            size = os.fstat(stream.fileno()).st_size
+            check_expanded(file, size, sum(member.file_size for member in members))
             for member in members:
                 if member.filename.endswith(".npy"):
                     with archive.zip.open(member) as content:

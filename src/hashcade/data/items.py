@@ -23,6 +23,7 @@ AnyPath: TypeAlias = str | os.PathLike[str]
 Label: TypeAlias = int | str
 
 MAX_EXPANDED = "HASHCADE_MAX_EXPANDED"  # bytes that a compressed file may expand to
+MAPPED_BYTES = 1 << 30  # items that take more stay in a file, mapped into memory
 _EXPANDED, _RATIO = 256 << 20, 100  # unless it is set: bytes, or this times the size of the file
 _ONE_EACH = "must be one integer or one string per item"
 
@@ -31,9 +32,10 @@ _ONE_EACH = "must be one integer or one string per item"
 class Items:
     """Items without labels: queries, or items to add to an index.
 
-    Images are uint8[n, h, w, 3], embeddings float32[n, m]. ``source`` says where they came from.
-    ``skipped`` has one line for each item that could not be read, ``names`` the name of each item,
-    a file's path within its folder; it is empty if the source has no names. Where images became
+    Images are uint8[n, h, w, 3], embeddings float32[n, m], or a memory-mapped array of any real
+    dtype. ``source`` says where they came from. ``skipped`` has one line for each item that could
+    not be read, ``names`` the name of each item, a file's path within its folder; it is empty if
+    the source has no names. Where images became
     features of a pre-trained network, ``features`` is its name. ``n_small`` counts image files that
     had to be enlarged. ``ids`` and ``payload``, a dict per item, are those columns of the source
     that were asked for.
@@ -129,6 +131,8 @@ def checked_items(items: object, source: str) -> NDArray[Any]:
     """Return images as uint8[n, h, w, 3] or embeddings as finite float32[n, m]."""
     try:
         array = as_array("items", items)
+        if isinstance(array, np.memmap) and array.ndim == 2 and array.dtype.kind in "fiu":
+            return array  # whoever reads it looks at the numbers
         if array.ndim == 2:
             array = checked_vectors("items", array)
     except ValueError as error:
@@ -217,10 +221,9 @@ def existing_path(path: AnyPath) -> Path:
     return expanded
 
 
-def check_expanded(file: Path, n_bytes: int) -> None:
+def check_expanded(file: AnyPath, size: int, n_bytes: int) -> None:
     """Refuse a file that takes far more memory than disk: a small one may expand to anything."""
     setting = os.environ.get(MAX_EXPANDED)
-    size = file.stat().st_size
     limit = int(setting) if setting and setting.isdecimal() else max(_EXPANDED, _RATIO * size)
     if n_bytes > limit:
         message = f"{file} has {size:,} bytes and expands to {n_bytes:,}, must be <= {limit:,}"

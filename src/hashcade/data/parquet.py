@@ -2,135 +2,279 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hashcade._extras import require_extra
-from hashcade._io import open_regular
+from hashcade._progress import progress_bar
 from hashcade.data.items import (
+    MAPPED_BYTES,
     AnyPath,
     Items,
     LabelledItems,
     check_expanded,
     checked_items,
-    existing_path,
+    encode_labels,
     reason,
 )
+from hashcade.data.sampling import stratified_sample
+from hashcade.data.shard_cache import cached_vectors
+from hashcade.data.shards import find_shards, open_shard, shard_size, shard_version
 from hashcade.errors import DataError
 
 _BATCH_ROWS, _BATCH_BYTES = 65536, 256 << 20  # at most, that are read at a time
 
 
 def load_parquet(
-    path: AnyPath,
+    path: AnyPath | Sequence[AnyPath],
     *,
     items: str = "embedding",
     labels: str = "label",
     ids: str | None = None,
     payload: str | Sequence[str] | None = None,
+    sample: int | None = None,
+    random_state: int = 0,
+    cache: AnyPath | None = None,
+    verbose: bool | None = None,
 ) -> LabelledItems:
-    """Load embeddings and labels from the columns ``items`` and ``labels`` of a Parquet file.
+    """Load embeddings and labels from the columns ``items`` and ``labels`` of Parquet files.
 
+    ``path`` is one of them, or whatever :func:`find_shards` takes, or a list of such.
     An embedding is a list of numbers, in all rows of one length; a label is an integer or a
     string. ``ids`` is a column of ids, ``payload`` the columns that become the payload of the
-    items: their names, or ``"all"`` for those that are not read as something else. Needs the extra
-    ``parquet``, and memory for the result and one batch of rows.
+    items: their names, or ``"all"`` for those that are not read as something else. With ``sample``
+    only so many items are kept, of all classes evenly. Needs the extra ``parquet``.
+
+    Embeddings of more than a gibibyte are written to a file in ``cache`` (None:
+    ``$HASHCADE_CACHE``, or ``~/.cache/hashcade``), and mapped into memory; the next time it is
+    there already, and an interrupted run resumes.
     """
-    file = existing_path(path)
-    vectors, values, more = _read(file, items, labels, ids, payload)
-    return replace(LabelledItems.from_arrays(vectors, values, source=str(file)), **more)
+    paths = [path] if isinstance(path, str) or not isinstance(path, Sequence) else path
+    columns = Columns(items, labels, ids, payload)
+    shards = find_shards([str(part) for part in paths])
+    return load_shards(shards, columns, sample, random_state, cache, verbose)
+
+
+def load_shards(
+    shards: Sequence[str],
+    columns: Columns,
+    sample: int | None,
+    random_state: int,
+    cache: AnyPath | None,
+    verbose: bool | None,
+) -> LabelledItems:
+    """Load embeddings and labels from files that :func:`find_shards` found."""
+    found = columns.read(shards)
+    rows = None
+    if sample is not None:
+        rows = stratified_sample(encode_labels(found.labels)[0], sample, random_state=random_state)
+        found = found.part(rows)
+    vectors = columns.vectors(shards, rows, cache, verbose)
+    labelled = LabelledItems.from_arrays(vectors, found.labels, source=_source(shards))
+    return replace(labelled, **found.kept())
 
 
 def load_parquet_items(
-    file: Path,
+    shards: Sequence[str],
     items: str = "embedding",
     ids: str | None = None,
     payload: str | Sequence[str] | None = None,
+    verbose: bool | None = None,
 ) -> Items:
     """Load embeddings without labels."""
-    vectors, _, more = _read(file, items, None, ids, payload)
-    return Items(checked_items(vectors, str(file)), source=str(file), **more)
+    columns = Columns(items, None, ids, payload)
+    found, source = columns.read(shards), _source(shards)
+    vectors = columns.vectors(shards, None, None, verbose)
+    return Items(checked_items(vectors, source), source=source, **found.kept())
 
 
-def parquet_has_labels(file: Path) -> bool:
-    """Whether a Parquet file has the column ``label``."""
-    with _open(file) as parquet:
+def parquet_has_labels(shards: Sequence[str]) -> bool:
+    """Whether Parquet files have the column ``label``: the first one does."""
+    with open_parquet(shards[0]) as parquet:
         return "label" in parquet.schema_arrow.names
 
 
+@dataclass
+class _Found:
+    """What was read besides the embeddings."""
+
+    labels: Any = ()
+    ids: list[object] | None = None
+    payload: list[dict[str, Any]] | None = None
+
+    def part(self, rows: NDArray[np.int64]) -> _Found:
+        def taken(values: Any) -> Any:
+            if isinstance(values, np.ndarray):
+                return values[rows]
+            return None if values is None else [values[row] for row in rows.tolist()]
+
+        return _Found(taken(self.labels), taken(self.ids), taken(self.payload))
+
+    def kept(self) -> dict[str, Any]:
+        ids = None if self.ids is None else tuple(self.ids)
+        return {"ids": ids, "payload": None if self.payload is None else tuple(self.payload)}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns that are read, by name."""
+
+    items: str
+    labels: str | None
+    ids: str | None
+    payload: str | Sequence[str] | None
+
+    def read(self, shards: Sequence[str]) -> _Found:
+        """All columns but the embeddings."""
+        labels: list[Any] = []
+        found = _Found(ids=None if self.ids is None else [])
+        for shard in shards:
+            with open_parquet(shard) as parquet:
+                fields = self._check(parquet.schema_arrow, shard)
+                _rows_at_once(parquet, self.items, shard)
+                names = [name for name in (self.labels, self.ids, *fields) if name is not None]
+                if fields and found.payload is None:
+                    found.payload = []
+                distinct = list(dict.fromkeys(names))
+                for batch in parquet.iter_batches(_BATCH_ROWS, columns=distinct) if names else ():
+                    if self.labels is not None:
+                        labels.append(_values(batch.column(self.labels)))
+                    if found.ids is not None:
+                        found.ids += batch.column(self.ids).to_pylist()
+                    if found.payload is not None:
+                        found.payload += batch.select(fields).to_pylist()
+        if labels and all(isinstance(part, np.ndarray) for part in labels):
+            found.labels = np.concatenate(labels)
+        else:
+            found.labels = [label for part in labels for label in part]
+        return found
+
+    def vectors(
+        self, shards: Sequence[str], rows: NDArray[np.int64] | None, cache: AnyPath | None,
+        verbose: bool | None,
+    ) -> NDArray[Any]:  # fmt: skip
+        """The embeddings, or those of some rows, ascending; many of them in a file."""
+        sizes = [self._size(shard) for shard in shards]
+        dim = next((dim for n_rows, dim in sizes if n_rows), 0)
+        ends = np.cumsum([n_rows for n_rows, _ in sizes])
+        total = int(ends[-1]) if rows is None else len(rows)
+        mapped = rows is None and 4 * total * dim > MAPPED_BYTES
+        quiet = verbose is False or (len(shards) == 1 and not mapped)
+        with progress_bar("reading", quiet=quiet) as progress:
+
+            def parts(shard: int) -> Iterator[NDArray[np.float32]]:
+                first = int(ends[shard]) - sizes[shard][0]
+                for part in self._parts(shards[shard], sizes[shard][0], dim):
+                    if rows is not None:
+                        low, high = np.searchsorted(rows, [first, first + len(part)])
+                        yield part[rows[low:high] - first]
+                    else:
+                        yield part
+                    first += len(part)
+                    progress(first, int(ends[-1]))
+
+            if mapped:
+                names = (s if "://" in s else os.path.abspath(s) for s in shards)
+                versions = zip(names, map(shard_version, shards), strict=True)
+                return cached_vectors(cache, [self.items, *versions], (total, dim), parts)
+            vectors, start = np.empty((total, dim), np.float32), 0
+            for shard in range(len(shards)):
+                for part in parts(shard):
+                    vectors[start : start + len(part)] = part
+                    start += len(part)
+        return vectors
+
+    def _size(self, shard: str) -> tuple[int, int]:
+        """Number of rows, and of numbers in the first one."""
+        with open_parquet(shard) as parquet:
+            for batch in parquet.iter_batches(1, columns=[self.items]):
+                return parquet.metadata.num_rows, len(batch.column(self.items).flatten())
+        return 0, 0
+
+    def _parts(self, shard: str, n_rows: int, dim: int) -> Iterator[NDArray[np.float32]]:
+        """Embeddings of one file, some rows at a time."""
+        start = 0
+        with open_parquet(shard) as parquet:
+            at_once = _rows_at_once(parquet, self.items, shard)
+            for batch in parquet.iter_batches(at_once, columns=[self.items]):
+                column = batch.column(self.items)
+                if start + len(column) > n_rows:
+                    raise DataError(f"{shard} is damaged: it has more than {n_rows} rows")
+                yield float_rows(column, dim, start, f"{shard}: {self.items}")
+                start += len(column)
+        if start != n_rows:
+            raise DataError(f"{shard} is damaged: it has {start} of {n_rows} rows")
+
+    def _check(self, schema: Any, shard: str) -> list[str]:
+        """Refuse a file without the columns; the fields of the payload."""
+        single = {"items": self.items, "labels": self.labels, "ids": self.ids}
+        columns = [(argument, name) for argument, name in single.items() if name is not None]
+        fields = [self.payload] if isinstance(self.payload, str) else list(self.payload or ())
+        if self.payload == "all":
+            read = {name for _, name in columns}
+            fields = [name for name in schema.names if name not in read]
+        check_columns(schema, [*columns, *(("payload", name) for name in fields)], shard)
+        return fields
+
+
+def _values(column: Any) -> Any:
+    """Integers as an array, which takes a quarter of the memory; others as a list."""
+    types: Any = require_extra("pyarrow.types", "parquet")
+    if types.is_integer(column.type) and column.null_count == 0:
+        return column.to_numpy()
+    return column.to_pylist()
+
+
+def _source(shards: Sequence[str]) -> str:
+    return shards[0] if len(shards) == 1 else f"{len(shards)} files, {shards[0]} to {shards[-1]}"
+
+
 @contextmanager
-def _open(file: Path) -> Iterator[Any]:
+def open_parquet(file: AnyPath, **options: Any) -> Iterator[Any]:
+    """Open a file, or an address of fsspec; what is wrong with it is a ``DataError``."""
     parquet: Any = require_extra("pyarrow.parquet", "parquet")
     arrow: Any = require_extra("pyarrow", "parquet")
     try:
-        open_regular(file).close()
-        with parquet.ParquetFile(file) as opened:
+        with open_shard(file) as source, parquet.ParquetFile(source, **options) as opened:
             yield opened
     except (arrow.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
         raise DataError(f"{file} is damaged, or not Parquet {reason(error)}") from None
 
 
-def _read(
-    file: Path,
-    items: str,
-    labels: str | None,
-    ids: str | None,
-    payload: str | Sequence[str] | None,
-) -> tuple[NDArray[np.float32], list[object], dict[str, Any]]:
-    """Embeddings, labels, and what there is of ids and payload."""
-    single = {"items": items, "labels": labels, "ids": ids}
-    columns = [(argument, name) for argument, name in single.items() if name is not None]
-    fields = [payload] if isinstance(payload, str) else list(payload or ())
-    vectors = np.empty((0, 0), np.float32)
-    values: list[object] = []
-    keys: list[object] = []
-    kept: list[dict[str, Any]] = []
-    start = 0
-    with _open(file) as parquet:
-        if payload == "all":
-            read = {name for _, name in columns}
-            fields = [name for name in parquet.schema_arrow.names if name not in read]
-        columns += [("payload", name) for name in fields]
-        _check_columns(parquet.schema_arrow, columns, file)
-        names = list(dict.fromkeys(name for _, name in columns))
-        n_rows = parquet.metadata.num_rows
-        at_once = _rows_at_once(parquet, items, file)
-        for batch in parquet.iter_batches(at_once, columns=names):
-            column = batch.column(items)
-            lengths = column.value_lengths().fill_null(0).to_numpy()
-            if start == 0:
-                check_expanded(file, 4 * n_rows * int(lengths[0]))
-                vectors = np.empty((n_rows, lengths[0]), np.float32)
-            dim = vectors.shape[1]
-            if start + len(column) > n_rows:
-                raise DataError(f"{file} is damaged: it has more than {n_rows} rows")
-            wrong = np.flatnonzero(lengths != dim)
-            if len(wrong):
-                other = f"{lengths[wrong[0]]} numbers in row {start + wrong[0]}"
-                raise DataError(f"{file}: {items} has {other}, {dim} in row 0")
-            numbers = column.flatten().to_numpy(zero_copy_only=False)  # NaN for a missing one
-            with np.errstate(over="ignore"):  # beyond float32: reported as infinite
-                vectors[start : start + len(column)] = numbers.reshape(len(column), dim)
-            if labels is not None:
-                values += batch.column(labels).to_pylist()
-            if ids is not None:
-                keys += batch.column(ids).to_pylist()
-            if fields:
-                kept += batch.select(fields).to_pylist()
-            start += len(column)
-    if start != len(vectors):
-        raise DataError(f"{file} is damaged: it has {start} of {len(vectors)} rows")
-    more: dict[str, Any] = {"ids": None if ids is None else tuple(keys)}
-    return vectors, values, more | {"payload": tuple(kept) if fields else None}
+def float_rows(column: Any, dim: int, start: int, what: str) -> NDArray[np.float32]:
+    """A column of lists as float32[n, dim]; ``start`` is the number of its first row."""
+    lengths = column.value_lengths().fill_null(0).to_numpy()
+    wrong = np.flatnonzero(lengths != dim)
+    if len(wrong):
+        other = f"{lengths[wrong[0]]} numbers in row {start + wrong[0]}"
+        raise DataError(f"{what} has {other}, must have {dim}")
+    numbers = column.flatten().to_numpy(zero_copy_only=False)  # NaN for a missing one
+    with np.errstate(over="ignore"):  # beyond float32: reported as infinite
+        rows: NDArray[np.float32] = numbers.reshape(len(column), dim).astype(np.float32)
+    return rows
 
 
-def _rows_at_once(parquet: Any, items: str, file: Path) -> int:
+def check_columns(schema: Any, columns: list[tuple[str, str]], file: AnyPath) -> None:
+    """Refuse a file that lacks a column, or whose items are not lists of numbers."""
+    for argument, name in columns:
+        if schema.names.count(name) != 1:
+            message = f"{file} has the columns {', '.join(schema.names)}; looked for {name}"
+            raise DataError(message, hint=f"name another with {argument}= (--{argument})")
+    types: Any = require_extra("pyarrow.types", "parquet")
+    items = columns[0][1]
+    kind = schema.field(items).type
+    is_list = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
+    if not is_list or not (types.is_floating(kind.value_type) or types.is_integer(kind.value_type)):
+        raise DataError(f"{file}: {items} has type {kind}, must be a list of numbers")
+
+
+def _rows_at_once(parquet: Any, items: str, shard: str) -> int:
     """Rows of a batch, by the first row; refuse a file that expands to far more than its size.
 
     Repeated values take no room in a file. Metadata of columns are not asked: pyarrow 26 ends the
@@ -142,18 +286,5 @@ def _rows_at_once(parquet: Any, items: str, file: Path) -> int:
     for batch in parquet.iter_batches(1, columns=[items]):
         n_bytes = max(n_bytes, 4 * metadata.num_rows * len(batch.column(items).flatten()))
         break
-    check_expanded(file, n_bytes)
+    check_expanded(shard, shard_size(shard), n_bytes)
     return int(max(1, min(_BATCH_ROWS, _BATCH_BYTES * metadata.num_rows // max(n_bytes, 1))))
-
-
-def _check_columns(schema: Any, columns: list[tuple[str, str]], file: Path) -> None:
-    for argument, name in columns:
-        if schema.names.count(name) != 1:
-            message = f"{file} has the columns {', '.join(schema.names)}; looked for {name}"
-            raise DataError(message, hint=f"name another with {argument}= (--{argument})")
-    types: Any = require_extra("pyarrow.types", "parquet")
-    items = columns[0][1]
-    kind = schema.field(items).type
-    is_list = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
-    if not is_list or not (types.is_floating(kind.value_type) or types.is_integer(kind.value_type)):
-        raise DataError(f"{file}: {items} has type {kind}, must be a list of numbers")

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from mmap import mmap
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from hashcade.index.segment import NO_LABEL, Int64s, NoCheck, View, range_of_nor
 Arrays = dict[str, npt.NDArray[Any]]
 
 _CHUNK = 65536  # entries that are looked at together
+_POLYNOMIAL = 0xEDB88320  # of CRC-32, with the lowest power in the highest bit
 _UNIT = 1e-5  # a length differs by less from 1
 
 
@@ -35,6 +36,15 @@ def block_crc(arrays: Arrays, row: int) -> int:
         if name in arrays:
             crc = zlib.crc32(arrays[name][start:stop].data, crc)
     return crc
+
+
+class Limits(NamedTuple):
+    """What the values of a segment are checked against."""
+
+    n_items: int
+    next_id: int
+    max_norm: float
+    unit_length: bool
 
 
 class StoredCheck(NoCheck):
@@ -60,7 +70,7 @@ class StoredCheck(NoCheck):
         self._raw = raw
         self._mapped = mapped
         self._arrays = arrays
-        self._next_id, self._unit_length = next_id, unit_length
+        self._limits = Limits(record["n_items"], next_id, record["max_norm"], unit_length)
         self._sections: set[str] = set()
         self.checked: npt.NDArray[np.bool_] = np.zeros(len(arrays["blocks"]) + 1, dtype=np.bool_)
 
@@ -83,8 +93,8 @@ class StoredCheck(NoCheck):
             return
         self.section("ids")
         self.section("items")
-        for problem in self._wrong_numbers(0, self._record["n_entries"]):
-            raise CorruptIndexError(problem)
+        for problem in wrong_numbers(self._arrays, 0, self._record["n_entries"], self._limits):
+            raise CorruptIndexError(f"{self.path}: {problem}")
         self.checked[-1] = True
 
     def section(self, name: str) -> None:
@@ -92,8 +102,8 @@ class StoredCheck(NoCheck):
         if name in self._arrays and name not in self._sections:
             self._require([name], [])
             if name == "labels":
-                for problem in self._wrong_labels(0, self._record["n_entries"]):
-                    raise CorruptIndexError(problem)
+                for problem in wrong_labels(self._arrays, 0, self._record["n_entries"]):
+                    raise CorruptIndexError(f"{self.path}: {problem}")
             self._sections.add(name)
 
     def problems(self, names: Iterable[str], rows: Iterable[int]) -> Iterator[str]:
@@ -119,37 +129,46 @@ class StoredCheck(NoCheck):
         return damage or list(self._wrong_values(0, self._record["n_entries"]))
 
     def _wrong_values(self, start: int, stop: int) -> Iterator[str]:
-        """What must not be among the entries start..stop - 1."""
-        yield from self._wrong_numbers(start, stop)
-        yield from self._wrong_labels(start, stop)
-        longest = self._record["max_norm"]
-        for at in range(start, stop, _CHUNK):
-            vectors = self._arrays["vectors"][at : min(at + _CHUNK, stop)]
-            low, high = range_of_norms(vectors, exact=self._unit_length)
-            if not high <= longest:  # nor if it is NaN
-                yield f"{self.path}: vectors must be finite, and not longer than max_norm={longest}"
-                return
-            if self._unit_length and not (low > 1.0 - _UNIT and high < 1.0 + _UNIT):
-                yield f"{self.path}: vectors must have length 1"
-                return
-
-    def _wrong_numbers(self, start: int, stop: int) -> Iterator[str]:
-        ids, items = self._arrays["ids"][start:stop], self._arrays.get("items")
-        if ids.min() < 0 or int(ids.max()) >= self._next_id:
-            yield f"{self.path}: ids must be in 0..{self._next_id - 1}, before next_id"
-        if items is None:
-            return
-        part, n_items = items[start:stop], self._record["n_items"]
-        if part.min() < 0 or part.max() >= n_items:
-            yield f"{self.path}: items must be in 0..{n_items - 1}"
-
-    def _wrong_labels(self, start: int, stop: int) -> Iterator[str]:
-        if "labels" in self._arrays and self._arrays["labels"][start:stop].min() < NO_LABEL:
-            yield f"{self.path}: labels must be >= {NO_LABEL}"
+        problems = wrong_values(self._arrays, start, stop, self._limits)
+        return (f"{self.path}: {problem}" for problem in problems)
 
     def _require(self, names: Iterable[str], rows: Iterable[int]) -> None:
         for problem in self.problems(names, rows):
             raise CorruptIndexError(problem)
+
+
+def wrong_values(arrays: Arrays, start: int, stop: int, limits: Limits) -> Iterator[str]:
+    """What must not be among the entries start..stop - 1."""
+    yield from wrong_numbers(arrays, start, stop, limits)
+    yield from wrong_labels(arrays, start, stop)
+    longest = limits.max_norm
+    for at in range(start, stop, _CHUNK):
+        vectors = arrays["vectors"][at : min(at + _CHUNK, stop)]
+        low, high = range_of_norms(vectors, exact=limits.unit_length)
+        if not high <= longest:  # nor if it is NaN
+            yield f"vectors must be finite, and not longer than max_norm={longest}"
+            return
+        if limits.unit_length and not (low > 1.0 - _UNIT and high < 1.0 + _UNIT):
+            yield "vectors must have length 1"
+            return
+
+
+def wrong_numbers(arrays: Arrays, start: int, stop: int, limits: Limits) -> Iterator[str]:
+    """What must not be among ids and item numbers of the entries start..stop - 1."""
+    ids, items = arrays["ids"][start:stop], arrays.get("items")
+    if ids.min() < 0 or int(ids.max()) >= limits.next_id:
+        yield f"ids must be in 0..{limits.next_id - 1}, before next_id"
+    if items is None:
+        return
+    part = items[start:stop]
+    if part.min() < 0 or part.max() >= limits.n_items:
+        yield f"items must be in 0..{limits.n_items - 1}"
+
+
+def wrong_labels(arrays: Arrays, start: int, stop: int) -> Iterator[str]:
+    """What must not be among the labels of the entries start..stop - 1."""
+    if "labels" in arrays and arrays["labels"][start:stop].min() < NO_LABEL:
+        yield f"labels must be >= {NO_LABEL}"
 
 
 def structure_problems(arrays: Arrays, n: int, dim: int, n_buckets: int) -> list[str]:
@@ -225,3 +244,31 @@ def _same(array: npt.NDArray[Any], other: Int64s) -> bool:
         np.array_equal(array[at : at + _CHUNK], array[other[at : at + _CHUNK]])
         for at in range(0, len(array), _CHUNK)
     )
+
+
+def crc32_combine(first: int, second: int, n_bytes: int) -> int:
+    """The CRC-32 of two texts, one after the other, from those of each; ``n_bytes``: the second's.
+
+    To append n bytes is to multiply by x**(8 n), modulo the polynomial of the checksum.
+
+    >>> import zlib
+    >>> crc32_combine(zlib.crc32(b"hash"), zlib.crc32(b"cade"), 4) == zlib.crc32(b"hashcade")
+    True
+    """
+    power, square, bits = 1 << 31, 1 << 30, 8 * n_bytes  # x**0, x**1
+    while bits:
+        if bits & 1:
+            power = _multiplied(power, square)
+        square = _multiplied(square, square)
+        bits >>= 1
+    return _multiplied(power, first) ^ second
+
+
+def _multiplied(one: int, other: int) -> int:
+    """The product of two polynomials over two elements, modulo that of CRC-32."""
+    product = 0
+    for bit in range(31, -1, -1):
+        if one >> bit & 1:
+            product ^= other
+        other = other >> 1 ^ (_POLYNOMIAL if other & 1 else 0)
+    return product

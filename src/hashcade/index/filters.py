@@ -74,7 +74,8 @@ class Passing:
         n_passing = sum(map(len, self.entries.values()))
         n_entries = sum(view.segment.n_entries for view in self.entries)
         is_worth_it = self._n_candidates > n_passing and n_passing <= _COPIED_SHARE * n_entries
-        return self.copied if is_worth_it else self.masked
+        is_here = not any(view.segment.check.stays_apart for view in self.entries)
+        return self.copied if is_worth_it and is_here else self.masked
 
     def count_candidates(self, n_candidates: int) -> None:
         """Note what a search has looked at: several may do so at once, and a guess will do."""

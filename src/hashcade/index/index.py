@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +17,12 @@ from hashcade._validate import checked_count, checked_seed, checked_vectors, nam
 from hashcade.codes import CodeShape
 from hashcade.errors import CorruptIndexError, StorageError, add_hint
 from hashcade.index import inspect, nearest, storage, validate
+from hashcade.index.blocks import Block, blocks_of
 from hashcade.index.cancel import Cancel
+from hashcade.index.checksums import structure_problems
 from hashcade.index.filters import Filter
 from hashcade.index.search import FILTER_BUDGET, SearchResult, make_request, run
-from hashcade.index.segment import Int64s, Items
+from hashcade.index.segment import Int64s, Items, Segment, View
 from hashcade.index.snapshot import Snapshot, empty_snapshot
 
 Array = npt.ArrayLike
@@ -75,6 +78,29 @@ class HashIndex:
         index = cls(empty_snapshot(shape, values.shape[1], labels is not None, unit_length))
         index.add(bucket_ids, values, ids, labels)
         return index
+
+    @classmethod
+    def from_segment(
+        cls, segment: Segment, *, shape: CodeShape, next_id: int, unit_length: bool
+    ) -> Self:
+        """Put an index around a segment that somebody else reads, bucket by bucket, when needed.
+
+        ``next_id`` is larger than every id. Where things are is checked here, all else by
+        ``segment.check`` when it is first read.
+        """
+        dim = segment.vectors.shape[1]
+        faults = structure_problems(segment.arrays, segment.n_entries, dim, shape.n_buckets)
+        if faults:
+            raise CorruptIndexError("; ".join(faults))
+        empty = empty_snapshot(shape, dim, segment.labels is not None, unit_length)
+        return cls(empty.with_views([View(segment)], next_id))
+
+    def blocks(self) -> Iterator[Block]:
+        """The entries bucket by bucket, in the order in which one segment would have them.
+
+        Buckets ascend; one without items is left out. A bucket is checked when it is read.
+        """
+        return blocks_of(self._snapshot.views)
 
     def search(
         self, vectors: Array, *, bucket_ids: MaybeArray = None, scores: MaybeArray = None,
@@ -219,11 +245,11 @@ class HashIndex:
             if bound > self._snapshot.next_id:
                 self._snapshot = replace(self._snapshot, next_id=bound)
 
-    def copy(self) -> HashIndex:
+    def copy(self) -> Self:
         """Return an index with the same items that goes its own way from here; none is copied."""
         with self._change:
-            other = HashIndex(self._snapshot)
-            other._stored = self._stored
+            other = copy.copy(self)
+            other._change = threading.Lock()
         return other
 
     def save(self, path: Place, *, generation: str | None = None, lock_held: bool = False) -> None:
@@ -283,7 +309,7 @@ class HashIndex:
         if problems := storage.problems_of(self._snapshot, place):
             raise CorruptIndexError("\n".join(problems))
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, *, quick: bool = False) -> dict[str, Any]:
         """Describe the table in numbers, as a dictionary that can be written as JSON.
 
         ``n_items``, ``n_entries`` (items times their buckets), ``dim``, ``n_buckets``,
@@ -293,9 +319,10 @@ class HashIndex:
         ``n_removed_entries``, ``bytes_vectors``, ``bytes_other``. With labels also, of the entries
         that have one, ``purity`` (share of entries of their bucket's largest class) and
         ``classes``: for each label ``n_entries``, ``n_buckets`` it lies in, and ``purity`` (share
-        of its class in the bucket of one of its entries, on average).
+        of its class in the bucket of one of its entries, on average). ``quick`` reads the sizes
+        of buckets alone: nothing of labels, and buckets of an item as if they had none in common.
         """
-        return inspect.stats(self._snapshot.settled)
+        return inspect.stats(self._snapshot.settled, quick)
 
     def explain(
         self, vector: Array, bucket_ids: MaybeArray = None, scores: MaybeArray = None,
@@ -395,6 +422,11 @@ class HashIndex:
     def unit_length(self) -> bool:
         """Whether vectors are scaled to length 1 when they are added."""
         return self._snapshot.unit_length
+
+    @property
+    def max_norm(self) -> float:
+        """At least as large as the norm of every vector."""
+        return max((view.segment.max_norm for view in self._snapshot.views), default=0.0)
 
     @property
     def has_labels(self) -> bool:

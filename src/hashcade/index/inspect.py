@@ -16,12 +16,13 @@ Scores = npt.NDArray[Any] | None
 _SAMPLE = 2000
 
 
-def stats(snapshot: Snapshot) -> dict[str, Any]:
+def stats(snapshot: Snapshot, quick: bool = False) -> dict[str, Any]:
     """See ``HashIndex.stats``."""
     tree, views = snapshot.tree, snapshot.views
     sizes = tree.live[tree.live > 0]
     n, n_entries, n_buckets = snapshot.n_items, int(sizes.sum()), snapshot.shape.n_buckets
-    candidates = _expected_candidates(snapshot)
+    several = n_entries / max(n, 1)
+    candidates = several * tree.mean_bucket_size if quick else _expected_candidates(snapshot)
     vectors = sum(view.segment.vectors.nbytes for view in views)
     arrays: list[Any] = [tree.buckets, tree.rows, tree.live, tree.slots, tree.children]
     for view in views:
@@ -45,7 +46,8 @@ def stats(snapshot: Snapshot) -> dict[str, Any]:
         "bytes_vectors": vectors,
         "bytes_other": sum(n_bytes.values()) - vectors,
     }
-    if (counts := snapshot.class_counts) is None:
+    counts = None if quick else snapshot.class_counts
+    if counts is None:
         return result
     size = np.bincount(counts.number, weights=counts.count)[counts.number]
     in_class = np.bincount(counts.code, weights=counts.count)

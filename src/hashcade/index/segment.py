@@ -45,6 +45,7 @@ class NoCheck:
     """Checks before a segment is read: of one in memory none, see ``checksums.StoredCheck``."""
 
     checked: npt.NDArray[np.bool_] | None = None
+    stays_apart = False  # True: it is elsewhere, and must not be copied into another segment
 
     def blocks(self, rows: Int64s | None = None) -> None:
         """Raise ``CorruptIndexError`` if a block of these buckets, or any, is damaged."""

@@ -226,6 +226,8 @@ class Snapshot:
             # again, and the tree built anew, only after as many more.
             views[self.n_settled :] = [View(merge_segments(last))]
         while len(views) > 1 and views[-2].n_items < _GROWTH * views[-1].n_items:
+            if views[-2].segment.check.stays_apart:
+                break
             views[-2:] = [View(merge_segments(views[-2:]))]
         return self.with_views(views, max(self.next_id, int(items.ids.max()) + 1))
 

@@ -24,6 +24,7 @@ import mmap as mmap_module
 import os
 import re
 import zlib
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -124,13 +125,8 @@ def _write_files(
         removed = record["removed"]
         if not is_there(record, segment.uid):
             sections, parts = _sections(segment)
-            record = {
-                **write("segment", segment.uid, parts),
-                "n_items": segment.n_items,
-                "n_entries": segment.n_entries,
-                "max_norm": segment.max_norm,
-                "sections": sections,
-            }
+            counts = (segment.n_items, segment.n_entries, segment.max_norm)
+            record = segment_record(write("segment", segment.uid, parts), *counts, sections)
         if len(view.removed) == 0:
             removed = None
         elif not is_there(removed, view.removed_uid):
@@ -150,21 +146,41 @@ def _sections(segment: Segment) -> tuple[Record, list[Any]]:
     arrays = segment.arrays
     crcs = [checksums.block_crc(arrays, row) for row in range(len(segment.buckets))]
     arrays["blocks"] = np.array(crcs, dtype=np.uint32)
-    sections: Record = {}
+    kinds = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+    sections = place_sections(kinds)
     parts: list[Any] = []
-    at = 0
-    for name, array in arrays.items():
-        dtype = array.dtype.newbyteorder("<")
-        data = np.ascontiguousarray(array, dtype)
-        padding = bytes(-data.nbytes % ALIGNMENT)
-        size = data.nbytes + len(padding)
-        sections[name] = {
-            "offset": at, "bytes": size, "dtype": dtype.str, "shape": list(array.shape),
-            "crc32": zlib.crc32(padding, zlib.crc32(data.data)),
-        }  # fmt: skip
+    for name, section in sections.items():
+        data = np.ascontiguousarray(arrays[name], section["dtype"])
+        padding = bytes(section["bytes"] - data.nbytes)
+        section["crc32"] = zlib.crc32(padding, zlib.crc32(data.data))
         parts += [data, padding]
-        at += size
     return sections, parts
+
+
+def place_sections(kinds: Mapping[str, tuple[Any, tuple[int, ...]]]) -> Record:
+    """Where arrays of these dtypes and shapes lie in the file of a segment."""
+    sections: Record = {}
+    at = 0
+    for name, (given, shape) in kinds.items():
+        dtype = np.dtype(given).newbyteorder("<")
+        size = math.prod(shape) * dtype.itemsize
+        size += -size % ALIGNMENT
+        sections[name] = {"offset": at, "bytes": size, "dtype": dtype.str, "shape": list(shape)}
+        at += size
+    return sections
+
+
+def segment_record(
+    file: Record, n_items: int, n_entries: int, max_norm: float, sections: Record
+) -> Record:
+    """What the manifest says of a segment; ``file`` has its name, uid and length."""
+    return {
+        **file,
+        "n_items": n_items,
+        "n_entries": n_entries,
+        "max_norm": max_norm,
+        "sections": sections,
+    }
 
 
 def is_index(path: str | os.PathLike[str]) -> bool:
@@ -292,6 +308,7 @@ def problems_of(snapshot: Snapshot, directory: Path | None) -> list[str]:
             if damage := segment.check.all_problems():
                 problems += damage
                 continue
+        segment.check.blocks()
         n_entries, n_buckets = segment.n_entries, snapshot.shape.n_buckets
         faults = checksums.structure_problems(segment.arrays, n_entries, snapshot.dim, n_buckets)
         problems += [f"{where}: {p}" for p in faults or checksums.content_problems(view)]

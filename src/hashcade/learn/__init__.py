@@ -16,7 +16,8 @@ from hashcade._lazy import lazy_names
 if TYPE_CHECKING:
     from hashcade.learn.clustering import kmeans
     from hashcade.learn.config import ResolvedConfig, StageConfig
-    from hashcade.learn.files import model_fingerprint, read_config
+    from hashcade.learn.distributed import is_first_rank
+    from hashcade.learn.files import copy_model, model_fingerprint, read_config
     from hashcade.learn.hasher import Hasher, base_features
     from hashcade.learn.inputs import checked_classes, checked_embeddings
     from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
@@ -27,15 +28,17 @@ if TYPE_CHECKING:
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     _WITHOUT_TORCH = {
         "ClassSampler", "Hasher", "ResolvedConfig", "StageConfig", "checked_classes",
-        "checked_embeddings", "model_fingerprint", "read_config", "warmup",
+        "checked_embeddings", "copy_model", "is_first_rank", "model_fingerprint", "read_config",
+        "warmup",
     }  # fmt: skip
     _MODULES = {
         "clustering": ["kmeans"],
         "config": ["ResolvedConfig", "StageConfig"],
+        "distributed": ["is_first_rank"],
         "hasher": ["Hasher", "base_features"],
         "inputs": ["checked_classes", "checked_embeddings"],
         "losses": ["hash_npairs_loss", "hash_triplet_loss", "npairs_loss", "triplet_loss"],
-        "files": ["model_fingerprint", "read_config"],
+        "files": ["copy_model", "model_fingerprint", "read_config"],
         "networks": ["MLP", "NIN", "StrideNet"],
         "one_query": ["warmup"],
         "sampler": ["ClassSampler"],
@@ -51,7 +54,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
 
 __all__ = [
     "MLP", "NIN", "ClassSampler", "Hasher", "ResolvedConfig", "StageConfig", "StrideNet",
-    "base_features", "checked_classes", "checked_embeddings", "hash_npairs_loss",
-    "hash_triplet_loss", "kmeans", "learning_rate_factor", "model_fingerprint", "npairs_loss",
-    "read_config", "triplet_loss", "warmup",
+    "base_features", "checked_classes", "checked_embeddings", "copy_model", "hash_npairs_loss",
+    "hash_triplet_loss", "is_first_rank", "kmeans", "learning_rate_factor", "model_fingerprint",
+    "npairs_loss", "read_config", "triplet_loss", "warmup",
 ]  # fmt: skip

@@ -6,6 +6,8 @@ bucket. The code of the book with the largest sum of slot scores lets one level 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,11 +17,16 @@ from hashcade.learn.assignment import Floats, Ints
 
 
 def solve_codebook(
-    scores: Floats, labels: Ints, n_classes: int, shape: CodeShape, **penalties: float
+    scores: Iterable[Floats], labels: Ints, n_classes: int, shape: CodeShape, **penalties: float
 ) -> Ints:
-    """Buckets of every class, ascending, int64[n_classes, sparsity]: a cascade over class means."""
-    sums = np.zeros((n_classes, shape.depth * shape.width))
-    np.add.at(sums, labels, scores.reshape(len(scores), -1))
+    """Buckets of every class, ascending, int64[n_classes, sparsity]: a cascade over class means.
+
+    Scores come in chunks, float[m, depth, width], labels together.
+    """
+    sums, start = np.zeros((n_classes, shape.depth * shape.width)), 0
+    for part in scores:
+        np.add.at(sums, labels[start : start + len(part)], part.reshape(len(part), -1))
+        start += len(part)
     means = sums / np.bincount(labels, minlength=n_classes)[:, None]
     means = means.reshape(n_classes, shape.depth, shape.width).transpose(1, 0, 2)
     return shape.codes_to_bucket_ids(solve_cascade(means, shape, **penalties))

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 VERSION = 5
+MODEL_FILES = ("config.json", "model.safetensors", "card.json", "README.md", "features.onnx")
 MODEL, CHECKPOINT = "hashcade model", "hashcade checkpoint"  # what a directory holds
 
 
@@ -74,6 +75,13 @@ def model_fingerprint(path: str | os.PathLike[str]) -> str:
     except KeyError as error:
         raise damaged(Path(path) / "config.json", f"{error} is missing") from None
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def copy_model(source: Path, target: Path) -> None:
+    """Copy a stored model with its card and what it takes images with, and nothing else there."""
+    for name in MODEL_FILES:
+        if (source / name).is_file():
+            replace_file(target / name, read_file(source / name))
 
 
 def write_tensors(

@@ -92,10 +92,11 @@ class Hasher:
         ``"none"``; the share of an embedding's values hidden from the hash network at a step; and,
         where prototypes are learned, how much embeddings of a batch are mixed (None: 0.2 beyond
         512 classes, else 0).
-    validation_fraction, tune
-        Share of each class in the validation set, which picks the weights, by precision at 1; and
-        whether to try values for ``width`` and ``depth``, penalties and regularization on it
-        first, where they were left open. A number: at most so many trials.
+    validation_fraction, sample, tune
+        Share of each class in the validation set, which picks the weights, by precision at 1; the
+        number of items to learn from (None: all), with as many of each class, if it has them; and
+        whether to try values for ``width`` and ``depth``, penalties and regularization on the
+        validation set first, where they were left open. A number: at most so many trials.
     device, run_dir, verbose, random_state
         ``"auto"``, ``"cpu"``, ``"cuda"``, ...; a directory for checkpoints and a log, where an
         interrupted run is resumed; progress on stderr (None: on a terminal); the seed.
@@ -151,6 +152,7 @@ class Hasher:
     dropout: float = 0.0
     mixup: float | None = None
     validation_fraction: float = 0.1
+    sample: int | None = None
     tune: bool | int = False
     device: str = "auto"
     run_dir: str | os.PathLike[str] | None = None
@@ -177,12 +179,14 @@ class Hasher:
 
         ``X`` are embeddings float[n, size], or float[n, views, size], of which training takes a
         view at random and everything else the first; with a backbone for them, images
-        uint8[n, height, width, 3]. ``y`` are classes, int or str[n]. ``base`` is a fitted hasher
+        uint8[n, height, width, 3]. ``y`` are classes, int or str[n]. A ``np.memmap`` of any real
+        dtype stays in its file, and is read batch by batch. ``base`` is a fitted hasher
         whose base network is taken over, and not trained again: tables then share their vectors.
         It must have the same ``backbone``, ``embedding_size`` and loss, and items of that shape.
         """
         torch: Any = require_extra("torch", "train")
         from hashcade.learn import training_data
+        from hashcade.learn.distributed import Ranks
         from hashcade.learn.trainer import Trainer
         from hashcade.learn.tune import tune
 
@@ -190,16 +194,19 @@ class Hasher:
         record = None if features is None else features.record
         X = self._extracted(features, X)
         images = training_data.takes_images(self.backbone, X)
-        items = inputs.checked_images(X) if images else inputs.checked_views(X)
-        labels = inputs.checked_classes(y, len(items))
         seed, device = checked_seed(self.random_state), training_data.checked_device(self.device)
+        items, labels = training_data.checked_items(X, y, images, self.sample, seed)
         fraction = checked_number("validation_fraction", self.validation_fraction)
         classes, numbers = np.unique(labels, return_inverse=True)
-        most = _MOST_VALIDATED if self.assignment == "prototype" else None
+        mapped = isinstance(items, np.memmap)
+        most = training_data.MOST_IN_MEMORY if mapped else None
         rows = training_data.stratified_split(
-            numbers, fraction=fraction, random_state=seed, most=most
+            numbers, fraction=fraction, random_state=seed,
+            most=_MOST_VALIDATED if self.assignment == "prototype" else most,
+        )  # fmt: skip
+        data = training_data.TrainingData(
+            items if mapped else torch.from_numpy(items), numbers, *rows
         )
-        data = training_data.TrainingData(torch.from_numpy(items), numbers, *rows)
         item_shape = items.shape[1:] if images else items.shape[-1:]
         settings, sizes = self.get_params(), (len(classes), len(data.training), item_shape)
         config = replace(resolve(settings, *sizes), features=record)
@@ -209,21 +216,25 @@ class Hasher:
         budget = None if self.budget is None else checked_number("budget", self.budget)
         if budget is not None and self.tune is not False:
             raise ValueError(f"budget={budget:g} and tune={self.tune!r} exclude each other")
-        progress = Progress(self.verbose)
+        ranks = Ranks.join(device)
+        first = ranks.rank == 0  # it alone writes, and says something
+        progress = Progress(self.verbose if first else False)
         if len(data.validation) == 0 and fraction > 0:
             progress.say("no class has 4 items or more: no validation set, the last weights count")
-        if not images:
+        if isinstance(data.items, torch.Tensor) and not images:
             data = replace(data, items=data.items.to(device))
-        run_dir = None if self.run_dir is None else Path(self.run_dir)
+        run_dir = Path(self.run_dir) if self.run_dir is not None and first else None
         weights = None if base is None else base._model().base_weights()
-        trainer = Trainer(data, device, seed, run_dir, progress, weights)
         trials = None
-        if self.tune is not False:
-            config, trials = tune(trainer, config, settings, sizes)
-            config = replace(config, features=record)
-        if budget is not None:
-            config = trainer.within(config, budget)
-        model, metrics = trainer.train(config)
+        with ranks.together():
+            trainer = Trainer(data, device, seed, run_dir, progress, weights, ranks)
+            trainer.check_ranks(config)
+            if self.tune is not False:
+                config, trials = tune(trainer, config, settings, sizes)
+                config = replace(config, features=record)
+            if budget is not None:
+                config = trainer.within(config, budget)
+            model, metrics = trainer.train(config)
         self._features = features
         return self._set_model(config, model, classes, metrics, trials)
 

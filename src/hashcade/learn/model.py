@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,8 @@ from hashcade.learn.encoder import DenseNetwork, Encoder, Outputs, Weights
 from hashcade.learn.networks import make_backbone
 
 T = TypeVar("T")
+
+WHOLE = slice(None)  # of a batch
 
 _CHUNK = 1024  # items of one pass
 
@@ -113,13 +115,17 @@ class HashModel(nn.Module):
         """Input of the embedding layer, float[n, units]."""
         return self.base(self.prepare(items))  # type: ignore[no-any-return]
 
-    def scores(self, items: Tensor, *, dropout: float = 0.0) -> Tensor:
+    def scores(self, items: Tensor, *, dropout: float = 0.0, share: slice = WHOLE) -> Tensor:
         """Slot scores, float[n, depth, width]."""
-        return self.slot_scores(self.head[-1](self.hidden(items, dropout=dropout)))
+        hidden = self.hidden(items, dropout=dropout, share=share)
+        return self.slot_scores(self.head[-1](hidden))
 
-    def hidden(self, items: Tensor, *, dropout: float = 0.0) -> Tensor:
-        """Input of the last layer of the hash network, float[n, units]."""
-        inputs = F.dropout(self.prepare(items), dropout)
+    def hidden(self, items: Tensor, *, dropout: float = 0.0, share: slice = WHOLE) -> Tensor:
+        """Input of the last layer of the hash network, float[n, units], for a share of a batch.
+
+        Numbers are drawn for the whole batch: whoever has which share, they are the same.
+        """
+        inputs = F.dropout(self.prepare(items), dropout)[share]
         return self.head[:-1](self.hash_base(inputs))  # type: ignore[no-any-return]
 
     def slot_scores(self, outputs: Tensor) -> Tensor:
@@ -221,7 +227,15 @@ def new_linear(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-def in_chunks(model: HashModel, function: Callable[[Tensor], T], items: Tensor) -> Iterator[T]:
+class Slices(Protocol):
+    """Items that can be taken slice by slice: a tensor, or rows that are still in a file."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Tensor: ...
+
+
+def in_chunks(model: HashModel, function: Callable[[Tensor], T], items: Slices) -> Iterator[T]:
     """A function of the model, such as ``model.scores``, for many items, chunk by chunk."""
     device = next(model.parameters()).device
     for at in range(0, max(1, len(items)), _CHUNK):
@@ -230,7 +244,7 @@ def in_chunks(model: HashModel, function: Callable[[Tensor], T], items: Tensor) 
         yield result
 
 
-def for_all(model: HashModel, function: Callable[[Tensor], Tensor], items: Tensor) -> Floats:
+def for_all(model: HashModel, function: Callable[[Tensor], Tensor], items: Slices) -> Floats:
     """The results of :func:`in_chunks` as one array."""
     return np.concatenate([to_numpy(part) for part in in_chunks(model, function, items)])
 

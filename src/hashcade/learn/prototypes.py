@@ -21,7 +21,7 @@ from torch.nn import functional as F  # noqa: N812
 from hashcade.codes import CodeShape, solve_level
 from hashcade.learn.assignment import Ints
 from hashcade.learn.clustering import kmeans
-from hashcade.learn.model import for_all, make_encoder, weights_of
+from hashcade.learn.model import WHOLE, for_all, in_chunks, make_encoder, weights_of
 from hashcade.learn.sampler import ShuffledItems
 from hashcade.learn.stages import HashStage, JointStage, Metrics, Stage, search_metrics
 
@@ -36,7 +36,7 @@ class PrototypeStage(Stage):
 
     keeps_last = True  # regularized well, it does not overfit; the best of few is luck
 
-    _share: Tensor  # of the items of a batch, and the others that they are mixed with
+    _weight: Tensor  # of the items of a batch, and the others that they are mixed with
     _others: Tensor
 
     def start(self) -> Metrics:
@@ -46,9 +46,10 @@ class PrototypeStage(Stage):
         if model.config.spreads_prototypes:
             return {}
         model.eval()
-        points = torch.from_numpy(for_all(model, self._points, self.data.whole(rows)))
-        labels = torch.from_numpy(self.data.labels[rows])
-        sums = torch.zeros(model.prototypes.shape).index_add_(0, labels, points)
+        sums, labels = torch.zeros(model.prototypes.shape), torch.from_numpy(self.data.labels[rows])
+        for points in in_chunks(model, self._points, self.data.by_chunk(rows)):
+            sums.index_add_(0, labels[: len(points)], points.float().cpu())
+            labels = labels[len(points) :]
         with torch.no_grad():
             model.prototypes.copy_(F.normalize(sums, dim=1))
         return {}
@@ -75,13 +76,17 @@ class PrototypeStage(Stage):
     def _points(self, items: Tensor) -> Tensor:
         return self.model.points(self.model.hidden(items))
 
-    def outputs(self, items: Tensor) -> Tensor:
+    def loss_parameters(self) -> list[Tensor]:
+        return [self.model.prototypes]
+
+    def outputs(self, items: Tensor, share: slice = WHOLE) -> Tensor:
         """With ``mixup`` each item is mixed with another one of the batch (Zhang et al., 2018)."""
         if self.config.mixup:
-            share = torch.distributions.Beta(self.config.mixup, self.config.mixup).sample()
-            self._share, self._others = share.to(items.device), torch.randperm(len(items))
-            items = torch.lerp(items[self._others], items, self._share)
-        return self.model.points(self.model.hidden(items, dropout=self.config.dropout))
+            weight = torch.distributions.Beta(self.config.mixup, self.config.mixup).sample()
+            self._weight, self._others = weight.to(items.device), torch.randperm(len(items))
+            items = torch.lerp(items[self._others], items, self._weight)
+        hidden = self.model.hidden(items, dropout=self.config.dropout, share=share)
+        return self.model.points(hidden)
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         prototypes = self.model.prototypes
@@ -91,7 +96,7 @@ class PrototypeStage(Stage):
         logits = self.config.sharpness * outputs @ F.normalize(prototypes, dim=1).T
         loss = F.cross_entropy(logits, labels)
         if self.config.mixup:
-            loss = torch.lerp(F.cross_entropy(logits, labels[self._others]), loss, self._share)
+            loss = torch.lerp(F.cross_entropy(logits, labels[self._others]), loss, self._weight)
         return loss
 
     def validation_metrics(self, items: Tensor, labels: Ints) -> Metrics:
@@ -140,9 +145,9 @@ class CodesStage(PrototypeStage):
     def train_mode(self) -> None:
         self.model.eval()
 
-    def outputs(self, items: Tensor) -> Tensor:
+    def outputs(self, items: Tensor, share: slice = WHOLE) -> Tensor:
         with torch.no_grad():
-            hidden = self.model.hidden(items)
+            hidden = self.model.hidden(items[share])
         return self.model.slot_scores(self.model.head[-1](hidden))
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ def adapt_model(
     points = torch.cat([_unit_spread(part) for part in parts], dim=1)
     centroids, labels = kmeans(points, n_codes, random_state=seed)
     stage, scores = config.stages[-1], for_all(model, model.scores, items)
-    codebook = solve_codebook(scores, labels, len(centroids), config.shape, **stage.penalties)
+    codebook = solve_codebook([scores], labels, len(centroids), config.shape, **stage.penalties)
 
     # ---- a last layer for them
     config = replace(config, assignment="codebook", rerank="given", point_size=0)

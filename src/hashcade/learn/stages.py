@@ -26,7 +26,15 @@ from hashcade.learn.assignment import Ints
 from hashcade.learn.codebook import CodebookLoss, solve_codebook
 from hashcade.learn.config import StageConfig
 from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
-from hashcade.learn.model import HashModel, for_all, make_encoder, weights_of
+from hashcade.learn.model import (
+    WHOLE,
+    HashModel,
+    for_all,
+    in_chunks,
+    make_encoder,
+    to_numpy,
+    weights_of,
+)
 from hashcade.learn.sampler import ClassSampler, ShuffledItems
 from hashcade.learn.training_data import TrainingData
 
@@ -76,9 +84,13 @@ class Stage:
         self.model.base.eval()
         self.modules()[1].train(self.config.base_learning_rate > 0)
 
-    def outputs(self, items: Tensor) -> Tensor:
-        """What the loss looks at, for a batch of items."""
-        return self.model.vectors(items)
+    def outputs(self, items: Tensor, share: slice = WHOLE) -> Tensor:
+        """What the loss looks at, for a share of a batch of items."""
+        return self.model.vectors(items[share])
+
+    def loss_parameters(self) -> list[Tensor]:
+        """What is trained without being in the outputs: the loss alone looks at it."""
+        return []
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Loss of a batch made by the sampler: the items of a class stand side by side."""
@@ -115,8 +127,8 @@ class HashStage(Stage):
     def modules(self) -> tuple[nn.Module, nn.Module]:
         return self.model.head, self.model.hash_base
 
-    def outputs(self, items: Tensor) -> Tensor:
-        return self.model.scores(items, dropout=self.config.dropout)
+    def outputs(self, items: Tensor, share: slice = WHOLE) -> Tensor:
+        return self.model.scores(items, dropout=self.config.dropout, share=share)
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         _, depth, width = outputs.shape  # class means, outside autograd:
@@ -163,7 +175,8 @@ class JointStage(HashStage):
     def start(self) -> Metrics:
         """Solve the code book, from all items of the training set; more training may not help."""
         model, rows = self.model.eval(), self.data.training
-        scores, labels = for_all(model, model.scores, self.data.whole(rows)), self.data.labels[rows]
+        scores = map(to_numpy, in_chunks(model, model.scores, self.data.by_chunk(rows)))
+        labels = self.data.labels[rows]
         n_classes, penalties = len(model.codebook), self.config.penalties
         codebook = solve_codebook(scores, labels, n_classes, model.shape, **penalties)
         model.codebook.copy_(torch.from_numpy(codebook))

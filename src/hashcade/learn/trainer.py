@@ -30,6 +30,7 @@ from hashcade._validate import checked_choice
 from hashcade.errors import ConfigError
 from hashcade.learn.assignment import Ints
 from hashcade.learn.config import SCHEDULES, VALIDATIONS, ResolvedConfig, StageConfig
+from hashcade.learn.distributed import Ranks
 from hashcade.learn.files import Array, Run, StageState, pack, unpack
 from hashcade.learn.model import HashModel, new_model
 from hashcade.learn.prototypes import STAGES
@@ -39,6 +40,7 @@ from hashcade.learn.training_data import TrainingData
 _SAVE_SECONDS = 60.0  # between checkpoints, if no validation comes first
 _DECAY = 0.3  # of the paper's schedule
 _TRIALS, _TRIAL_SECONDS = 12, 2.0  # steps of a stage that say how long it takes, at most so long
+_DIGESTED = 65536  # rows at a time: they may be in a file
 _SAFE = 0.85  # of a budget is planned: other programs may come and want a core
 
 
@@ -55,17 +57,23 @@ class Trainer:
 
     def __init__(
         self, data: TrainingData, device: torch.device, seed: int, run_dir: Path | None,
-        progress: Progress, base: dict[str, Tensor] | None,
+        progress: Progress, base: dict[str, Tensor] | None, ranks: Ranks | None = None,
     ) -> None:  # fmt: skip
         self.data, self.progress, self.base = data, progress, base
+        self._ranks = ranks or Ranks()
         self._device, self._seed, self._run_dir = device, seed, run_dir
         self._limits: dict[str, float] = {}  # seconds of a stage, within a budget
         self._fingerprint: dict[str, Any] = {"random_state": seed}
         if run_dir is not None:
-            labels = torch.from_numpy(data.labels)
-            self._fingerprint["data"] = _digest({"items": data.items, "labels": labels})
+            self._fingerprint["data"] = _digest({"items": data.items, "labels": data.labels})
             if base is not None:
                 self._fingerprint["base"] = _digest(base)
+
+    def check_ranks(self, config: ResolvedConfig) -> None:
+        """Refuse to train if ranks have different labels, shapes of items or settings."""
+        digest = _digest({"labels": self.data.labels})
+        settings = (self._seed, tuple(self.data.items.shape), config.to_json())
+        self._ranks.check_equal(f"{digest} {settings!r}", "items, labels and settings")
 
     def train(self, config: ResolvedConfig, subdir: str = "") -> tuple[HashModel, Metrics]:
         """A model with the best weights of every stage, and the metrics of the last one."""
@@ -74,9 +82,9 @@ class Trainer:
         if isinstance(config.backbone, nn.Module):  # its first weights are the user's
             fingerprint["backbone_weights"] = _digest(config.backbone.state_dict())
         run = Run(self._run_dir and self._run_dir / subdir, names, fingerprint)
-        checkpoint = run.restore()
+        checkpoint = self._restored(run)
         first = names.index(checkpoint[0].stage) if checkpoint else 0
-        if self.progress.on and not subdir:
+        if not subdir and self._ranks.first(lambda: self.progress.on):
             done = checkpoint[0].step if checkpoint else 0
             self.progress.say(self._announcement(config, stages[first:], done))
         metrics: Metrics = {}
@@ -89,6 +97,14 @@ class Trainer:
                 checkpoint = None
         return model.eval(), metrics
 
+    def _restored(self, run: Run) -> tuple[StageState, dict[str, Array]] | None:
+        """The newest checkpoint, which the first rank reads for all."""
+        checkpoint = run.restore()
+        state = self._ranks.first(lambda: checkpoint and vars(checkpoint[0]))
+        if state is None:
+            return None
+        return StageState(**state), self._ranks.first_arrays(checkpoint[1] if checkpoint else {})
+
     def within(self, config: ResolvedConfig, budget: float) -> ResolvedConfig:
         """A config with as many steps as can be done in ``budget`` seconds, by measured speed.
 
@@ -98,14 +114,15 @@ class Trainer:
         """
         key = hashlib.sha256(repr((budget, self._fingerprint, config.to_json())).encode())
         path = None if self._run_dir is None else self._run_dir / "budget.json"
-        if path is not None and path.exists():
-            stored = json.loads(read_file(path))
-            if stored["key"] != key.hexdigest():
-                message = f"{self._run_dir} holds a run with another budget or other settings"
-                raise ConfigError(message, hint="choose another run_dir, or remove that one")
-            steps: dict[str, int] = stored["steps"]
-            self._limits = stored["seconds"]
-        else:
+
+        def stored() -> dict[str, Any] | None:
+            return json.loads(read_file(path)) if path is not None and path.exists() else None
+
+        plan = self._ranks.first(stored)
+        if self._run_dir is not None and plan is not None and plan["key"] != key.hexdigest():
+            message = f"{self._run_dir} holds a run with another budget or other settings"
+            raise ConfigError(message, hint="choose another run_dir, or remove that one")
+        if plan is None:
             clock = time.perf_counter()
             names, costs = [s.name for s in self._stages(config)], self._costs(config)
             spent = 2 * (time.perf_counter() - clock)  # it is measured again to be announced
@@ -113,14 +130,16 @@ class Trainer:
             share = min(1.0, max(0.0, _SAFE * budget - spent - fixed) / max(total, 1e-9))
             steps = {name: int(share * c.steps) for name, c in zip(names, costs, strict=True)}
             part = max(0.0, budget - spent) / max(fixed + share * total, 1e-9)
-            self._limits = {
+            seconds = {
                 name: part * (cost.fixed + share * cost.of_steps)
                 for name, cost in zip(names, costs, strict=True)
             }
+            measured: dict[str, Any] = {"key": key.hexdigest(), "steps": steps, "seconds": seconds}
+            plan = self._ranks.first(lambda: measured)
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                plan = {"key": key.hexdigest(), "steps": steps, "seconds": self._limits}
                 replace_file(path, json.dumps(plan))
+        steps, self._limits = dict(plan["steps"]), dict(plan["seconds"])
         stages = [
             stage.with_steps(min(stage.steps, max(1, steps[stage.name])))
             if stage.name in steps else stage
@@ -154,7 +173,7 @@ class Trainer:
                 optimizers, sampler = stage.optimizers(), stage.sampler(self._seed)
                 batches, times = self.data.training[sampler.epoch(0)], [0.0]
                 for step in range(min(_TRIALS, stage_config.steps)):
-                    if sum(times) < _TRIAL_SECONDS:
+                    if self._ranks.first(lambda: sum(times)) < _TRIAL_SECONDS:  # noqa: B023
                         clock = time.perf_counter()
                         rows = batches[step % len(batches)]
                         self._gradient_step(stage, optimizers, rows, step)
@@ -169,7 +188,7 @@ class Trainer:
 
     def _new_model(self, config: ResolvedConfig) -> HashModel:
         model = new_model(config, self._seed).to(self._device)
-        model.prepare.learn(self.data.whole(self.data.training))
+        model.prepare.learn(self.data.measured())
         if self.base is not None:
             model.load_state_dict(self.base, strict=False)
         return model
@@ -189,9 +208,10 @@ class Trainer:
         items = items.to(self._device, non_blocking=True)
         labels = torch.from_numpy(self.data.labels[rows]).to(self._device)
         stage.train_mode()
+        self._ranks.check_layers(stage.model)
         with torch.autocast(device_type, dtype=torch.bfloat16, enabled=device_type == "cuda"):
-            outputs = stage.outputs(items)
-        outputs = outputs.float()
+            own = stage.outputs(items, self._ranks.share(len(rows)))
+        outputs = self._ranks.gather(own.float(), len(rows))
         finite = bool(outputs.isfinite().all())  # the solver takes no other scores
         loss = stage.loss(outputs, labels) if finite else outputs.sum()
         if not math.isfinite(value := float(loss.detach())):
@@ -203,6 +223,10 @@ class Trainer:
                 group["lr"] = config.learning_rate * group["factor"] * factor
             optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        whole = {id(parameter) for parameter in stage.loss_parameters()}  # on every rank
+        groups = (group for optimizer in optimizers for group in optimizer.param_groups)
+        parameters = (parameter for group in groups for parameter in group["params"])
+        self._ranks.sum_gradients(p for p in parameters if id(p) not in whole)
         for optimizer in optimizers:
             optimizer.step()
         return loss.detach()
@@ -216,7 +240,8 @@ class Trainer:
         self.progress.say(f"{config.name}: {sampler.describe()}")
         optimizers = stage.optimizers()
         if checkpoint is None:
-            state = StageState(config.name, best_metrics=stage.start())
+            state = StageState(config.name, best_metrics=self._ranks.first(stage.start))
+            self._ranks.equalize(model)
             best = copy.deepcopy(model.state_dict())
         else:
             state, tensors = checkpoint
@@ -229,6 +254,11 @@ class Trainer:
         losses: list[Tensor] = []
 
         limit = self._limits.get(config.name, math.inf)
+
+        def elapsed() -> float:
+            seconds = time.perf_counter() - started
+            return seconds if limit == math.inf else self._ranks.first(lambda: seconds)
+
         while state.step < config.steps and state.seconds < limit:
             step = state.step
             if step // sampler.batches_per_epoch != epoch:
@@ -240,15 +270,16 @@ class Trainer:
 
             # ---- now and then: validate, keep the best weights, log, save
             now = time.perf_counter()
-            state.seconds = now - started
+            state.seconds = elapsed()
             speed = (state.step - tick_step) * sampler.batch_size / (now - tick)
             last = state.step == config.steps or state.seconds >= limit
             validating = state.step % config.validate_every == 0 or last
             if validating:
-                metrics = stage.validate()
+                self._ranks.equalize(model)
+                metrics = self._ranks.first(stage.validate)
                 if stage.keeps_last or _merit(metrics) >= _merit(state.best_metrics):
                     best, state.best_metrics = copy.deepcopy(model.state_dict()), metrics
-                state.seconds = time.perf_counter() - started
+                state.seconds = elapsed()
                 record = {
                     "stage": config.name,
                     "step": state.step,
@@ -265,10 +296,11 @@ class Trainer:
             else:
                 note = f"loss {float(losses[-1]):.3f}  {speed:,.0f} items/s"
                 self.progress.update(config.name, state.step, config.steps, note)
-            if validating or interrupt.is_set() or now - saved > _SAVE_SECONDS:
+            stopping = self._ranks.any(interrupt.is_set())
+            if validating or stopping or now - saved > _SAVE_SECONDS:
                 run.save(state, pack(model, optimizers, best))
                 saved = time.perf_counter()
-            if interrupt.is_set():
+            if stopping:
                 raise KeyboardInterrupt(f"stopped after step {state.step} of {config.steps}")
             if validating:
                 tick, tick_step = time.perf_counter(), state.step
@@ -337,11 +369,14 @@ def _merit(metrics: Metrics) -> tuple[float, float]:
     return metrics.get("precision_at_1", 0.0), metrics.get("bucket_nmi", 0.0)
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
+def _digest(values: Mapping[str, Tensor | Array]) -> str:
     digest = hashlib.sha256()
-    for name, value in sorted(tensors.items()):
-        digest.update(repr((name, value.shape, value.dtype)).encode())
-        digest.update(value.detach().cpu().contiguous().numpy().data)
+    for name, value in sorted(values.items()):
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+        digest.update(repr((name, array.shape, str(array.dtype))).encode())
+        rows = np.atleast_1d(array)
+        for at in range(0, len(rows), _DIGESTED):
+            digest.update(np.ascontiguousarray(rows[at : at + _DIGESTED]).data)
     return digest.hexdigest()
 
 

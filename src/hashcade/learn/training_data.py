@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hashcade._validate import as_array
+from hashcade._validate import as_array, checked_count
 from hashcade.data import augment as augment_images
+from hashcade.data import stratified_sample
+from hashcade.errors import DataError
+from hashcade.learn import inputs
 from hashcade.learn.assignment import Ints
+from hashcade.learn.distributed import local_gpu
 from hashcade.learn.networks import BACKBONES, IMAGE_NETWORKS
+
+MOST_IN_MEMORY = 16384  # items of a memory-mapped array that are taken as a whole
 
 
 def takes_images(backbone: str | nn.Module | None, items: object) -> bool:
@@ -26,6 +34,9 @@ def takes_images(backbone: str | nn.Module | None, items: object) -> bool:
 
 def checked_device(device: str) -> torch.device:
     """Return the device of a name, which must be available."""
+    gpu = local_gpu()
+    if gpu is not None and device in ("auto", "cuda") and torch.cuda.is_available():
+        device = f"cuda:{gpu}"
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -35,33 +46,103 @@ def checked_device(device: str) -> torch.device:
         raise ValueError(f"device={device!r} cannot be used: {reason}") from None
 
 
+def checked_items(
+    X: object, y: object, images: bool, sample: int | None, seed: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return items and labels to learn from, or a sample of them; a ``np.memmap`` as it is.
+
+    Whether its items are finite is seen when they are read.
+    """
+    check: Any = inputs.checked_images if images else inputs.checked_views
+    mapped = isinstance(X, np.memmap) and len(X) > 0
+    if mapped:
+        check(as_array("X", X)[:1])
+    items = as_array("X", X) if mapped else check(X)
+    labels = inputs.checked_classes(y, len(items))
+    if sample is None:
+        return items, labels
+    rows = stratified_sample(labels, checked_count("sample", sample), random_state=seed)
+    return check(items[rows]) if mapped else items[rows], labels[rows]
+
+
 @dataclass(frozen=True)
 class TrainingData:
-    """Items to learn from, and the validation set. Labels are numbers 0, 1, 2, ..."""
+    """Items to learn from, and the validation set. Labels are numbers 0, 1, 2, ...
 
-    items: Tensor  # float32[n, size], float32[n, views, size] or uint8[n, h, w, 3]
+    Items are a tensor on its device, or a memory-mapped array, of which rows are read as they are
+    needed.
+    """
+
+    items: Tensor | npt.NDArray[Any]  # real[n, size], real[n, views, size] or uint8[n, h, w, 3]
     labels: Ints  # (n,)
     training: Ints  # row numbers
     validation: Ints  # row numbers; may be empty
 
+    @property
+    def mapped(self) -> bool:
+        """Whether the items stay in their file."""
+        return isinstance(self.items, np.ndarray)
+
     def whole(self, rows: Ints) -> Tensor:
         """Items as they are; of several views the first."""
-        first = self.items[:, 0] if self.items.ndim == 3 else self.items
-        return first[torch.from_numpy(rows).to(first.device)]
+        return self._take(rows, np.zeros_like(rows) if self.items.ndim == 3 else None)
+
+    def by_chunk(self, rows: Ints) -> Tensor | MappedRows:
+        """The same for many rows, to be taken slice by slice: those of a file are not read yet."""
+        return MappedRows(self, rows) if self.mapped else self.whole(rows)
+
+    def measured(self) -> Tensor:
+        """Items that mean and scale are taken from: those of the training set, or a part."""
+        rows = self.training
+        if self.mapped and len(rows) > MOST_IN_MEMORY:
+            some = np.random.default_rng(0).choice(len(rows), MOST_IN_MEMORY, replace=False)
+            rows = rows[np.sort(some)]
+        return self.whole(rows)
 
     def varied(self, rows: Ints, augment: str, seed: int) -> Tensor:
         """Items as training sees them: images changed at random, or a random view."""
-        places = torch.from_numpy(rows).to(self.items.device)
         if self.items.ndim == 3:
             generator = torch.Generator().manual_seed(seed)
             views = torch.randint(self.items.shape[1], (len(rows),), generator=generator)
-            return self.items[places, views.to(places.device)]
+            return self._take(rows, views.numpy())
+        items = self._take(rows)
         if augment == "none":
-            return self.items[places]
-        images = self.items[places].numpy()  # images stay in main memory
+            return items
+        images = items.numpy()  # images stay in main memory
         rng, pad = np.random.default_rng(seed), images.shape[1] // 8  # 4 for images of 32×32
         varied = augment_images(images, rng, pad=pad, mirror=augment == "crop-mirror")
         return torch.from_numpy(varied)
+
+    def _take(self, rows: Ints, views: Ints | None = None) -> Tensor:
+        if isinstance(self.items, Tensor):
+            device = self.items.device
+            places = torch.from_numpy(rows).to(device)
+            if views is None:
+                return self.items[places]
+            return self.items[places, torch.from_numpy(views).to(device)]
+        taken = self.items[rows] if views is None else self.items[rows, views]
+        if taken.ndim == 4:
+            return torch.from_numpy(taken)
+        with np.errstate(over="ignore"):  # beyond float32: named as infinite below
+            vectors = taken.astype(np.float32, copy=False)
+        bad = ~np.isfinite(vectors).all(axis=1)
+        if bad.any():
+            message = f"X has NaN or infinite values in row {rows[bad][0]}"
+            raise DataError(message, hint="remove or fix these rows")
+        return torch.from_numpy(vectors)
+
+
+class MappedRows:
+    """Rows of a memory-mapped array, read a slice at a time."""
+
+    def __init__(self, data: TrainingData, rows: Ints) -> None:
+        self._data, self._rows = data, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, part: slice) -> Tensor:
+        return self._data.whole(self._rows[part])
 
 
 def stratified_split(

@@ -12,7 +12,7 @@ from urllib.parse import urlencode, urlsplit
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.serve.binary_format import MEDIA_TYPE, TEXTS, read_matches
+from hashcade.serve.binary_format import BUCKET_HEADER, MEDIA_TYPE, TEXTS, read_matches
 from hashcade.store import plain_value
 from hashcade.table import Matches
 
@@ -68,9 +68,13 @@ class Client:
         """
         queries = np.atleast_2d(np.asarray(vectors, dtype="<f4"))
         body, by = queries.tobytes(), "model"
+        headers = {}
         if bucket_ids is not None:
-            body += np.asarray(bucket_ids, dtype="<i8").reshape(len(queries), -1).tobytes()
+            buckets = np.asarray(bucket_ids, dtype="<i8").reshape(len(queries), -1)
+            body += buckets.tobytes()
             by = "bucket_ids"
+            if buckets.size:  # a load balancer may send a bucket to the service that has it cached
+                headers[BUCKET_HEADER] = str(buckets[0, 0])
         elif scores is not None:
             body += np.asarray(scores, dtype="<f4").tobytes()
             by = "scores"
@@ -92,7 +96,8 @@ class Client:
             head = _encoded(selection)
             body, options["json_bytes"] = head + body, len(head)
         path = f"/v1/search/binary?{urlencode(options)}"
-        return read_matches(self.request("POST", path, body, MEDIA_TYPE), len(queries), n_neighbors)
+        answer = self.request("POST", path, body, MEDIA_TYPE, headers)
+        return read_matches(answer, len(queries), n_neighbors)
 
     def add(
         self,

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from hashcade.index import Encoded
 from hashcade.serve import schemas
-from hashcade.serve.binary_format import MEDIA_TYPE, read_query, write_matches
+from hashcade.serve.binary_format import BUCKET_HEADER, MEDIA_TYPE, read_query, write_matches
 from hashcade.serve.responses import (
     IMAGE_BODY,
     Call,
@@ -144,7 +144,10 @@ async def _search(
             encoded, **_options(asked), **filters, exclude_self=without, cancel=call.cancel
         )
         call.service.metrics.searched(len(matches), int(matches.candidates.sum()))
-        return _listed(now, matches) if answer is None else answer(matches)
+        response = _listed(now, matches) if answer is None else answer(matches)
+        if encoded.bucket_ids is not None and encoded.bucket_ids.size:  # see docs/recipes.md
+            response.headers[BUCKET_HEADER] = str(int(encoded.bucket_ids[0, 0]))
+        return response
 
     return await call.search_thread(work)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -12,6 +14,7 @@ from hashcade.errors import HashcadeError
 from hashcade.serve import schemas
 from hashcade.serve.responses import ThisCall, as_json, describe
 from hashcade.serve.service import without_paths
+from hashcade.store import DurableIndex
 
 router = APIRouter(tags=["status"])
 _METRICS = {"description": "Metrics", "content": {"text/plain": {"schema": {"type": "string"}}}}
@@ -29,7 +32,8 @@ async def health(call: ThisCall) -> Response:
 async def ready(call: ThisCall) -> Response:
     """Whether searches are answered, changes are taken, and the last save of the index worked.
 
-    Changes are on disk also while saves fail: the log of them grows.
+    Changes are on disk also while saves fail: the log of them grows. For a table in a cluster also
+    which generation is searched, and how much of the cluster answers.
     """
     durable = call.service.durable
     told = {
@@ -39,7 +43,11 @@ async def ready(call: ThisCall) -> Response:
     well = all(text == "ok" for text in told.values())
     if call.service.settings.read_only:
         told = dict.fromkeys(told, "read only")
-    answer = as_json({"status": "ready" if well else "not ready", **told})
+    cluster: dict[str, Any] = {}
+    if not isinstance(durable, DurableIndex):
+        cluster = await call.search_thread(durable.readiness)
+        well = cluster["slots_reachable"] == 1
+    answer = as_json({"status": "ready" if well else "not ready", **told, **cluster})
     answer.status_code = 200 if well else 503
     return answer
 

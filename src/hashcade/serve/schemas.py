@@ -310,6 +310,10 @@ class Readiness(BaseModel):
     status: Literal["ready", "not ready"]
     writes: str = Field(description="Ok, or why changes are not taken.")
     saves: str = Field(description="Ok, or why the index could not be saved.")
+    generation: str | None = Field(None, description="Of a table in a cluster: what is searched.")
+    directory_loaded: bool | None = Field(None, description="Whether its buckets are known.")
+    servers_reachable: float | None = Field(None, description="Share of the Redis servers.")
+    slots_reachable: float | None = Field(None, description="Share of the keys that can be read.")
 
 
 class Done(BaseModel):

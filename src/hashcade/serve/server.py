@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from hashcade._extras import require_extra
@@ -31,10 +30,11 @@ _NEVER = 1 << 30  # seconds
 def run(table: str | os.PathLike[str], **settings: Any) -> None:
     """Serve a table until the process is told to stop (SIGINT or SIGTERM).
 
-    On SIGHUP the table is read again. When this returns, every acknowledged change is on disk.
-    Settings are those of :class:`ServeSettings`.
+    ``table`` is a directory, or ``redis://host:port/NAME`` for one in a cluster. On SIGHUP it is
+    read again. When this returns, every acknowledged change is on disk. Settings are those of
+    :class:`ServeSettings`.
     """
-    checked = ServeSettings(table=Path(table), **settings)
+    checked = ServeSettings(table=os.fspath(table), **settings)
     for module in ("fastapi", "uvicorn", "prometheus_client"):
         require_extra(module, "serve")
     from hashcade.serve.app import create_app

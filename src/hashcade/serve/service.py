@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from starlette.exceptions import HTTPException
 
 from hashcade._kernels import usable_cores
 from hashcade.data import read_image
-from hashcade.errors import ConfigError, CorruptIndexError, DataError, StorageError
+from hashcade.errors import ClusterError, ConfigError, CorruptIndexError, DataError, StorageError
 from hashcade.index import NEVER, Cancel, Encoded
 from hashcade.serve.images import Pictures, from_catalog, from_path
 from hashcade.serve.json_body import Axis, Numbers, read_json
@@ -32,6 +33,7 @@ from hashcade.warmup import load_search_kernels
 
 if TYPE_CHECKING:
     from hashcade.learn import Hasher
+    from hashcade.serve.published import PublishedTable
 
 log = logging.getLogger("hashcade.serve")
 Ids = npt.NDArray[np.int64]
@@ -52,7 +54,7 @@ class Snapshot(NamedTuple):
     """What a request works with from beginning to end: nothing in it changes."""
 
     table: HashTable
-    durable: DurableIndex
+    durable: DurableIndex | PublishedTable
     epoch: int
     pictures: Pictures | None
 
@@ -121,10 +123,16 @@ class Service:
         refused = "1 while no changes are taken, else 0"
         gauge("hashcade_writes_failing", refused, lambda: self.durable.failure is not None)
 
-    def _open(self) -> tuple[DurableIndex, _Rest]:
+    def _open(self) -> tuple[DurableIndex | PublishedTable, _Rest]:
         settings = self.settings
+        if settings.in_cluster:
+            from hashcade.serve.published import PublishedTable
+
+            source = settings.pictures and from_path(settings.pictures)
+            pictures = source and Pictures(source, max_pixels=settings.max_pixels)
+            return PublishedTable(settings, self.metrics), _Rest(None, None, pictures or None)
         durable = DurableIndex(
-            settings.table, read_only=settings.read_only,
+            Path(settings.table), read_only=settings.read_only,
             fold_bytes=settings.fold_bytes, fold_seconds=settings.fold_seconds,
         )  # fmt: skip
         durable.on_commit = self.metrics.committed
@@ -171,6 +179,8 @@ class Service:
     def now(self) -> Snapshot:
         """The table as it is now. Take it once per request."""
         durable, served = self.durable, self._rest
+        if not isinstance(durable, DurableIndex):  # model and index of one generation
+            return Snapshot(durable.table, durable, durable.epoch, served.pictures)
         epoch, state = durable.epoch, durable.state
         table = HashTable.from_parts(served.hasher, state.index, state.catalog)
         return Snapshot(table, durable, epoch, served.pictures)
@@ -292,7 +302,9 @@ class Service:
         encoded meanwhile, everything else goes on.
         """
         old, before = self.durable, self._rest
-        if self.settings.table.resolve() == old.path:
+        if not isinstance(old, DurableIndex):
+            return old.cluster.refresh()
+        if Path(self.settings.table).resolve() == old.path:
             opened: list[_Rest] = []
             if old.reload(lambda state: opened.append(self._open_rest(old, state, before))):
                 self._rest = opened[0]
@@ -320,6 +332,9 @@ def errors_as_answers() -> Iterator[None]:
     except CorruptIndexError as error:
         log.error("the index is damaged: %s", error)
         raise HTTPException(503, "the index is damaged; see the log") from None
+    except ClusterError as error:  # addresses of its servers are nobody's business
+        log.error("answered with 503: %s", error)
+        raise HTTPException(503, "the cluster cannot answer now; see the log") from None
     except StorageError as error:
         log.error("answered with 503: %s", error)
         raise HTTPException(503, without_paths(str(error))) from None

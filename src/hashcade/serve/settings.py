@@ -21,9 +21,14 @@ class ServeSettings:
     Parameters
     ----------
     table
-        Directory of the table, as ``HashTable.save`` wrote it.
+        Directory of the table, as ``HashTable.save`` wrote it, or ``redis://host:port/NAME``
+        (``rediss://`` with TLS) for one that was published into a Redis Cluster: read only.
     use_model
         Load the model of the table. Without it queries must bring their buckets or scores.
+    model
+        Of a table in a cluster: a copy of its model on this machine, else it is fetched.
+    cache_bytes
+        Of a table in a cluster: bytes of vectors that are kept.
     pictures
         Where pictures of the items are: a folder with a folder of images per class (item ids count
         through them in the order of their names, as the loader does), an ``.npz`` or ``.npy`` of
@@ -66,8 +71,10 @@ class ServeSettings:
         Log a line for each request: method, path, status. Never a body or a header.
     """
 
-    table: Path
+    table: Path | str
     use_model: bool = True
+    model: Path | None = None
+    cache_bytes: int = 1 << 30
     pictures: Path | None = None
     host: str = "127.0.0.1"
     port: int = 8000
@@ -93,9 +100,15 @@ class ServeSettings:
     access_log: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("table", "pictures"):
-            if getattr(self, name) is not None:
+        if self.in_cluster:
+            object.__setattr__(self, "read_only", True)
+        elif self.model is not None:
+            raise ConfigError("a model is given, but a table in a directory has its own")
+        for name in ("table", "pictures", "model"):
+            if getattr(self, name) is not None and not (name == "table" and self.in_cluster):
                 object.__setattr__(self, name, Path(getattr(self, name)))
+        if self.cache_bytes < 0:
+            raise ConfigError(f"cache_bytes={self.cache_bytes} must be >= 0")
         for name, value in vars(self).items():
             if name.startswith("max_") and name != "max_connections" and value < 1:
                 raise ConfigError(f"{name}={value} must be >= 1")
@@ -120,6 +133,11 @@ class ServeSettings:
                 f"host={self.host} can be reached from other machines, so a token is needed",
                 hint="set HASHCADE_TOKEN or --token-file, or listen on 127.0.0.1",
             )
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether the table is in a Redis Cluster, and not in a directory."""
+        return str(self.table).startswith(("redis://", "rediss://"))
 
     @property
     def max_values(self) -> int:

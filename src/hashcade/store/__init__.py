@@ -6,12 +6,12 @@
 - :func:`load_state`, :func:`write_state`: one state of a table from a directory, and into one.
 """
 
-from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, Catalog, Ids
-from hashcade.store.changes import Add, Answer, Change, Key, Remove
+from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, PLACES, Catalog, Ids, ItemRow, item_rows
+from hashcade.store.changes import Add, Answer, Change, Key, Remove, apply_changes, from_record
 from hashcade.store.database import DATABASE, require_table, stoppable
 from hashcade.store.durable import BusyError, DurableIndex, ReadOnlyError
-from hashcade.store.ids import Label, label_array
-from hashcade.store.payload import plain_value
+from hashcade.store.ids import Label, label_array, plain_ids
+from hashcade.store.payload import payload_texts, plain_value
 from hashcade.store.state import (
     Local,
     NewItems,
@@ -23,8 +23,9 @@ from hashcade.store.state import (
 )
 
 __all__ = [
-    "DATABASE", "INDEX_DIR", "MODEL_DIR", "Add", "Answer", "BusyError", "Catalog", "Change",
-    "DurableIndex", "Ids", "Key", "Label", "Local", "NewItems", "ReadOnlyError", "Remove",
-    "State", "foreign_files", "label_array", "load_state", "plain_value", "removal",
-    "require_table", "stoppable", "write_state",
+    "DATABASE", "INDEX_DIR", "MODEL_DIR", "PLACES", "Add", "Answer", "BusyError", "Catalog",
+    "Change", "DurableIndex", "Ids", "ItemRow", "Key", "Label", "Local", "NewItems",
+    "ReadOnlyError", "Remove", "State", "apply_changes", "foreign_files", "from_record",
+    "item_rows", "label_array", "load_state", "payload_texts", "plain_ids", "plain_value",
+    "removal", "require_table", "stoppable", "write_state",
 ]  # fmt: skip

@@ -10,8 +10,8 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ _ASKED = 50  # items that are read at a time: SQLite is slower with a list of mo
 KEPT_ANSWERS, KEPT_SECONDS = 10_000, 86_400  # as many, and as long, as requests may be repeated
 
 Ids = npt.NDArray[np.int64] | npt.NDArray[np.object_]
+ItemRow = tuple[int, str | None, int | None, str | None, int, str | None, float | None]
 _AMONG = "IN (SELECT value FROM json_each(?))"
 _KEPT = "SELECT field, kind, value, number FROM field_values"  # of fields with an index
 _MADE = f"{database.FIELD_VALUES.format('items')}, items"  # what they must be
@@ -126,9 +127,7 @@ class Catalog:
 
     def _insert(self, table: str, rows: Any) -> None:
         with database.database_errors(self.path):
-            columns = {"classes": 2, "items": 7}[table]
-            marks = ", ".join("?" * columns)
-            self._db.executemany(f"INSERT INTO {table} VALUES({marks})", rows)
+            database.insert(self._db, table, {"classes": 2, "items": 7}[table], rows)
 
     def refresh(self) -> None:
         """Take classes, settings and fields from the database."""
@@ -182,14 +181,36 @@ class Catalog:
     def write(self, directory: Path, generation: str) -> None:
         """Write all of it into a new directory, for an index of this generation."""
         path = directory / database.DATABASE
-        with self._lock, database.database_errors(path), database.new_database(path) as db:
+        with self._lock, database.database_errors(path), self._new(path, generation) as db:
+            for table in database.COPIED:
+                rows = self._db.execute(f"SELECT * FROM {table}")
+                database.insert(db, table, len(rows.description), rows)
+
+    def write_rows(self, path: Path, generation: str, rows: Iterable[ItemRow]) -> None:
+        """Write a database with the classes and settings of this catalog and other items.
+
+        For items that nobody has in memory at once: ``rows`` from :func:`item_rows`, in ascending
+        order of their numbers. An id of text that is there twice is a ``ValueError``.
+        """
+        try:
+            with self._new(path, generation) as db:
+                database.insert(db, "classes", 2, enumerate(self.classes))
+                database.insert(db, "items", 7, rows)
+        except sqlite3.IntegrityError:
+            with closing(sqlite3.connect(path)) as db:
+                query = "SELECT id FROM items GROUP BY id HAVING count(*) > 1 LIMIT 11"
+                again = [item for (item,) in db.execute(query)]
+            raise ValueError(f"ids has {named_ids(again)} more than once") from None
+        except database.ERRORS as error:
+            raise database.translated(error, path) from error
+
+    @contextmanager
+    def _new(self, path: Path, generation: str) -> Iterator[sqlite3.Connection]:
+        with database.new_database(path) as db:
             meta = {"format": database.FORMAT, "version": database.VERSION, **self._meta()}
             db.executemany("INSERT INTO meta VALUES(?, ?)", meta.items())
             db.execute("INSERT INTO generations VALUES(?, 0)", (generation,))
-            for table in database.COPIED:
-                rows = self._db.execute(f"SELECT * FROM {table}")
-                marks = ", ".join("?" * len(rows.description))
-                db.executemany(f"INSERT INTO {table} VALUES({marks})", rows)
+            yield db
 
     def _meta(self) -> dict[str, str | None]:
         data = None if self.data is None else str(self.data.absolute())
@@ -330,6 +351,51 @@ class Catalog:
         bodies = self._all("SELECT body FROM changes WHERE seq > ? ORDER BY seq", rows[0][0])
         return [from_record(body) for (body,) in bodies]
 
+    def records_after(self, last: int) -> list[tuple[int, bytes]]:
+        """Numbers and records of the changes after number ``last`` that are in the log."""
+        return self._all("SELECT seq, body FROM changes WHERE seq > ? ORDER BY seq", last)
+
+    @property
+    def lineage(self) -> str | None:
+        """What those that follow the changes of this table know it by; None: nobody does."""
+        rows = self._all("SELECT value FROM meta WHERE key = 'lineage'")
+        return str(rows[0][0]) if rows else None
+
+    def set_lineage(self, lineage: str) -> None:
+        """Give the table a name for those that follow its changes; to be committed."""
+        self._run("INSERT INTO meta VALUES('lineage', ?)", lineage)
+
+    def rows_of(self, numbers: Int64s) -> list[list[Any]]:
+        """All that is stored of items, for :meth:`put_rows`; those that are gone are left out."""
+        rows = self._rows("items.*", np.unique(numbers).tolist())
+        return [list(row) for row in rows if row[0] is not None]
+
+    def put_rows(
+        self, numbers: Int64s, rows: list[list[Any]], classes: list[Label], id_kind: str | None
+    ) -> None:
+        """Bring items to the state in which :meth:`rows_of` of another catalog had them.
+
+        ``numbers`` are all that changed: those without a row are gone. ``classes`` are all.
+        """
+        known = len(self.classes)
+        if classes[:known] != self.classes or len(set(classes)) < len(classes):
+            raise CorruptIndexError("a change has other classes than the table")
+        if not all(isinstance(label, int | str) for label in classes):
+            raise CorruptIndexError("a change has classes that are no labels")
+        if id_kind not in ("int", "str") or self.id_kind not in (None, id_kind):
+            raise CorruptIndexError("a change has ids of another kind than the table")
+        self._insert("classes", list(enumerate(classes[known:], known)))
+        self._set_classes([*classes])
+        self.id_kind = id_kind
+        self._run("UPDATE meta SET value = ? WHERE key = 'ids'", id_kind)
+        listed = set(numbers.tolist())
+        for row in rows:
+            checks = len(row) == 7 and (_crc(*row[:4]), _payload_crc(row[0], row[5]))
+            if checks != (row[4], row[6]) or row[0] not in listed or not self._is_sound(row):
+                raise CorruptIndexError("a change has an item that is not as it must be")
+        self._delete(numbers)
+        self._insert("items", rows)
+
     def announce(self, generation: str) -> int:
         """Say that an index with all changes up to now is about to be saved; to be committed."""
         last = self.last_change
@@ -414,6 +480,11 @@ class Catalog:
         """Label of one code."""
         return self.classes[code] if 0 <= code < len(self.classes) else None
 
+    def label_codes_of(self, numbers: Int64s) -> Int64s:
+        """Codes of the labels of items, of the same shape; -1 for none, and for no item."""
+        codes = self._described(numbers, "label")
+        return np.asarray(np.where(codes == None, NO_LABEL, codes), np.int64)  # noqa: E711
+
     # -- items -------------------------------------------------------------------------------------
 
     def put(
@@ -458,13 +529,8 @@ class Catalog:
         if n and self.id_kind is None:
             self.id_kind = "str" if keys[0] is not None else "int"
             self._run("UPDATE meta SET value = ? WHERE key = 'ids'", self.id_kind)
-        stored = [None if code < 0 else code for code in codes.tolist()]
         called = [None if name is None else str(name) for name in names or [None] * n]
-        rows = zip(numbers.tolist(), keys, stored, called, texts, strict=True)
-        self._insert(
-            "items",
-            ((*row[:4], _crc(*row[:4]), row[4], _payload_crc(row[0], row[4])) for row in rows),
-        )
+        self._insert("items", item_rows(numbers, keys, codes, called, texts))
         return numbers
 
     def fill_from(self, index: HashIndex) -> None:
@@ -669,6 +735,19 @@ class Catalog:
             and (label is None or label < len(self.classes))
             and isinstance(kept, dict | None)
         )
+
+
+def item_rows(
+    numbers: Int64s, keys: Iterable[str | None], codes: Int64s, names: Iterable[str | None],
+    payload: Iterable[str | None],
+) -> Iterator[ItemRow]:  # fmt: skip
+    """Rows of the table of items: ids of text or None, codes of labels, names, texts of payload."""
+    stored = (None if code < 0 else code for code in codes.tolist())
+    for number, key, code, name, text in zip(
+        numbers.tolist(), keys, stored, names, payload, strict=False
+    ):
+        crc = _crc(number, key, code, name)
+        yield number, key, code, name, crc, text, _payload_crc(number, text)
 
 
 def _is_row(key: object, label: object, name: object) -> bool:

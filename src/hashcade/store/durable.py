@@ -68,6 +68,8 @@ class DurableIndex:
         The index is saved when its changes are this long, or the first of them this old.
     max_waiting
         Changes that may wait; more are refused with ``BusyError``.
+    keep_after
+        Changes with larger numbers stay in the log when the index has them: others follow it.
 
     Searches take ``state`` once, and see nothing of later changes.
     """
@@ -80,10 +82,12 @@ class DurableIndex:
         fold_bytes: int = 64 << 20,
         fold_seconds: float = 60.0,
         max_waiting: int = 1024,
+        keep_after: int | None = None,
     ) -> None:
         require_table(path)
         self.path = path.resolve()
         self.fold_bytes, self.fold_seconds = fold_bytes, fold_seconds
+        self.keep_after = keep_after
         self.unsaved = 0  # changes that are not yet in the index on disk
         self.n_folds = 0  # how often the index was saved
         self.n_failed_folds = 0
@@ -360,7 +364,8 @@ class DurableIndex:
             with self._commit:
                 catalog.begin()
                 try:
-                    catalog.forget_changes(following, last)
+                    kept = last if self.keep_after is None else min(last, self.keep_after)
+                    catalog.forget_changes(following, kept)
                     catalog.commit()
                 finally:
                     catalog.rollback()

@@ -1,0 +1,250 @@
+"""The blocks of a generation on a query node: fetched when first read, dropped when too many.
+
+All vectors of the generation have an address from the beginning, but memory only when they are
+there: pages are reserved, and a block is written to its place when a search needs it. So a search
+knows nothing of Redis; it asks ``checked`` which blocks are there, as it does with files.
+
+Blocks are dropped in two steps. First the mark in ``checked`` goes, so that no search begins to
+read them; a search that needs one now only puts the mark back. Their memory goes when the limit is
+reached, the oldest first, and never before all searches that began with the mark in place are over.
+So what is in use comes back before it is dropped, and a search that finds everything there pays
+for entering its number in a table, and nothing else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade.errors import ClusterError
+from hashcade.index import NoCheck, Segment, wrong_labels, wrong_numbers, wrong_values
+
+from .blocks import fetch_blocks, gather, read_directory, split_block
+from .generations import Generations
+from .manifest import Manifest
+
+Int64s = npt.NDArray[np.int64]
+
+GROUP_BYTES = 64 << 10  # blocks are dropped together, else small ones would share pages
+_MARKED_SHARE = 0.75  # of the limit: blocks beyond it lose their mark
+
+
+class Searches:
+    """Numbers of the searches that are running, in the order in which they began."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._running: dict[int, None] = {}
+
+    def now(self) -> int:
+        """A number after all that were given out."""
+        return next(self._numbers)
+
+    def enter(self) -> int:
+        """Begin a search. One step of the interpreter each: no lock is needed."""
+        number = next(self._numbers)
+        self._running[number] = None
+        return number
+
+    def leave(self, number: int) -> None:
+        """End a search."""
+        del self._running[number]
+
+    def oldest(self) -> int:
+        """Number of the first one that is still running, or of one that is yet to come."""
+        return min(list(self._running), default=next(self._numbers))
+
+
+class RemoteBlocks(NoCheck):
+    """Checks of a segment whose blocks are in Redis: to check one is to fetch it.
+
+    Attributes
+    ----------
+    limit : int
+        Bytes of vectors that may be here; more are here only while running searches need them.
+        Ids, item numbers and labels, up to 20 bytes an entry, stay once they were read.
+    n_bytes, n_fetched, n_dropped : int
+        Bytes of vectors that are here; blocks that were fetched and dropped so far.
+    """
+
+    stays_apart = True
+
+    def __init__(self, generations: Generations, manifest: Manifest, limit: int) -> None:
+        self._generations, self._manifest, self.limit = generations, manifest, limit
+        self.n_bytes = self.n_fetched = self.n_dropped = 0
+        self.searches = Searches()
+        self._directory = read_directory(generations, manifest)
+        self._offsets = np.concatenate([[0], np.cumsum(self._directory.counts)]).astype(np.int64)
+        self._row_bytes = 4 * manifest.dim
+        self._memory = _reserve(manifest.n_entries * self._row_bytes)
+        vectors = np.frombuffer(self._memory, np.float32, manifest.n_entries * manifest.dim)
+        self._arrays: dict[str, npt.NDArray[Any]] = {
+            "vectors": vectors.reshape(manifest.n_entries, manifest.dim)
+        }
+        self._columns = {}  # keeps the memory alive
+        for name, kind in manifest.columns.items():
+            self._columns[name] = _reserve(manifest.n_entries * kind.itemsize)
+            native = kind.newbyteorder("=")
+            self._arrays[name] = np.frombuffer(self._columns[name], native, manifest.n_entries)
+        n_rows = manifest.n_buckets
+        self.checked: npt.NDArray[np.bool_] = np.zeros(n_rows + 1, dtype=np.bool_)
+        self._present = np.zeros(n_rows, dtype=np.bool_)
+        # Rows of a group are neighbours; group g are rows starts[g]..starts[g + 1] - 1.
+        filled = self._offsets[:-1] * self._row_bytes // GROUP_BYTES
+        self._group = np.cumsum(np.diff(filled, prepend=filled[:1]) > 0)
+        n_groups = int(self._group[-1]) + 1 if n_rows else 0
+        self._starts = np.searchsorted(self._group, np.arange(n_groups + 1))
+        self._bytes = np.zeros(n_groups, dtype=np.int64)  # that are here
+        self._lock = threading.Lock()
+        self._marked: OrderedDict[int, int] = OrderedDict()  # group: when it was last asked for
+        self._unmarked: OrderedDict[int, int] = OrderedDict()  # group: when it lost its marks
+        self._underway: dict[int, threading.Event] = {}  # by row
+        self._whole: set[str] = set()  # columns that are here as a whole
+        self._loading = threading.Lock()
+
+    def segment(self) -> Segment:
+        """The segment that this checks."""
+        arrays = {name: array.view() for name, array in self._arrays.items()}  # read-only ones
+        return Segment(
+            arrays["vectors"], arrays["ids"], arrays.get("labels"), arrays.get("items"),
+            self._directory.buckets, self._offsets, self._manifest.n_items, self._manifest.max_norm,
+            check=self,
+        )  # fmt: skip
+
+    # -- what a search asks for --------------------------------------------------------------------
+
+    def blocks(self, rows: Int64s | None = None) -> None:
+        """Fetch blocks that are not here. Within a search: they stay until its end."""
+        rows = np.arange(len(self._present)) if rows is None else rows
+        while True:
+            with self._lock:
+                self._touch(rows)
+                missing = rows[~self.checked[rows]].tolist()
+                mine = [row for row in missing if row not in self._underway]
+                others = [self._underway[row] for row in missing if row in self._underway]
+                done = threading.Event()
+                self._underway |= dict.fromkeys(mine, done)
+            if not missing:
+                break
+            try:
+                self._fetch(mine)
+            finally:
+                with self._lock:
+                    for row in mine:
+                        del self._underway[row]
+                done.set()
+            for other in others:  # if it failed, the next turn is ours, and so is the error
+                other.wait()
+        self.trim()
+
+    def _touch(self, rows: Int64s) -> None:
+        """Note that groups are needed; those that are here without a mark get it back."""
+        now = self.searches.now()
+        for group in np.unique(self._group[rows]).tolist():
+            if self._unmarked.pop(group, None) is not None:
+                own = slice(self._starts[group], self._starts[group + 1])
+                self.checked[own] = self._present[own]
+            self._marked[group] = now
+            self._marked.move_to_end(group)
+
+    def _fetch(self, rows: list[int]) -> None:
+        """Fetch blocks, check them, write them into place, and only then mark them."""
+        generations, manifest, directory = self._generations, self._manifest, self._directory
+        for row, data in zip(
+            rows, fetch_blocks(generations, manifest, directory, rows), strict=True
+        ):
+            if isinstance(data, ClusterError):
+                raise data
+            start, stop = self._offsets[row : row + 2].tolist()
+            arrays = split_block(data, manifest)
+            for problem in wrong_values(arrays, 0, stop - start, manifest.limits):
+                bucket = int(directory.buckets[row])
+                key = generations.keys.block(manifest.generation, bucket, 1)[0]
+                raise generations.error(key, f"has wrong values: {problem}")
+            for name, array in arrays.items():
+                if name not in self._whole:  # what is there as a whole, others may be reading
+                    self._arrays[name][start:stop] = array
+        with self._lock:
+            self.checked[rows] = True
+            self._present[rows] = True
+            self.n_fetched += len(rows)
+            for row in rows:
+                n_bytes = int(directory.counts[row]) * self._row_bytes
+                self._bytes[self._group[row]] += n_bytes
+                self.n_bytes += n_bytes
+
+    def ids(self) -> None:
+        """Fetch ids and item numbers of all entries: 8 to 12 bytes each."""
+        if not self.checked[-1]:
+            for name in ("ids", "items"):
+                self.section(name)
+            self.checked[-1] = True
+
+    def section(self, name: str) -> None:
+        """Fetch ids, item numbers or labels of all entries."""
+        if name not in self._columns or name in self._whole:
+            return
+        with self._loading:
+            if name in self._whole:
+                return
+            array = np.empty(self._manifest.n_entries, self._manifest.columns[name])
+            gather(self._generations.file(self._manifest, name), array)
+            limits, n = self._manifest.limits, len(array)
+            problems = wrong_labels({"labels": array}, 0, n)
+            if name != "labels":  # ids come before item numbers
+                problems = wrong_numbers({**self._arrays, name: array}, 0, n, limits)
+            for problem in problems:
+                key = self._generations.keys.file(self._manifest.generation, name, 1)[0]
+                raise self._generations.error(key, f"and its other parts: {problem}")
+            self._arrays[name][:] = array
+            self._whole.add(name)
+
+    # -- dropping ----------------------------------------------------------------------------------
+
+    def trim(self) -> None:
+        """Drop what is beyond the limit, as far as no search may be reading it."""
+        if self.n_bytes <= self.limit:
+            return
+        with self._lock:
+            oldest = self.searches.oldest()
+            left = self.n_bytes - sum(int(self._bytes[group]) for group in self._unmarked)
+            while self._marked and left > _MARKED_SHARE * self.limit:
+                group, asked = next(iter(self._marked.items()))
+                if asked >= oldest:  # by a search that may still be running
+                    break
+                del self._marked[group]
+                self.checked[self._starts[group] : self._starts[group + 1]] = False
+                self._unmarked[group] = self.searches.now()
+                left -= int(self._bytes[group])
+            oldest = self.searches.oldest()
+            while self._unmarked and self.n_bytes > self.limit:
+                group, since = next(iter(self._unmarked.items()))
+                if since >= oldest:
+                    break
+                del self._unmarked[group]
+                self._drop(group)
+
+    def _drop(self, group: int) -> None:
+        first, last = self._starts[group : group + 2].tolist()
+        start, stop = (self._offsets[[first, last]] * self._row_bytes).tolist()
+        # A page that two groups share stays.
+        start, stop = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE
+        length = stop * mmap.PAGESIZE - start
+        if length > 0:
+            self._memory.madvise(mmap.MADV_DONTNEED, start, length)
+        self.n_dropped += int(self._present[first:last].sum())
+        self._present[first:last] = False
+        self.n_bytes -= int(self._bytes[group])
+        self._bytes[group] = 0
+
+
+def _reserve(n_bytes: int) -> mmap.mmap:
+    """Addresses without memory: a page is there once it is written to."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    return mmap.mmap(-1, max(n_bytes, 1), flags=flags)

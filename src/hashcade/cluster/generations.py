@@ -1,0 +1,238 @@
+"""Generations of a table in Redis: which there are, which one is searched, who uses which."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from hashcade.errors import ClusterError
+
+from .keys import Keys, n_parts, unframed
+from .manifest import Manifest, read_manifest
+from .reader import Reader
+
+LOADING, COMPLETE, RETIRING = "loading", "complete", "retiring"
+NODE_SECONDS = 30  # a query node that does not say that it is there is gone
+_AT_ONCE = 16  # parts of a file
+
+# Both scripts may be carried out twice: the second time gives the same answer.
+_ACTIVATE = """
+if redis.call('HGET', KEYS[2], ARGV[2]) ~= 'complete' then return 'incomplete' end
+local epoch = tonumber(redis.call('HGET', KEYS[1], 'epoch') or '0')
+local now = redis.call('HGET', KEYS[1], 'generation')
+if now == ARGV[2] then return 'done' end
+if epoch ~= tonumber(ARGV[1]) then return 'changed' end
+redis.call('HSET', KEYS[1], 'generation', ARGV[2], 'previous', now or '', 'epoch', epoch + 1,
+  'activated_at', ARGV[3])
+return 'done'
+"""
+_RETIRE = """
+if redis.call('HGET', KEYS[1], 'generation') == ARGV[1] then return 'current' end
+local state = redis.call('HGET', KEYS[2], ARGV[1])
+if not state then return 'unknown' end
+if state == 'loading' and ARGV[2] ~= 'incomplete' then return 'loading' end
+for _, node in ipairs(redis.call('SMEMBERS', KEYS[3])) do
+  if redis.call('EXISTS', KEYS[3] .. ':' .. node) == 1 then return 'used' end
+end
+redis.call('HSET', KEYS[2], ARGV[1], 'retiring')
+return 'done'
+"""
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else ""
+
+
+class Generations:
+    """The generations of one table."""
+
+    def __init__(self, reader: Reader, name: str) -> None:
+        self.reader, self.keys = reader, Keys(name)
+
+    def states(self) -> dict[str, str]:
+        """State of every generation."""
+        flat = self.reader.read(self.keys.generations, "HGETALL", self.keys.generations)
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return {_text(generation): _text(state) for generation, state in pairs}
+
+    def current(self) -> dict[str, str]:
+        """``generation``, ``previous``, ``epoch``, ``activated_at``; empty if there is none."""
+        names = ("generation", "previous", "epoch", "activated_at")
+        values = self.reader.read(self.keys.current, "HMGET", self.keys.current, *names)
+        return {name: _text(v) for name, v in zip(names, values, strict=True) if v is not None}
+
+    def require_current(self) -> str:
+        """The generation that is searched."""
+        generation = self.current().get("generation")
+        if not generation:
+            raise ClusterError(
+                f"no generation of {self.keys.name!r} is active",
+                hint="publish a table with: hashcade cluster publish TABLE URL --name NAME "
+                "--activate",
+            )
+        return generation
+
+    def describe(self) -> list[dict[str, Any]]:
+        """What there is, the newest first; for the command line."""
+        current = self.current()
+        found = []
+        for generation, state in self.states().items():
+            described: dict[str, Any] = {"generation": generation, "state": state, "use": ""}
+            if generation in (current.get("generation"), current.get("previous")):
+                is_current = generation == current["generation"]
+                described["use"] = "current" if is_current else "previous"
+            if state == COMPLETE:
+                manifest = self.manifest(generation)
+                names = ("created_at", "n_items", "n_buckets", "sequence", "mean_block_bytes")
+                described |= {name: getattr(manifest, name) for name in names}
+                described["nodes"] = self._n_nodes(generation)
+            found.append(described)
+        return sorted(found, key=lambda g: g.get("created_at", "~"), reverse=True)
+
+    def activate(self, generation: str) -> None:
+        """Let this generation be searched from now on; in one step for all query nodes."""
+        keys, epoch = self.keys, self.current().get("epoch", "0")
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        answer = _text(
+            self.reader.run(
+                keys.current,
+                "EVAL",
+                _ACTIVATE,
+                2,
+                keys.current,
+                keys.generations,
+                epoch,
+                generation,
+                now,
+            )
+        )
+        if answer == "incomplete":
+            state = self.states().get(generation, "not there")
+            raise ClusterError(f"generation {generation!r} is {state}, must be complete")
+        if answer == "changed":
+            raise ClusterError("another generation was activated meanwhile", hint="try again")
+
+    def rollback(self) -> str:
+        """Activate the generation before the present one, and return its name."""
+        previous = self.current().get("previous")
+        if not previous:
+            raise ClusterError(f"{self.keys.name!r} has no previous generation")
+        self.activate(previous)
+        return previous
+
+    def begin(self, generation: str, manifest: Manifest) -> None:
+        """Announce a generation that is about to be written."""
+        key = self.keys.of_generation(generation, "manifest")
+        self.reader.run(self.keys.generations, "HSET", self.keys.generations, generation, LOADING)
+        self.reader.run(key, "SET", key, manifest.to_bytes())
+
+    def complete(self, generation: str) -> None:
+        """Say that all of it is there."""
+        self.reader.run(self.keys.generations, "HSET", self.keys.generations, generation, COMPLETE)
+
+    def retire(self, generation: str, *, incomplete: bool = False) -> None:
+        """Mark a generation that nobody uses; then its keys may be deleted."""
+        keys = self.keys
+        answer = _text(
+            self.reader.run(
+                keys.current,
+                "EVAL",
+                _RETIRE,
+                3,
+                keys.current,
+                keys.generations,
+                keys.of_generation(generation, "nodes"),
+                generation,
+                "incomplete" if incomplete else "",
+            )
+        )
+        problems = {
+            "current": ("is the current one", "activate another one first"),
+            "unknown": ("is not there", "see: hashcade cluster generations"),
+            "loading": ("is being written", "if its publisher has died, add --incomplete"),
+            "used": ("is used by query nodes", f"try again {NODE_SECONDS} seconds after they end"),
+        }
+        if answer in problems:
+            message, hint = problems[answer]
+            raise ClusterError(f"generation {generation!r} {message}", hint=hint)
+
+    def forget(self, generation: str) -> None:
+        """Delete what is not data: last, so that a retirement that was stopped can be repeated."""
+        keys = [self.keys.of_generation(generation, what) for what in ("manifest", "nodes")]
+        self.reader.pipeline([("UNLINK", key) for key in keys])
+        self.reader.run(self.keys.generations, "HDEL", self.keys.generations, generation)
+
+    # -- query nodes -------------------------------------------------------------------------------
+
+    def register(self, generation: str, node: str) -> None:
+        """Say that a query node uses a generation, for the next 30 seconds."""
+        nodes = self.keys.of_generation(generation, "nodes")
+        self.reader.pipeline(
+            [
+                ("SADD", nodes, node),
+                ("SET", f"{nodes}:{node}", int(time.time()), "EX", NODE_SECONDS),
+            ]
+        )
+
+    def unregister(self, generation: str, node: str) -> None:
+        """Say that it does not any more."""
+        nodes = self.keys.of_generation(generation, "nodes")
+        self.reader.pipeline([("SREM", nodes, node), ("UNLINK", f"{nodes}:{node}")])
+
+    def _n_nodes(self, generation: str) -> int:
+        nodes = self.keys.of_generation(generation, "nodes")
+        members = self.reader.read(nodes, "SMEMBERS", nodes)
+        values = self.reader.get_many([f"{nodes}:{_text(member)}" for member in members])
+        return sum(value is not None for value in values)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def manifest(self, generation: str) -> Manifest:
+        """What a generation consists of."""
+        key = self.keys.of_generation(generation, "manifest")
+        value = self.reader.get_many([key])[0]
+        if value is None:
+            raise self.error(key, "is missing")
+        manifest = read_manifest(value, key)
+        if manifest.generation != generation:
+            raise self.error(key, "is that of another generation")
+        return manifest
+
+    def file(self, manifest: Manifest, name: str) -> Iterator[bytes | memoryview]:
+        """Content of a file, part by part; the last one comes only if its checksum is right."""
+        if name not in manifest.files:
+            raise ClusterError(f"generation {manifest.generation!r} has no {name}")
+        record = manifest.files[name]
+        total = n_parts(record["bytes"])
+        keys, digest = self.keys.file(manifest.generation, name, total), hashlib.sha256()
+        last: memoryview | None = None
+        for at in range(0, total, _AT_ONCE):
+            some = keys[at : at + _AT_ONCE]
+            values = self.reader.get_many(some)
+            for number, (key, value) in enumerate(zip(some, values, strict=True), at):
+                if last is not None:
+                    yield last
+                last = self.part(key, value, number, total)
+                digest.update(last)
+        if digest.hexdigest() != record["sha256"]:
+            raise self.error(keys[0], "and its other parts have a wrong checksum")
+        assert last is not None
+        yield last
+
+    def part(self, key: str, value: bytes | None, number: int, total: int) -> memoryview:
+        """Data of a value."""
+        if value is None:
+            raise self.error(key, "is missing")
+        try:
+            return unframed(value, number, total)
+        except ValueError as error:
+            raise self.error(key, str(error)) from None
+
+    def error(self, key: str, what: str) -> ClusterError:
+        """An error that names a key and its server."""
+        address = self.reader.node_of(key)
+        hint = f"hashcade cluster repair TABLE URL --name {self.keys.name}"
+        return ClusterError(f"{key} at {address} {what}", address=address, hint=hint)

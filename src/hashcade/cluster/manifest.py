@@ -1,0 +1,122 @@
+"""What a generation consists of: written by the publisher, read as what anyone may have written."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hashcade.codes import CodeShape
+from hashcade.errors import ClusterError, IncompatibleFormatError
+from hashcade.index import Limits
+
+FORMAT, VERSION = "hashcade-generation", 1
+_LARGEST = 2**62
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A generation of a table in Redis."""
+
+    generation: str
+    shape: CodeShape
+    dim: int
+    n_items: int
+    n_entries: int
+    n_buckets: int  # occupied ones
+    next_id: int
+    max_norm: float
+    unit_length: bool
+    labels: str | None  # kind of number, "<i4" or "<i8"; None: the index has no labels
+    model: str | None  # fingerprint; None: there is none
+    sequence: int  # number of the last change that it has
+    lineage: str | None  # of the table whose changes follow; None: none do
+    created_at: str
+    mean_block_bytes: float
+    p99_block_bytes: float
+    files: dict[str, dict[str, Any]]  # bytes and sha256 of each
+
+    @property
+    def has_items(self) -> bool:
+        """Whether entries have item numbers: an item may lie in several buckets."""
+        return self.shape.sparsity > 1
+
+    @property
+    def limits(self) -> Limits:
+        """What the values of blocks are checked against."""
+        return Limits(self.n_items, self.next_id, self.max_norm, self.unit_length)
+
+    @property
+    def columns(self) -> dict[str, np.dtype[Any]]:
+        """Arrays of a block but for the vectors, in their order, with their kinds of numbers."""
+        kinds: dict[str, np.dtype[Any]] = {"ids": np.dtype("<i8")}
+        if self.has_items:
+            kinds["items"] = np.dtype("<i4")
+        if self.labels is not None:
+            kinds["labels"] = np.dtype(self.labels)
+        return kinds
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of an entry in a block."""
+        return 4 * self.dim + sum(kind.itemsize for kind in self.columns.values())
+
+    def to_bytes(self) -> bytes:
+        """The value: a checksum, and JSON."""
+        body = json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}).encode()
+        return b"%08x " % zlib.crc32(body) + body
+
+
+def read_manifest(value: bytes, key: str) -> Manifest:
+    """Read what ``Manifest.to_bytes`` wrote."""
+    body = value[9:]
+    if value[:9] != b"%08x " % zlib.crc32(body):
+        raise ClusterError(f"{key} is damaged: its checksum is wrong", hint="publish the table")
+    try:
+        fields = json.loads(body)
+        kind = fields.pop("format"), fields.pop("version")
+        if kind != (FORMAT, VERSION):
+            message = f"{key} is {kind[0]!r} version {kind[1]!r}, this package reads {VERSION}"
+            raise IncompatibleFormatError(message, hint="publish the table with this version")
+        manifest = Manifest(**{**fields, "shape": CodeShape(**fields["shape"])})
+        _check(manifest)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        message = f"{key} is not a valid manifest: {error!r}"
+        raise ClusterError(message, hint="publish the table") from None
+    return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    """Raise ``ValueError`` unless all values are of their kind and within their range."""
+    least = {"dim": 1, "n_items": 0, "n_buckets": 0, "n_entries": 0, "next_id": 0, "sequence": 0}
+    for name, at_least in least.items():
+        value = getattr(manifest, name)
+        if type(value) is not int or not at_least <= value <= 2**63:
+            raise ValueError(f"{name}={value!r} is out of range")
+    if not manifest.n_buckets <= manifest.n_entries or not manifest.n_items <= manifest.n_entries:
+        raise ValueError("counts contradict each other")
+    if not manifest.has_items and manifest.n_items != manifest.n_entries:
+        raise ValueError(f"n_items={manifest.n_items} must be n_entries={manifest.n_entries}")
+    if manifest.n_entries * manifest.entry_bytes > _LARGEST:
+        raise ValueError("it is larger than memory can be")
+    norm = manifest.max_norm
+    if type(norm) not in (int, float) or not math.isfinite(norm) or norm < 0:
+        raise ValueError(f"max_norm={norm!r} is out of range")
+    if type(manifest.unit_length) is not bool or manifest.labels not in (None, "<i4", "<i8"):
+        raise ValueError("unit_length or labels is of the wrong kind")
+    if type(manifest.generation) is not str or type(manifest.model) not in (str, type(None)):
+        raise ValueError("generation or model is of the wrong kind")
+    if type(manifest.lineage) not in (str, type(None)):
+        raise ValueError("lineage is of the wrong kind")
+    for name, file in manifest.files.items():
+        parts = name.split("/")
+        if ".." in parts or "" in parts or len(parts) > 2 or "\\" in name or "\0" in name:
+            raise ValueError(f"{name!r} is not the name of a file")
+        if type(file["bytes"]) is not int or not 0 <= file["bytes"] < _LARGEST:
+            raise ValueError(f"{name} has {file['bytes']!r} bytes")
+        if type(file["sha256"]) is not str:
+            raise ValueError(f"{name} has no checksum")

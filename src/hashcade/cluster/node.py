@@ -1,0 +1,128 @@
+"""One Redis server: its idle connections, and whether to avoid it for now."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hashcade._extras import require_extra
+
+AVOID_SECONDS = 1.0  # after a failure; then one request tries the server again
+
+
+class NodeDownError(Exception):
+    """A server did not answer in time, or its connection broke."""
+
+    def __init__(self, cause: Exception, *, stale: bool = False) -> None:
+        super().__init__(str(cause) or type(cause).__name__)
+        self.stale = stale  # an idle connection was closed by the other side: no failure yet
+
+
+class Node:
+    """A server with idle connections: quick ones to read, patient ones to write.
+
+    A connection is used by one thread at a time and comes back when its replies are read, so
+    threads never wait for each other.
+    """
+
+    def __init__(self, address: str, connect: Callable[[str, bool], Any]) -> None:
+        self.address = address
+        self.redis: Any = require_extra("redis", "redis")
+        self._connect = connect  # (address, patient) -> a connected redis.Connection
+        self._idle: tuple[deque[Any], deque[Any]] = (deque(), deque())  # [patient]
+        self._avoid_until = 0.0
+
+    @property
+    def avoided(self) -> bool:
+        """Whether it failed within the last second."""
+        return time.monotonic() < self._avoid_until
+
+    def admit(self) -> bool:
+        """Whether a request may be sent: after a failure, one a second as a trial."""
+        if not self._avoid_until:
+            return True
+        now = time.monotonic()
+        if now < self._avoid_until:
+            return False
+        self._avoid_until = now + AVOID_SECONDS  # the others wait for the outcome of this one
+        return True
+
+    def send(self, commands: Sequence[tuple[Any, ...]], patient: bool) -> Exchange:
+        """Send commands without waiting; the replies are read from the exchange."""
+        redis = self.redis
+        idle = self._idle[patient]
+        try:
+            connection, reused = idle.pop(), True
+        except IndexError:
+            connection, reused = None, False
+        try:
+            if connection is None:
+                connection = self._connect(self.address, patient)
+            connection.send_packed_command(connection.pack_commands(commands))
+        except redis.AuthenticationError:
+            raise
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            raise self._failed(connection, reused, error) from error
+        return Exchange(self, connection, len(commands), patient, reused)
+
+    def finish(self, connection: Any, patient: bool) -> None:
+        """Take a connection back whose replies have all been read."""
+        self._avoid_until = 0.0
+        self._idle[patient].append(connection)
+
+    def _failed(self, connection: Any, reused: bool, error: Exception) -> NodeDownError:
+        if connection is not None:
+            connection.disconnect()
+        # A server that was restarted, or that closes idle connections, is not down: the request
+        # is repeated on a new connection, and that one decides.
+        stale = reused and not isinstance(error, self.redis.TimeoutError)
+        self.close()
+        if not stale:
+            self._avoid_until = time.monotonic() + AVOID_SECONDS
+        return NodeDownError(error, stale=stale)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        for idle in self._idle:
+            while idle:
+                try:
+                    idle.pop().disconnect()
+                except IndexError:  # another thread took the last one
+                    break
+
+
+class Exchange:
+    """Commands that were sent to one server, and whose replies are still to be read."""
+
+    def __init__(
+        self, node: Node, connection: Any, n_replies: int, patient: bool, reused: bool
+    ) -> None:
+        self._node, self._connection = node, connection
+        self._n_replies, self._patient, self._reused = n_replies, patient, reused
+
+    def receive(self, deadline: float) -> list[Any]:
+        """All replies, in order; an error reply is in the list as an exception."""
+        redis = self._node.redis
+        connection = self._connection
+        replies: list[Any] = []
+        try:
+            # The first answer is due at the deadline; the others are on their way by then, and
+            # each part of them has the connection's own time-out.
+            wait = {"timeout": max(0.001, deadline - time.monotonic())}
+            while len(replies) < self._n_replies:
+                try:
+                    replies.append(connection.read_response(**wait))
+                except redis.ResponseError as error:
+                    replies.append(error)
+                wait = {}
+        except redis.AuthenticationError:
+            raise
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            raise self._node._failed(connection, self._reused, error) from error
+        except BaseException:  # Ctrl-C with replies on their way: this connection is of no use
+            connection.disconnect()
+            raise
+        self._node.finish(connection, self._patient)
+        return replies

@@ -1,0 +1,140 @@
+"""A table as it is published: files in a directory of their own, and blocks one after the other.
+
+The table on disk is read twice: once for the directory of blocks, which is written first, so that
+what a publisher that died has left can be deleted; and once for the blocks. What a generation is
+called follows from its contents. So to publish a table again after Redis has lost something
+writes the same keys, and nothing is left that nobody knows of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import zlib
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hashcade.errors import ClusterError
+from hashcade.learn import model_fingerprint
+from hashcade.store import MODEL_DIR, State, load_state
+
+from .blocks import DIRECTORY, Directory, block_arrays
+from .keys import PART_ROOM, Keys, frame, n_parts
+from .manifest import Manifest
+
+_COLUMNS = ("ids", "items", "labels")
+_CHUNK = 1 << 20
+Progress = Callable[[int, int], None]
+
+
+class Staged:
+    """A table ready to be published; ``folder`` is an empty directory for its files."""
+
+    def __init__(self, table: Path, folder: Path, progress: Progress) -> None:
+        self.folder = folder
+        self.state: State = load_state(table, read_only=True)[0]
+        index = self.state.index
+        if len(index) == 0:
+            raise ClusterError(f"{table} is empty: there is nothing to publish")
+        buckets, counts, crcs, sizes = [], [], [], []
+        files = {name: (folder / name).open("wb") for name in _COLUMNS}
+        labels, done = None, 0
+        try:
+            for block in index.blocks():
+                arrays = block_arrays(block)
+                for name in _COLUMNS:
+                    files[name].write(arrays.get(name, b""))
+                data = b"".join(arrays.values())
+                buckets.append(block.bucket)
+                counts.append(len(block.ids))
+                crcs.append(zlib.crc32(data))
+                sizes.append(len(data))
+                if block.labels is not None:
+                    labels = f"<i{block.labels.dtype.itemsize}"
+                done += len(block.ids)
+                progress(done, max(len(index), done))
+        finally:
+            for file in files.values():
+                file.close()
+        self.directory = Directory(
+            np.array(buckets, np.int64), np.array(counts, np.int64), np.array(crcs, np.uint32)
+        )
+        (folder / DIRECTORY).write_bytes(self.directory.to_bytes())
+        self.state.catalog.write(folder, "published")
+        model = None
+        if (table / MODEL_DIR).is_dir():
+            model = model_fingerprint(table / MODEL_DIR)
+            shutil.copytree(table / MODEL_DIR, folder / MODEL_DIR)
+        paths = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.stat().st_size]
+        described = {path.relative_to(folder).as_posix(): _describe(path) for path in paths}
+        self.block_sizes = np.array(sizes)
+        manifest = Manifest(
+            generation="",
+            shape=index.shape,
+            dim=index.dim,
+            n_items=len(index),
+            n_entries=done,
+            n_buckets=len(buckets),
+            next_id=index.next_id,
+            max_norm=index.max_norm,
+            unit_length=index.unit_length,
+            labels=labels,
+            model=model,
+            sequence=self.state.catalog.last_change,
+            lineage=self.state.catalog.lineage,
+            created_at="",
+            mean_block_bytes=float(self.block_sizes.mean()),
+            p99_block_bytes=float(np.percentile(self.block_sizes, 99)),
+            files=described,
+        )
+        self.manifest = replace(
+            manifest,
+            generation=hashlib.sha256(manifest.to_bytes()).hexdigest()[:16],
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all values."""
+        files: int = sum(file["bytes"] for file in self.manifest.files.values())
+        return int(self.block_sizes.sum()) + files
+
+    def file_values(self, keys: Keys, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Keys and values of files, the directory of blocks first."""
+        for name in sorted(names, key=lambda name: (name != DIRECTORY, name)):
+            total = n_parts(self.manifest.files[name]["bytes"])
+            with (self.folder / name).open("rb") as file:
+                for number, key in enumerate(keys.file(self.manifest.generation, name, total)):
+                    yield key, frame(file.read(PART_ROOM), number, total)
+
+    def block_values(self, keys: Keys, buckets: Container[int]) -> Iterator[tuple[str, bytes]]:
+        """Keys and values of the blocks of these buckets."""
+        crcs = iter(self.directory.crcs.tolist())
+        for block in self.state.index.blocks():
+            data = b"".join(block_arrays(block).values())
+            if zlib.crc32(data) != next(crcs, None):
+                raise ClusterError("the table changed while it was read", hint="try again")
+            if block.bucket not in buckets:
+                continue
+            total = n_parts(len(data))
+            names = keys.block(self.manifest.generation, block.bucket, total)
+            for number, key in enumerate(names):
+                part = data[number * PART_ROOM : (number + 1) * PART_ROOM]
+                yield key, frame(part, number, total)
+
+    def close(self) -> None:
+        """Release the table."""
+        self.state.catalog.close()
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}

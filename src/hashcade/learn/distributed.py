@@ -1,0 +1,195 @@
+"""Training by all processes that torchrun started: the same model as by one.
+
+Each rank passes its share of every batch through the network. The outputs are gathered, so every
+rank solves the same codes and has the loss of the whole batch, and the gradients are summed. (To
+average the gradients of losses of shares would be another method: fewer classes per solve, fewer
+negatives.) What is decided by a clock or a file is decided by the first rank, which alone writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from hashcade.errors import ConfigError, HashcadeError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from hashcade.learn.files import Array
+
+T = TypeVar("T")
+
+_TIMEOUT = timedelta(hours=12)  # the first rank may solve or validate for long; a dead one is seen
+
+
+def is_first_rank() -> bool:
+    """Whether this process writes files and says something: the only one, or rank 0 of torchrun."""
+    return _world_size() == 1 or int(os.environ["RANK"]) == 0
+
+
+def _world_size() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+def local_gpu() -> str | None:
+    """The number of the GPU that torchrun meant for this process, if it started it."""
+    return os.environ.get("LOCAL_RANK") if _world_size() > 1 else None
+
+
+class Ranks:
+    """The processes that train together; without torchrun this one alone."""
+
+    def __init__(self, rank: int = 0, size: int = 1, device: torch.device | None = None) -> None:
+        self.rank, self.size, self._device = rank, size, device
+
+    @classmethod
+    def join(cls, device: torch.device) -> Ranks:
+        """Meet the processes that torchrun started, by gloo or, on GPUs, nccl."""
+        if _world_size() == 1:
+            return cls()
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, timeout=_TIMEOUT)
+        return cls(dist.get_rank(), dist.get_world_size(), device)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """If this rank fails, let the others know: they would wait for it."""
+        try:
+            yield
+        except BaseException:
+            if self.size > 1:
+                import torch.distributed as dist
+
+                dist.destroy_process_group()
+            raise
+
+    # -- a step ----------------------------------------------------------------------------------
+
+    def share(self, n: int) -> slice:
+        """The rows of a batch of ``n`` that this rank passes through the network."""
+        most = -(-n // self.size)
+        return slice(min(n, self.rank * most), min(n, (self.rank + 1) * most))
+
+    def gather(self, own: Tensor, n: int) -> Tensor:
+        """The outputs of all ranks for a batch of ``n``; gradients go to this rank's own rows."""
+        if self.size == 1:
+            return own
+        import torch
+        import torch.distributed as dist
+
+        share, most = self.share(n), -(-n // self.size)
+        padded = own.new_zeros(most, *own.shape[1:])  # all ranks must send as much
+        padded[: len(own)] = own.detach()
+        whole = own.new_empty(self.size * most, *own.shape[1:])
+        with self._lost_contact():
+            dist.all_gather(list(torch.split(whole, most)), padded)
+        return torch.cat([whole[: share.start], own, whole[share.stop : n]])
+
+    def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """Sum the gradients of the ranks' shares."""
+        if self.size == 1:
+            return
+        import torch
+        import torch.distributed as dist
+
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if gradients:
+            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            with self._lost_contact():
+                dist.all_reduce(flat)
+            parts = torch.split(flat, [gradient.numel() for gradient in gradients])
+            for gradient, part in zip(gradients, parts, strict=True):
+                gradient.copy_(part.reshape(gradient.shape))
+
+    # -- agreement -------------------------------------------------------------------------------
+
+    def any(self, condition: bool) -> bool:
+        """Whether a condition holds on any rank."""
+        if self.size == 1:
+            return condition
+        import torch
+        import torch.distributed as dist
+
+        number = torch.tensor(float(condition), device=self._device)
+        with self._lost_contact():
+            dist.all_reduce(number)
+        return bool(number > 0)
+
+    def first(self, function: Callable[[], T]) -> T:
+        """What a function gives on the first rank, on all of them: something that JSON can hold."""
+        if self.size == 1:
+            return function()
+        text = json.dumps(function()).encode() if self.rank == 0 else b""
+        return json.loads(self._bytes_of_first(text))  # type: ignore[no-any-return]
+
+    def first_arrays(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """The arrays of the first rank, on all of them."""
+        if self.size == 1:
+            return arrays
+        import safetensors.numpy
+
+        blob = safetensors.numpy.save(arrays) if self.rank == 0 else b""
+        return safetensors.numpy.load(self._bytes_of_first(blob))
+
+    def equalize(self, model: nn.Module) -> None:
+        """Give all ranks the weights of the first one: machines may round differently."""
+        if self.size == 1:
+            return
+        import torch.distributed as dist
+
+        with self._lost_contact():
+            for weights in model.state_dict().values():
+                dist.broadcast(weights, 0)
+
+    def check_equal(self, digest: str, what: str) -> None:
+        """Refuse to train on different things; ``digest`` tells them apart."""
+        if self.any(self.first(lambda: digest) != digest):
+            message = f"{what} must be the same on all {self.size} ranks"
+            raise ConfigError(message, hint="give every rank the same data and settings")
+
+    def check_layers(self, model: nn.Module) -> None:
+        """Refuse layers in training mode that would see a share of the batch as all of it."""
+        if self.size == 1:
+            return
+        from torch.nn.modules.batchnorm import _BatchNorm
+        from torch.nn.modules.dropout import _DropoutNd
+
+        for module in model.modules():
+            draws = isinstance(module, _DropoutNd) and module.p > 0
+            if module.training and (draws or isinstance(module, _BatchNorm)):
+                name = type(module).__name__
+                message = f"the network has {name}, which {self.size} ranks cannot train as one"
+                raise ConfigError(message, hint="train it in one process, or freeze it")
+
+    def _bytes_of_first(self, content: bytes) -> bytes:
+        import torch
+        import torch.distributed as dist
+
+        length = torch.tensor(len(content), device=self._device)
+        with self._lost_contact():
+            dist.broadcast(length, 0)
+            values = torch.empty(int(length), dtype=torch.uint8)
+            if self.rank == 0:
+                values.copy_(torch.from_numpy(np.frombuffer(content, np.uint8).copy()))
+            values = values.to(self._device)
+            dist.broadcast(values, 0)
+        return values.cpu().numpy().tobytes()
+
+    @contextmanager
+    def _lost_contact(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            message = f"rank {self.rank} lost contact with another rank, which ended"
+            raise HashcadeError(message, hint="its own message says why") from error

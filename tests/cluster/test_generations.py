@@ -1,0 +1,330 @@
+"""Publishing, activating, repairing and retiring, and what happens when something goes wrong."""
+
+import re
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from hashcade import ClusterError, HashTable, StorageError
+from hashcade.cluster import ClusterTable, Generations, Reader, publish, repair, retire, verify
+from tests.cluster.factories import Kind, assert_same, empty_table, items, saved_table
+from tests.cluster.servers import PlainServer, closing
+
+KIND = Kind(n=200)
+ALL_BUCKETS = {"n_neighbors": 300}  # a search that reads every block
+
+
+class Dying(Reader):
+    """A publisher that is gone from its n-th write on: also what it would do at its end."""
+
+    def __init__(self, url, n):
+        super().__init__(url)
+        self.left = n
+
+    def _write(self):
+        self.left -= 1
+        if self.left < 0:
+            raise SystemExit("killed")
+
+    def run(self, *args):
+        self._write()
+        return super().run(*args)
+
+    def pipeline(self, commands):
+        self._write()
+        return super().pipeline(commands)
+
+
+@pytest.fixture
+def server(plain_redis):
+    return plain_redis
+
+
+@pytest.fixture
+def reader(server):
+    reader = Reader(server.url)
+    yield reader
+    reader.close()
+
+
+def tables(tmp_path, n, seed=0):
+    paths = [tmp_path / f"table{number}" for number in range(n)]
+    for number, path in enumerate(paths):
+        saved_table(path, KIND, np.random.default_rng([seed, number]))
+    return paths
+
+
+def search_all(server):
+    """Read everything there is."""
+    with ClusterTable.open(server.url, name="t") as table:
+        table.search(items(KIND, 1, np.random.default_rng(1)), **ALL_BUCKETS)
+        table.stats()
+
+
+def keys_of(server, pattern):
+    with server.client() as client:
+        return sorted(client.scan_iter(pattern))
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped", "short", "foreign", "other"])
+@pytest.mark.parametrize("what", ["b", "f"])
+def test_damage_is_an_error_and_is_repaired(server, reader, tmp_path, what, damage):
+    (path,) = tables(tmp_path, 1)
+    publish(path, reader, "t", activate=True)
+    one, two = keys_of(server, f"*:{what}")[:2]
+    with server.client() as client:
+        if damage == "missing":
+            client.unlink(one)
+        elif damage == "flipped":
+            client.setrange(one, 50, bytes([client.getrange(one, 50, 50)[0] ^ 1]))
+        elif damage == "short":
+            client.set(one, client.get(one)[:-1])
+        elif damage == "foreign":
+            client.set(one, b"something else")
+        else:
+            client.set(one, client.get(two))
+    with pytest.raises(ClusterError, match=re.escape(one.decode())) as info:
+        search_all(server)
+    assert info.value.address == server.address
+    assert "hashcade cluster repair" in info.value.hint
+    assert len(verify(reader, "t")) == 1
+    assert repair(path, reader, "t") == 1
+    assert verify(reader, "t") == []
+    assert repair(path, reader, "t") == 0
+
+
+def test_a_table_that_changed_cannot_repair_what_it_has_not(server, reader, tmp_path):
+    (path,) = tables(tmp_path, 1)
+    publish(path, reader, "t", activate=True)
+    with HashTable.open(path) as table:
+        table.remove(table.ids())
+        table.add(items(KIND, 3, np.random.default_rng(9)))
+    with server.client() as client:
+        client.unlink(keys_of(server, "*:b")[0])
+    with pytest.raises(ClusterError, match="changed since it was published"):
+        repair(path, reader, "t")
+
+
+def test_blocks_that_lie_are_refused(server, reader, tmp_path):
+    """Whoever can write to Redis can make checksums; values are looked at as well."""
+    table = empty_table(KIND)
+    table.add(items(KIND, 20, np.random.default_rng(0)))
+    table.save(tmp_path / "t")
+    manifest = publish(tmp_path / "t", reader, "t", activate=True)
+    key = Generations(reader, "t").keys.of_generation(manifest.generation, "manifest")
+    lying = type(manifest)(**{**vars(manifest), "max_norm": 0.1})
+    reader.run(key, "SET", key, lying.to_bytes())
+    with (
+        ClusterTable.open(server.url, name="t") as remote,
+        pytest.raises(ClusterError, match="norm"),
+    ):
+        remote.search(items(KIND, 1, np.random.default_rng(1)), 20)
+    lying = type(manifest)(**{**vars(manifest), "n_entries": 10, "n_items": 10})
+    reader.run(key, "SET", key, lying.to_bytes())
+    with pytest.raises(ClusterError, match="contradict"):
+        ClusterTable.open(server.url, name="t")
+
+
+def test_a_publisher_that_dies_leaves_what_is_searched(server, reader, tmp_path):
+    """At each of its writes; afterwards the same command completes it, or retire removes it."""
+    old, new = tables(tmp_path, 2)
+    first = publish(old, reader, "t", activate=True).generation
+    keys = keys_of(server, "*")
+    query = items(KIND, 2, np.random.default_rng(1))
+    expected = HashTable.load(old).search(query, **ALL_BUCKETS)
+    n = 0
+    while True:
+        dying = Dying(server.url, n)
+        try:
+            publish(new, dying, "t", activate=True)
+            break
+        except SystemExit:
+            n += 1
+        finally:
+            dying.close()
+        current = Generations(reader, "t").current()["generation"]
+        with ClusterTable.open(server.url, name="t") as table:
+            if current == first:
+                assert_same(table.search(query, **ALL_BUCKETS), expected)
+        publisher = Generations(reader, "t").keys.publisher
+        if n > 1:
+            with pytest.raises(ClusterError, match="another publisher"):
+                publish(new, reader, "t")
+        reader.run(publisher, "DEL", publisher)  # as after 30 seconds
+        if current == first:
+            states = Generations(reader, "t").states()
+            if "loading" in states.values():
+                assert retire(reader, "t") == []  # not without being told to
+            retire(reader, "t", incomplete=True)
+            assert keys_of(server, "*") == keys
+        publisher = Generations(reader, "t").keys.publisher
+    assert n >= 6  # lock, list, manifest, files, blocks, complete, activate
+    assert verify(reader, "t") == []
+
+
+def test_publishing_again_restores_all_that_was_lost(server, reader, tmp_path):
+    (path,) = tables(tmp_path, 1)
+    publish(path, reader, "t", activate=True)
+    keys = keys_of(server, "*")
+    for some in (keys[::2], keys[1::2], [k for k in keys if b"{t}" in k]):
+        with server.client() as client:
+            client.unlink(*some)
+        publish(path, reader, "t", activate=True)
+        assert keys_of(server, "*") == keys
+        assert verify(reader, "t") == []
+
+
+def test_activate_rollback_and_retire(server, reader, tmp_path):
+    one, two, three = tables(tmp_path, 3)
+    generations = Generations(reader, "t")
+    with pytest.raises(ClusterError, match="no generation of 't' is active"):
+        ClusterTable.open(server.url, name="t")
+    names = [publish(path, reader, "t", activate=path != two).generation for path in (one, two)]
+    assert generations.current()["generation"] == names[0]
+    with pytest.raises(ClusterError, match="no previous"):
+        generations.rollback()
+    generations.activate(names[1])
+    assert generations.rollback() == names[0]
+    assert generations.rollback() == names[1]
+    names.append(publish(three, reader, "t", activate=True).generation)
+    described = {g["generation"]: g["use"] for g in generations.describe()}
+    assert described == {names[0]: "", names[1]: "previous", names[2]: "current"}
+    with pytest.raises(ClusterError, match="is the current one"):
+        retire(reader, "t", names[2])
+    generations.activate(names[0])
+    with ClusterTable.open(server.url, name="t"):
+        generations.activate(names[2])
+        with pytest.raises(ClusterError, match="is used by query nodes"):
+            retire(reader, "t", names[0])
+    assert retire(reader, "t") == [names[1]]
+    assert retire(reader, "t", names[0]) == [names[0]]
+    assert not [key for key in keys_of(server, "*") if any(n.encode() in key for n in names[:2])]
+    with pytest.raises(ClusterError, match="not there"):
+        generations.activate(names[0])
+    with pytest.raises(ClusterError, match="is not there"):
+        retire(reader, "t", names[0])
+    assert verify(reader, "t") == []
+
+
+def test_swaps_under_load(server, reader, tmp_path):
+    """Every answer is that of one generation as a whole, before or after the swap."""
+    paths = tables(tmp_path, 2)
+    names = [publish(path, reader, "t", activate=True).generation for path in paths]
+    batches = [items(KIND, 2, np.random.default_rng([7, n])) for n in range(8)]
+    expected = [
+        {HashTable.load(p).search(b, **ALL_BUCKETS).ids.tobytes() for p in paths} for b in batches
+    ]
+    wrong, counts, stop = [], [], threading.Event()
+    generations = Generations(reader, "t")
+    with ClusterTable.open(server.url, name="t", cache_bytes=2000) as table:
+
+        def work():
+            n = 0
+            while not stop.is_set():
+                try:
+                    found = table.search(batches[n % 8], **ALL_BUCKETS)
+                    if found.ids.tobytes() not in expected[n % 8]:
+                        raise AssertionError("an answer of no generation")
+                except BaseException as error:
+                    wrong.append(error)
+                    return
+                n += 1
+            counts.append(n)
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for swap in range(20):
+            generations.activate(names[swap % 2])
+            assert table.refresh() or table.generation == names[swap % 2]
+            assert table.generation == names[swap % 2]
+            time.sleep(0.02)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not wrong, wrong[0]
+    assert sum(counts) > 20
+
+
+def test_a_node_follows_by_itself(server, reader, tmp_path):
+    one, two = tables(tmp_path, 2)
+    publish(one, reader, "t", activate=True)
+    with ClusterTable.open(server.url, name="t") as table:
+        new = publish(two, reader, "t", activate=True).generation
+        deadline = time.monotonic() + 5
+        while table.generation != new and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert table.generation == new
+        assert len(table) == len(HashTable.load(two))
+
+
+def test_a_second_publisher_is_refused(reader, tmp_path, monkeypatch):
+    one, two = tables(tmp_path, 2)
+    inside, go_on = threading.Event(), threading.Event()
+    begin = Generations.begin
+
+    def slow(self, *args):
+        inside.set()
+        go_on.wait(10)
+        begin(self, *args)
+
+    monkeypatch.setattr(Generations, "begin", slow)
+    thread = threading.Thread(target=publish, args=(one, reader, "t"))
+    thread.start()
+    inside.wait(10)
+    for act in (lambda: publish(two, reader, "t"), lambda: retire(reader, "t")):
+        with pytest.raises(ClusterError, match="another publisher"):
+            act()
+    go_on.set()
+    thread.join()
+    assert list(Generations(reader, "t").states().values()) == ["complete"]
+
+
+def test_eviction_and_full_memory(redis_server, tmp_path):
+    (path,) = tables(tmp_path, 1)
+    options = {"maxmemory": "50mb", "maxmemory-policy": "allkeys-lru"}
+    with closing(PlainServer(tmp_path / "redis", options)) as server:
+        reader = Reader(server.url)
+        with pytest.raises(ClusterError, match="maxmemory-policy allkeys-lru") as info:
+            publish(path, reader, "t")
+        assert "noeviction" in info.value.hint
+        with server.client() as client:
+            client.config_set("maxmemory-policy", "noeviction")
+            used = client.info("memory")["used_memory"]
+            client.config_set("maxmemory", used + 20_000)
+            with pytest.raises(ClusterError, match="bytes left"):
+                publish(path, reader, "t")
+            assert client.dbsize() == 0
+            # The room is there when it is looked at, and not when it is needed.
+            original = reader.each_master
+            reader.each_master = lambda *c: {
+                a: r.replace(b"maxmemory:", b"maxmemory:9") for a, r in original(*c).items()
+            }
+            client.config_set("maxmemory", used + 30_000)
+            with pytest.raises(ClusterError, match="maxmemory"):
+                publish(path, reader, "t", activate=True)
+            client.config_set("maxmemory", 0)
+            reader.each_master = original
+            assert client.dbsize() <= 1  # its lock could not be given back, perhaps
+            client.flushall()
+        publish(path, reader, "t", activate=True)
+        assert verify(reader, "t") == []
+        reader.close()
+
+
+def test_the_model_is_published_and_compared(server, reader, tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.repeat(["ant", "bee", "cat"], 20)
+    X = np.repeat(np.eye(3), 20, axis=0) + 0.1 * rng.normal(size=(60, 3))
+    for seed in (1, 2):
+        HashTable(width=4, steps=5, random_state=seed).fit(X, y).save(tmp_path / str(seed))
+    publish(tmp_path / "1", reader, "t", activate=True)
+    expected = HashTable.load(tmp_path / "1").search(X[:5], 3)
+    with ClusterTable.open(server.url, name="t") as table:
+        assert_same(table.search(X[:5], 3), expected)
+    with ClusterTable.open(server.url, name="t", model=tmp_path / "1" / "model") as table:
+        assert_same(table.search(X[:5], 3), expected)
+    with pytest.raises(StorageError, match="is not the one of the table"):
+        ClusterTable.open(server.url, name="t", model=tmp_path / "2" / "model")
