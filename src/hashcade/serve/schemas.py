@@ -25,7 +25,7 @@ Ids = Annotated[list[Id], Field(fail_fast=True)]
 Count = Annotated[int, Field(ge=1, le=_MAX), Digits]
 Label = Annotated[int, Field(ge=-(2**63), le=_MAX)] | Annotated[str, Field(max_length=1000)]
 Name = Annotated[str, Field(max_length=1000)]
-FilterText = Annotated[str, Field(max_length=10_000)]  # in an address, which cannot be long
+FilterText = Annotated[str, Field(max_length=4000)]  # percent-encoded within a head of 64 kB
 
 
 def _array(item: dict[str, Any], *least: int, optional: bool = False) -> Any:
