@@ -59,7 +59,8 @@ def page(results: dict[str, Any]) -> str:
         f"{data['items']:,} items × {data['dim']} in {data['buckets']:,} buckets"
         f" ({data['block_bytes'] / 1000:.0f} KB a block), {data['neighbors']} neighbours. Each"
         f" server is a process in a cpu cgroup of its own with {load['share_of_a_core']:g} of a"
-        f" core (1 of 10 ms); {load['clients']} clients in 8 processes;"
+        f" core (1 of {1 / load['share_of_a_core']:.0f} ms); {load['clients']} clients in 8"
+        " processes;"
         f" medians with quartiles of {load['rounds']} rounds of {load['seconds']:g} s in which"
         " all systems take turns. Loopback: there is no network in these latencies. The figures to"
         " rely on are ratios and processor time per query.",
@@ -194,7 +195,10 @@ def draw(results: dict[str, Any], path: Path) -> None:
         (line,) = axes.plot(MS, middle, marker="o", label=title)
         axes.fill_between(MS, low, high, alpha=0.2, color=line.get_color())
     axes.plot(MS, MS, color="grey", linestyle=":", label="proportional")
-    axes.set(xlabel="servers, a tenth of a core each", ylabel="queries/s, by those of one server")
+    axes.set(
+        xlabel=f"servers, {results['load']['share_of_a_core']:g} of a core each",
+        ylabel="queries/s, by those of one server",
+    )
     axes.set_xticks(MS)
     axes.legend(frameon=False)
     figure.tight_layout()

@@ -18,8 +18,6 @@ from _cpu_quota import CpuQuota
 from hashcade.cluster import Reader
 from tests.cluster.servers import Servers
 
-SHARE = 0.1  # of a core, for each server
-
 
 class System:
     """Some servers that were filled, what a client needs to know, and their quotas."""
@@ -32,16 +30,21 @@ class System:
         return sum(quota.cpu_seconds() for quota in self.quotas)
 
 
-def quota(stack: ExitStack, name: str, *pids: int) -> CpuQuota:
-    """Hold processes to the quota until the end."""
-    made = CpuQuota(name, SHARE)
-    stack.callback(made.close)
-    made.add(*pids)
-    return made
+class Quotas:
+    """Holds the processes of each server to the same share of a core, until the end."""
+
+    def __init__(self, stack: ExitStack, share: float) -> None:
+        self._stack, self._share = stack, share
+
+    def __call__(self, name: str, *pids: int) -> CpuQuota:
+        made = CpuQuota(name, self._share)
+        self._stack.callback(made.close)
+        made.add(*pids)
+        return made
 
 
 def redis_systems(
-    stack: ExitStack, folder: Path, m: int, data: Data, large: Data | None
+    stack: ExitStack, hold: Quotas, folder: Path, m: int, data: Data, large: Data | None
 ) -> dict[str, System]:
     """A cluster of m masters with the same items routed and scattered.
 
@@ -56,8 +59,7 @@ def redis_systems(
         keys["large-"] = fill(reader, f"l{m}", large)
     reader.close()
     quotas = [
-        quota(stack, f"redis-{m}-{i}", server.process.pid)
-        for i, server in enumerate(servers.masters)
+        hold(f"redis-{m}-{i}", server.process.pid) for i, server in enumerate(servers.masters)
     ]
     for size, ways in keys.items():
         for way, names in ways.items():
@@ -69,7 +71,7 @@ def redis_systems(
     return systems
 
 
-def faiss_system(stack: ExitStack, folder: Path, m: int, data: Data) -> System:
+def faiss_system(stack: ExitStack, hold: Quotas, folder: Path, m: int, data: Data) -> System:
     """Shards with the items in random parts; all know the centres of all clusters."""
     import faiss
 
@@ -88,11 +90,11 @@ def faiss_system(stack: ExitStack, folder: Path, m: int, data: Data) -> System:
         stack.callback(process.kill)
         assert process.stdout is not None
         ports.append(int(process.stdout.readline()))
-        quotas.append(quota(stack, f"faiss-{m}-{number}", process.pid))
+        quotas.append(hold(f"faiss-{m}-{number}", process.pid))
     return System("faiss", {"ports": ports}, quotas)
 
 
-def postgres_systems(stack: ExitStack, data: Data) -> dict[int, System]:
+def postgres_systems(stack: ExitStack, hold: Quotas, data: Data) -> dict[int, System]:
     """Three servers with all rows each; for m of them, a bucket belongs to one."""
     import psycopg
     from pgvector.psycopg import register_vector
@@ -127,5 +129,5 @@ def postgres_systems(stack: ExitStack, data: Data) -> dict[int, System]:
                 connection.execute("CREATE INDEX ON items (bucket)")
                 connection.execute("VACUUM ANALYZE items")
             pid = int((place / "postmaster.pid").read_text().split()[0])
-            quotas.append(quota(stack, f"postgres-{number}", pid))
+            quotas.append(hold(f"postgres-{number}", pid))
     return {m: System("postgres", {"uris": uris[:m]}, quotas[:m]) for m in (1, 2, 3)}

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
-PERIOD = 10_000  # microseconds
+QUOTA = 1000  # microseconds, the least that the kernel allows: of a tenth of a core, 1 of 10 ms
 
 
 class CpuQuota:
@@ -18,16 +18,16 @@ class CpuQuota:
     def __init__(self, name: str, share: float) -> None:
         version_1 = (ROOT / "cpu").is_dir()
         self._folder = (ROOT / "cpu" if version_1 else ROOT) / f"hashcade-{os.getpid()}-{name}"
-        quota = int(PERIOD * share)
+        period = round(QUOTA / share)
         try:
             if not version_1:
                 (ROOT / "cgroup.subtree_control").write_text("+cpu")
             self._folder.mkdir()
             if version_1:
-                (self._folder / "cpu.cfs_period_us").write_text(str(PERIOD))
-                (self._folder / "cpu.cfs_quota_us").write_text(str(quota))
+                (self._folder / "cpu.cfs_period_us").write_text(str(period))
+                (self._folder / "cpu.cfs_quota_us").write_text(str(QUOTA))
             else:
-                (self._folder / "cpu.max").write_text(f"{quota} {PERIOD}")
+                (self._folder / "cpu.max").write_text(f"{QUOTA} {period}")
         except OSError as error:
             raise SystemExit(
                 f"this benchmark holds each server to {share:g} of a core, and may not make a cpu"

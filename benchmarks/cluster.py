@@ -22,7 +22,7 @@ from _cluster_clients import KINDS, PROCESSES, THREADS, Clients
 from _cluster_data import DIM, N_NEIGHBORS, Data
 from _cluster_hit import cache_hit
 from _cluster_page import draw, page
-from _cluster_systems import SHARE, System, faiss_system, postgres_systems, redis_systems
+from _cluster_systems import Quotas, System, faiss_system, postgres_systems, redis_systems
 from _timing import machine, versions
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--items", type=int, default=300_000)
     parser.add_argument("--buckets", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--share", type=float, default=0.1, help="of a core, for each server")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument("--without", nargs="*", default=[], choices=["faiss", "postgres"])
     parser.add_argument("--note", default="", help="what else the machine did")
@@ -44,21 +45,22 @@ def main() -> int:
     queries, buckets = data.queries(20_000)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        hold = Quotas(stack, options.share)
         systems: dict[str, System] = {}
         for m in MS:
             say(f"filling {m} servers")
-            made = redis_systems(stack, folder, m, data, large if m == 3 else None)
+            made = redis_systems(stack, hold, folder, m, data, large if m == 3 else None)
             systems |= {f"{name}-{m}": system for name, system in made.items()}
             if "faiss" not in options.without:
-                systems[f"faiss-{m}"] = faiss_system(stack, folder, m, data)
+                systems[f"faiss-{m}"] = faiss_system(stack, hold, folder, m, data)
         if "postgres" not in options.without:
-            made = postgres_systems(stack, data)
+            made = postgres_systems(stack, hold, data)
             systems |= {f"postgres-{m}": system for m, system in made.items()}
         wrong = disagreements(systems, data, queries[:200], buckets[:200])
         say(f"answers that differ from an exact scan of the bucket: {wrong}")
         clients = Clients({"": (queries, buckets), "large": large.queries(2_000)})
         stack.callback(clients.close)
-        rows = measure(systems, clients, options.rounds, options.seconds)
+        rows = measure(systems, clients, options)
     results = {
         "machine": machine(),
         "versions": versions("redis", "hiredis", "numpy", "faiss-cpu"),
@@ -66,7 +68,7 @@ def main() -> int:
         "data": {"items": options.items, "buckets": options.buckets, "dim": DIM,
                  "neighbors": N_NEIGHBORS, "block_bytes": options.items // options.buckets
                  * (8 + 4 * DIM)},
-        "load": {"share_of_a_core": SHARE, "clients": PROCESSES * THREADS,
+        "load": {"share_of_a_core": options.share, "clients": PROCESSES * THREADS,
                  "rounds": options.rounds, "seconds": options.seconds},
         "wrong": wrong,
         "rows": rows,
@@ -113,21 +115,22 @@ def disagreements(
 
 
 def measure(
-    systems: dict[str, System], clients: Clients, rounds: int, seconds: float
+    systems: dict[str, System], clients: Clients, options: argparse.Namespace
 ) -> dict[str, list[dict[str, Any]]]:
     """For each system a record per round; the first round is not counted."""
     tasks = [(name, name, 1) for name in systems]
     tasks += [(f"{way}-3, batch 64", f"{way}-3", 64) for way in ("routed", "scattered")]
     rows: dict[str, list[dict[str, Any]]] = {task: [] for task, _, _ in tasks}
     began = time.perf_counter()
+    rounds = options.rounds
     for number in range(rounds + 1):
         for task, name, batch in tasks:
             system = systems[name]
             order = {"name": name, "kind": system.kind, "settings": system.settings,
                      "batch": batch, "round": number,
                      "queries": "large" if name.startswith("large") else "",
-                     "seconds": seconds if number else 0.3}  # fmt: skip
-            record = one_run(system, clients, order)
+                     "seconds": options.seconds if number else 0.3}  # fmt: skip
+            record = one_run(system, clients, order, options.share)
             if number:
                 rows[task].append(record)
         left = (time.perf_counter() - began) / (number + 1) * (rounds - number)
@@ -135,7 +138,9 @@ def measure(
     return rows
 
 
-def one_run(system: System, clients: Clients, order: dict[str, Any]) -> dict[str, Any]:
+def one_run(
+    system: System, clients: Clients, order: dict[str, Any], share: float
+) -> dict[str, Any]:
     before = system.cpu_seconds()
     answers = clients.run(**order)
     cpu = system.cpu_seconds() - before
@@ -151,7 +156,7 @@ def one_run(system: System, clients: Clients, order: dict[str, Any]) -> dict[str
         "queries_per_second": n / seconds,
         "server_us": 1e6 * cpu / n,
         "client_us": 1e6 * sum(answer["cpu"] for answer in answers) / n,
-        "quota_used": cpu / (SHARE * len(system.quotas) * seconds),
+        "quota_used": cpu / (share * len(system.quotas) * seconds),
         "p50_ms": 1e3 * float(np.quantile(latencies, 0.5)),
         "p99_ms": 1e3 * float(np.quantile(latencies, 0.99)),
         **{f"{name}_per_query": value for name, value in counts.items()},

@@ -10,7 +10,7 @@ import pytest
 from hashcade import ClusterError, HashTable, StorageError
 from hashcade.cluster import ClusterTable, Generations, Reader, publish, repair, retire, verify
 from tests.cluster.factories import Kind, assert_same, empty_table, items, saved_table
-from tests.cluster.servers import PlainServer, closing
+from tests.cluster.servers import PlainServer, Servers, closing, wait_for
 
 KIND = Kind(n=200)
 ALL_BUCKETS = {"n_neighbors": 300}  # a search that reads every block
@@ -174,6 +174,37 @@ def test_publishing_again_restores_all_that_was_lost(server, reader, tmp_path):
         publish(path, reader, "t", activate=True)
         assert keys_of(server, "*") == keys
         assert verify(reader, "t") == []
+
+
+@pytest.mark.slow
+def test_a_server_that_comes_back_empty(redis_server, tmp_path):
+    """A third of everything is gone, and Redis says that all is well."""
+    (path,) = tables(tmp_path, 1)
+    query = items(KIND, 2, np.random.default_rng(1))
+    expected = HashTable.load(path).search(query, **ALL_BUCKETS)
+    with closing(Servers(tmp_path / "redis", 3, 0)) as servers:
+        reader = Reader(servers.url)
+        publish(path, reader, "t", activate=True)
+        keys = Generations(reader, "t").keys
+        for home in (False, True):  # whether it is the server with the list of generations
+            lost = next(
+                s for s in servers.masters if (s.address == reader.node_of(keys.current)) == home
+            )
+            with ClusterTable.open(servers.url, name="t") as table:
+                lost.kill()
+                lost.start()
+                wait_for(lambda: all(map(servers.is_ready, servers.servers)))
+                with pytest.raises(ClusterError, match=f"at {lost.address} is missing"):
+                    table.search(query, **ALL_BUCKETS)
+                if home:
+                    with pytest.raises(ClusterError, match="no generation of 't' is active"):
+                        repair(path, reader, "t")
+                    publish(path, reader, "t", activate=True)
+                else:
+                    assert repair(path, reader, "t") > 1
+                assert verify(reader, "t") == []
+                assert_same(table.search(query, **ALL_BUCKETS), expected)
+        reader.close()
 
 
 def test_activate_rollback_and_retire(server, reader, tmp_path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hashcade import HashTable
+from hashcade.cli.options import byte_count
 from hashcade.cluster import Reader, publish
 from hashcade.errors import ClusterError, ConfigError
 from hashcade.index import Encoded
@@ -90,7 +91,7 @@ def test_metrics_of_the_cluster(address, shared_cluster):
 def test_a_lost_master_without_replica_is_503_and_not_ready(place, own_cluster):
     reader = Reader(own_cluster.url)
     publish(place, reader, "lost", activate=True)
-    with serving(table=f"{own_cluster.url}/lost", cache_bytes=0) as client:
+    with serving(table=f"{own_cluster.url}/lost", cache=0) as client:
         asked = [body(query(50)[slice(i, i + 1)]) for i in range(50)]
         assert {client.post("/v1/search", json=one).status_code for one in asked} == {200}
         lost = own_cluster.masters[0]
@@ -120,7 +121,7 @@ def test_another_generation_is_taken_over(place, address, shared_cluster):
 def test_in_a_process_of_its_own(place, address, tmp_path):
     encoded = query()
     table = HashTable.load(place)
-    settings = {"log": tmp_path / "log", "cache_bytes": 1 << 20}
+    settings = {"log": tmp_path / "log", "cache": 1 << 20}
     with process(address, **settings) as service, Client(service.url) as client:
         found = client.search(encoded.vectors, bucket_ids=encoded.bucket_ids)
     expected = table.search(Encoded(encoded.vectors, encoded.bucket_ids, None, False))
@@ -140,3 +141,31 @@ def test_settings_are_checked(shared_cluster, tmp_path):
         pass
     with pytest.raises(ConfigError, match="has its own"):
         ServeSettings(table=tmp_path, model=tmp_path)
+
+
+def test_the_command_takes_an_address_and_a_size(monkeypatch):
+    import hashcade.serve
+    from hashcade.cli.serve import serve
+
+    taken = {}
+    monkeypatch.setattr(
+        hashcade.serve, "run", lambda table, **more: taken.update(more, table=table)
+    )
+    monkeypatch.setattr(hashcade.serve, "log_to_stderr", lambda: None)
+    serve("redis://host:1/photos", cache="1.5GB", model="model")
+    assert taken["table"] == "redis://host:1/photos"
+    assert taken["cache"] == 3 << 29
+    assert taken["model"] == "model"
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"), [("0", 0), ("512MB", 512 << 20), ("8 GiB", 8 << 30), ("2t", 2 << 40)]
+)
+def test_sizes(text, n_bytes):
+    assert byte_count("--cache", text) == n_bytes
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1", "1XB", "1e9", "nan"])
+def test_what_is_no_size(text):
+    with pytest.raises(ValueError, match=r"--cache=.* must be a number of bytes"):
+        byte_count("--cache", text)

@@ -1,7 +1,9 @@
 """A table in Redis answers as the table it was published from, bit for bit."""
 
+import mmap
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,6 +127,33 @@ def test_a_tiny_cache_under_threads(shared_cluster, reader, tmp_path):
         assert remote.cache.n_dropped > 100
         remote.search(batches[0], 10)
         assert remote.cache.n_bytes <= 200_000  # those of one search, and what shares a group
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+def test_dropped_blocks_give_their_memory_back(shared_cluster, reader, tmp_path):
+    kind = Kind(n=100_000, dim=64, width=16, depth=2)  # 26 MB of vectors
+    rng = np.random.default_rng(6)
+    table = empty_table(kind)
+    table.add(items(kind, kind.n, rng))
+    table.save(tmp_path / "t")
+    published(reader, tmp_path / "t", "memory")
+    queries = items(kind, 3000, rng)
+    grown = []
+    for cache_bytes in (1 << 30, 1 << 30, 1 << 20):  # the first one warms up
+        with ClusterTable.open(
+            shared_cluster.url, name="memory", cache_bytes=cache_bytes
+        ) as remote:
+            before = resident_bytes()
+            for at in range(len(queries)):
+                remote.search(queries[at : at + 1], 3, fill=False)
+            grown.append(resident_bytes() - before)
+    assert grown[1] > 20e6
+    assert grown[2] < 8e6  # ids and labels stay: 1.2 MB
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def test_many_waiting_threads_fetch_a_block_once(shared_cluster, reader, tmp_path):

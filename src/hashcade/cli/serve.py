@@ -70,7 +70,7 @@ def serve(
     log_to_stderr()
     run(
         table, use_model=not no_model, host=host, port=port, token=token, pictures=pictures,
-        read_only=read_only, model=model, cache_bytes=opt.byte_count("--cache", cache),
+        read_only=read_only, model=model, cache=opt.byte_count("--cache", cache),
         max_body=max_body, max_batch=max_batch, max_neighbors=max_neighbors,
         max_probe=max_probe, max_filter=max_filter, max_pixels=max_pixels,
         max_work=max_work, max_requests=max_requests, max_memory=max_memory,

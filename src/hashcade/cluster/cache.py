@@ -100,6 +100,7 @@ class RemoteBlocks(NoCheck):
         self._group = np.cumsum(np.diff(filled, prepend=filled[:1]) > 0)
         n_groups = int(self._group[-1]) + 1 if n_rows else 0
         self._starts = np.searchsorted(self._group, np.arange(n_groups + 1))
+        self._places = self._offsets[self._starts[:-1]] * self._row_bytes  # of groups, in memory
         self._bytes = np.zeros(n_groups, dtype=np.int64)  # that are here
         self._lock = threading.Lock()
         self._marked: OrderedDict[int, int] = OrderedDict()  # group: when it was last asked for
@@ -233,18 +234,32 @@ class RemoteBlocks(NoCheck):
     def _drop(self, group: int) -> None:
         first, last = self._starts[group : group + 2].tolist()
         start, stop = (self._offsets[[first, last]] * self._row_bytes).tolist()
-        # A page that two groups share stays.
-        start, stop = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE
-        length = stop * mmap.PAGESIZE - start
-        if length > 0:
-            self._memory.madvise(mmap.MADV_DONTNEED, start, length)
+        first_page, end_page = start // mmap.PAGESIZE, -(-stop // mmap.PAGESIZE)
+        if self._is_shared(first_page, group):
+            first_page += 1
+        if end_page > first_page and self._is_shared(end_page - 1, group):
+            end_page -= 1
+        if end_page > first_page:
+            place, length = first_page * mmap.PAGESIZE, (end_page - first_page) * mmap.PAGESIZE
+            length = min(length, len(self._memory) - place)
+            self._memory.madvise(mmap.MADV_DONTNEED, place, length)
         self.n_dropped += int(self._present[first:last].sum())
         self._present[first:last] = False
         self.n_bytes -= int(self._bytes[group])
         self._bytes[group] = 0
 
+    def _is_shared(self, page: int, group: int) -> bool:
+        """Whether another group that is here, or on its way, has a part of this page."""
+        low = int(np.searchsorted(self._places, page * mmap.PAGESIZE, "right")) - 1
+        high = int(np.searchsorted(self._places, (page + 1) * mmap.PAGESIZE, "left"))
+        others = (other for other in range(low, high) if other != group)
+        return any(other in self._marked or other in self._unmarked for other in others)
+
 
 def _reserve(n_bytes: int) -> mmap.mmap:
     """Addresses without memory: a page is there once it is written to."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
-    return mmap.mmap(-1, max(n_bytes, 1), flags=flags)
+    memory = mmap.mmap(-1, max(n_bytes, 1), flags=flags)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):  # else the first byte of a block would take 2 MB
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return memory

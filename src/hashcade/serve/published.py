@@ -30,7 +30,7 @@ class PublishedTable:
         url, name = split_name(str(settings.table))
         self._use_model = settings.use_model
         self.cluster = ClusterTable.open(
-            url, name=name, cache_bytes=settings.cache_bytes, model=settings.model
+            url, name=name, cache_bytes=settings.cache, model=settings.model
         )
         metrics.registry.register(_Collector(self.cluster))
 

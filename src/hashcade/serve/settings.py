@@ -27,7 +27,7 @@ class ServeSettings:
         Load the model of the table. Without it queries must bring their buckets or scores.
     model
         Of a table in a cluster: a copy of its model on this machine, else it is fetched.
-    cache_bytes
+    cache
         Of a table in a cluster: bytes of vectors that are kept.
     pictures
         Where pictures of the items are: a folder with a folder of images per class (item ids count
@@ -74,7 +74,7 @@ class ServeSettings:
     table: Path | str
     use_model: bool = True
     model: Path | None = None
-    cache_bytes: int = 1 << 30
+    cache: int = 1 << 30
     pictures: Path | None = None
     host: str = "127.0.0.1"
     port: int = 8000
@@ -107,8 +107,8 @@ class ServeSettings:
         for name in ("table", "pictures", "model"):
             if getattr(self, name) is not None and not (name == "table" and self.in_cluster):
                 object.__setattr__(self, name, Path(getattr(self, name)))
-        if self.cache_bytes < 0:
-            raise ConfigError(f"cache_bytes={self.cache_bytes} must be >= 0")
+        if self.cache < 0:
+            raise ConfigError(f"cache={self.cache} must be >= 0")
         for name, value in vars(self).items():
             if name.startswith("max_") and name != "max_connections" and value < 1:
                 raise ConfigError(f"{name}={value} must be >= 1")
