@@ -531,19 +531,29 @@ class HashTable:
     # -- looking into it ---------------------------------------------------------------------------
 
     def explain(
-        self, q: npt.ArrayLike | Encoded, *, n_probe: int = 1, **options: Any
-    ) -> dict[str, Any]:
-        """Say how the results of one query came about; see :meth:`HashIndex.explain`."""
+        self, q: npt.ArrayLike | Encoded, *, n_probe: int = 1, where: Any = None,
+        filter_ids: Any = None, **options: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Say how the results of one query came about; see :meth:`HashIndex.explain`.
+
+        ``where`` and ``filter_ids`` are those of :meth:`search`.
+        """
         n_probe = checked_count("n_probe", n_probe)
-        encoded = self.encode(q, n_probe=n_probe)
+        state = self._filled().state
+        passing = self._filter(state, where, filter_ids, options.get("cancel"))
+        encoded = self.encode(q, n_probe=state.index.n_ranked(n_probe, passing))
         if len(encoded) != 1:
             raise ValueError(f"q has {len(encoded)} items, must be one")
         exclude = options.get("exclude_self", False)
         if not isinstance(exclude, bool):
-            options["exclude_self"] = self.catalog.numbers_of(exclude)
-        where = encoded.where_to_look(n_probe)
-        explained = self.index.explain(
-            encoded.vectors[0], **where, shown_scores=encoded.scores, metric=self.metric, **options
+            options["exclude_self"] = state.catalog.numbers_of(exclude)
+        explained = state.index.explain(
+            encoded.vectors[0],
+            **encoded.where_to_look(n_probe),
+            shown_scores=encoded.scores,
+            metric=self.metric,
+            filter_ids=passing,
+            **options,
         )
         described: dict[str, Any] = self.with_labels(explained)
         numbers = np.array([match["id"] for match in described["results"]], dtype=np.int64)

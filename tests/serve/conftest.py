@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.serve.factories import make_table, serving
+from tests.serve.browsing import BROWSER, FLAGS, PATIENCE
+from tests.serve.factories import make_table, process, serving
 
 
 @pytest.fixture
@@ -59,3 +60,61 @@ def photo_table(tmp_path_factory):
     table.catalog.data = folder / "photos"
     table.save(folder / "table")
     return folder
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def url(trained, tmp_path_factory):
+    """The address of a service with a table of images."""
+    log = tmp_path_factory.mktemp("page") / "log"
+    settings = {"pictures": str(trained / "pictures.npz"), "read_only": True, "deadline": 120}
+    with process(trained / "table", log=log, **settings) as service:
+        yield service.url
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(
+            executable_path=BROWSER, args=FLAGS, timeout=PATIENCE, chromium_sandbox=False
+        )
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def open_page(browser, request):
+    """Open pages that fail the test if they go wrong, or ask anyone but the service."""
+    contexts, trouble = [], []
+
+    def opened(address="", base=None, width=1280, height=900, scheme="light", expected=None):
+        base = base or request.getfixturevalue("url")
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+
+        def logged(message):  # a browser logs every status above 400 as an error
+            if message.type == "error" and not (expected and expected in message.text):
+                trouble.append(message.text)
+
+        page.on("console", logged)
+        page.on(
+            "request",
+            lambda asked: asked.url.startswith((base, "blob:")) or trouble.append(asked.url),
+        )
+        page.goto(f"{base}/{address}")
+        page.wait_for_selector("main h1")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert trouble == []

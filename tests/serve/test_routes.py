@@ -240,7 +240,7 @@ def test_without_a_model_what_needs_one_is_refused(client):
 def test_an_option_that_is_not_known_is_a_mistake(client):
     answer = client.get("/v1/items?limits=3")
     assert answer.status_code == 422
-    assert "Unknown parameter 'limits' (allowed: limit, seed)" in answer.json()["error"]
+    assert "Unknown parameter 'limits' (allowed: limit, seed, where)" in answer.json()["error"]
     assert client.get("/v1/stats?x=").status_code == 422
 
 

@@ -191,6 +191,10 @@ def test_pictures_are_handed_out(client, images):
     assert answer.headers["content-type"] == "image/png"
     with Image.open(io.BytesIO(answer.content)) as image:
         assert np.array_equal(np.asarray(image), images[7])
+    assert "max-age" in answer.headers["Cache-Control"]
+    same = client.get("/v1/pictures/7", headers={"If-None-Match": answer.headers["ETag"]})
+    assert (same.status_code, same.content) == (304, b"")
+    assert client.get("/v1/pictures/7", headers={"If-None-Match": '"old"'}).status_code == 200
     assert client.get("/v1/pictures/999999").status_code == 404
 
 

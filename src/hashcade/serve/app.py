@@ -22,12 +22,19 @@ from hashcade.serve.service import Service
 from hashcade.serve.settings import ServeSettings
 
 _STATIC = Path(__file__).parent / "static"
-_NAMES = ("style.css", "app.js", "dom.js", "search.js", "tree.js", "api.js", "icon.svg")
-# Only these can be asked for: a path is looked up in this list, never in the file system.
-PAGES = {"/": "index.html", "/api": "api.html", **{f"/static/{name}": name for name in _NAMES}}
 _MEDIA_TYPES = {
     ".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml",
 }  # fmt: skip
+# Only these can be asked for: a path is looked up in this list, never in the file system.
+PAGES = {
+    "/": "index.html",
+    "/api": "api.html",
+    **{
+        f"/static/{file.name}": file.name
+        for file in sorted(_STATIC.iterdir())
+        if file.suffix in _MEDIA_TYPES and file.suffix != ".html"
+    },
+}
 
 
 def create_app(settings: ServeSettings) -> FastAPI:

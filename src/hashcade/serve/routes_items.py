@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from typing import Annotated, Any
+from itertools import islice
+from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 from fastapi import APIRouter, Header, Path, Query
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from hashcade.errors import DataError
+from hashcade.index import HashIndex
 from hashcade.serve import schemas
 from hashcade.serve.responses import IMAGE_BODY, ThisCall, as_json, contents, describe, json_body
-from hashcade.serve.routes_search import ItemId, class_counts
+from hashcade.serve.routes_search import ItemId, class_counts, read_where
 from hashcade.serve.schemas import Digits
-from hashcade.serve.service import Snapshot
 from hashcade.store import NewItems
 
 log = logging.getLogger("hashcade.serve")
 router = APIRouter(prefix="/v1", tags=["items"])
 _SHOWN = 256  # items of a node's children together
+_DESCRIBED = 60  # children that come with items
+_CLASSES = 20  # of a node
 _PICTURE = {
     "description": "A small picture of the item",
     "content": contents("image/png", "image/jpeg"),
 }
+_PICTURE_ROUTE = describe(_PICTURE, 404)
+_PICTURE_ROUTE["responses"][304] = {"description": "The picture is still the same"}
 BucketId = Annotated[int, Digits, Path(ge=0, le=2**63 - 1)]
 Start = Annotated[int, Digits, Query(ge=0, le=2**62)]
 Limit = Annotated[int, Digits, Query(ge=1, le=1000)]
@@ -36,14 +43,51 @@ Slots = Annotated[str, Query(pattern=r"^([0-9]{1,9}(\.[0-9]{1,9}){0,62})?$", max
 
 
 @router.get("/items", **describe(schemas.Sample))
-async def sample_items(call: ThisCall, limit: Limit = 24, seed: Seed = 0) -> Response:
-    """Some items, drawn at random: the same ones for the same seed."""
-    now = call.service.now()
+async def sample_items(
+    call: ThisCall, limit: Limit = 24, seed: Seed = 0, where: schemas.FilterText | None = None
+) -> Response:
+    """Some items, drawn at random: the same ones for the same seed.
+
+    With a filter in ``where``, as JSON, of those that pass it.
+    """
+    now, conditions = call.service.now(), read_where(where)
     index = now.table.index
 
     def work() -> Response:
-        ids = index.sample(limit, random_state=seed)
-        return as_json({"items": now.briefs(ids, index.labels_of(ids)), "n_items": len(index)})
+        if conditions is None:
+            n_matching, numbers = len(index), index.sample(limit, random_state=seed)
+        else:
+            passing = now.table.catalog.filter(conditions, call.cancel).ids
+            n_matching = len(passing)
+            drawn = np.random.default_rng(seed).permutation(n_matching)[:limit]
+            numbers = passing[drawn]
+        items = now.briefs(numbers, index.labels_of(numbers))
+        return as_json({"items": items, "n_matching": n_matching, "n_items": len(index)})
+
+    return await call.search_thread(work)
+
+
+@router.get("/classes", **describe(schemas.Classes))
+async def find_classes(
+    call: ThisCall,
+    contains: Annotated[str, Query(max_length=1000)] = "",
+    limit: Limit = 20,
+) -> Response:
+    """Classes whose label contains a text, those that begin with it first.
+
+    Upper and lower case are the same, and ``_`` is a space.
+    """
+
+    def plain(text: str) -> str:
+        return text.lower().replace("_", " ").strip()
+
+    part, classes = plain(contains), call.service.now().table.catalog.classes
+
+    def work() -> Response:
+        places = [(plain(str(label)).find(part), str(label), label) for label in classes]
+        matching = sorted((row for row in places if row[0] >= 0), key=lambda row: row[:2])
+        labels = [label for _, _, label in matching[:limit]]
+        return as_json({"labels": labels, "n_matching": len(matching), "n_classes": len(classes)})
 
     return await call.search_thread(work)
 
@@ -59,8 +103,7 @@ async def get_item(call: ThisCall, item_id: ItemId, vector: bool = False) -> Res
         paths = now.table.index.shape.paths(buckets).tolist()
         numbers = item.vector.tolist() if vector else None
         more = {"bucket_ids": buckets.tolist(), "paths": paths, "vector": numbers}
-        more["payload"] = item.payload
-        return as_json(now.brief(item.id, item.label) | more)
+        return as_json(now.brief(item.id, item.label, item.name, item.payload) | more)
 
     return await call.search_thread(work)
 
@@ -73,25 +116,35 @@ async def tree_node(call: ThisCall, path: Slots = "") -> Response:
 
     def work() -> Response:
         index = now.table.index
-        node = now.table.with_labels(index.node(slots))
+        described = index.node(slots)
+        for part in (described, *described["children"]):  # of a root there may be very many
+            codes = part["classes"]
+            part["n_classes"] = None if codes is None else len(codes)
+            part["classes"] = None if codes is None else dict(islice(codes.items(), _CLASSES))
+        node = now.table.with_labels(described)
         at_end = len(slots) == index.shape.depth
         node["bucket"] = int(index.shape.bucket_ids(slots)) if at_end else None
-        node["classes"] = class_counts(node["classes"])
-        limit = max(4, min(24, _SHOWN // max(len(node["children"]), 1)))
-        for child in node["children"]:
-            child["classes"] = class_counts(child["classes"])
-            child["items"] = _some_below(now, [*slots, child["slot"]], limit)
+        for part in (node, *node["children"]):
+            part["classes"] = class_counts(part["classes"])
+        children = sorted(node["children"], key=lambda child: -child["n_entries"])
+        limit = max(4, min(24, _SHOWN // max(len(children), 1)))
+        below = [_some_below(index, [*slots, c["slot"]], limit) for c in children[:_DESCRIBED]]
+        numbers = np.concatenate([*below, np.empty(0, np.int64)])
+        briefs = iter(now.briefs(numbers, index.labels_of(numbers)))  # at once: less to look up
+        for child in children:
+            child["items"] = []
+        for child, items in zip(children, below, strict=False):
+            child["items"] = list(islice(briefs, len(items)))
         return as_json(node)
 
     return await call.search_thread(work)
 
 
-def _some_below(now: Snapshot, path: list[int], limit: int) -> list[dict[str, Any]]:
+def _some_below(index: HashIndex, path: list[int], limit: int) -> npt.NDArray[np.int64]:
     """The first items of the largest buckets below a node, as many of each."""
-    largest = now.table.index.largest_buckets(path, limit).tolist()
+    largest = index.largest_buckets(path, limit).tolist()
     share = -(-limit // max(len(largest), 1))
-    items = [brief for bucket in largest for brief in now.bucket_briefs(bucket, limit=share)]
-    return items[:limit]
+    return np.concatenate([index.bucket(bucket, limit=share)[0] for bucket in largest])[:limit]
 
 
 @router.get("/buckets/{bucket_id}", **describe(schemas.Bucket))
@@ -110,8 +163,10 @@ async def bucket_items(
     return await call.search_thread(work)
 
 
-@router.get("/pictures/{item_id:id}", **describe(_PICTURE, 404))
-async def picture(call: ThisCall, item_id: ItemId) -> Response:
+@router.get("/pictures/{item_id:id}", **_PICTURE_ROUTE)
+async def picture(
+    call: ThisCall, item_id: ItemId, if_none_match: Annotated[str | None, Header()] = None
+) -> Response:
     """The picture of an item."""
     now = call.service.now()
     pictures, item = now.pictures, now.id_of(item_id)
@@ -128,7 +183,10 @@ async def picture(call: ThisCall, item_id: ItemId) -> Response:
     file = await call.search_thread(work)
     if file is None:
         raise HTTPException(404, f"there is no picture of item {item!r}")
-    headers = {"Cache-Control": "private, max-age=300"}
+    tag = f'"{hashlib.sha256(file[0]).hexdigest()[:16]}"'
+    headers = {"Cache-Control": "private, max-age=300", "ETag": tag}
+    if if_none_match == tag:
+        return Response(status_code=304, headers=headers)
     return Response(file[0], media_type=file[1], headers=headers)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -31,7 +32,7 @@ from hashcade.table import Matches
 
 router = APIRouter(prefix="/v1", tags=["search"])
 ItemId = Annotated[str, Path(min_length=1, max_length=1000)]
-SearchOptions = Annotated[schemas.Options, Query()]
+SearchOptions = Annotated[schemas.ItemOptions, Query()]
 _PROBE, _RESULT = 100, 400  # candidates that take as long as a bucket, and as a result
 _LARGE = 2_000_000  # work of a search that others do not wait for: some hundredths of a second
 _SHOWN = 12  # items of a bucket in an explanation
@@ -88,17 +89,34 @@ async def _encoded(
 ) -> tuple[Snapshot, Encoded]:
     """Queries that say themselves where to look, or what the model makes of them."""
     if bucket_ids is None and scores is None:
-        if any(part is not None for part in filters.values()):
-            now = call.service.now()
-            work = partial(now.table.n_ranked, n_probe, **filters, cancel=call.cancel)
-            n_probe = await call.search_thread(work)
-        return await call.encode(vectors, n_probe)
+        return await call.encode(vectors, await _n_ranked(call, n_probe, **filters))
     if bucket_ids is not None and scores is not None:
         raise HTTPException(422, "bucket_ids and scores are both given, must be one of them")
     with errors_as_answers(), np.errstate(over="ignore"):
         queries = np.asarray(vectors, dtype=np.float32)
         slots = None if scores is None else np.asarray(scores, dtype=np.float32)
     return call.service.now(), Encoded(queries, bucket_ids, slots, by_path=slots is not None)
+
+
+async def _n_ranked(call: Call, n_probe: int, **filters: Any) -> int:
+    """How many buckets are to be ranked: a filter may need more than are asked for."""
+    if all(part is None for part in filters.values()):
+        return n_probe
+    table = call.service.now().table
+    return await call.search_thread(partial(table.n_ranked, n_probe, **filters, cancel=call.cancel))
+
+
+def read_where(text: str | None) -> dict[str, Any] | None:
+    """A filter that stands in an address, as JSON; 422 if it is not an object."""
+    if text is None:
+        return None
+    try:
+        where = json.loads(text)
+    except (ValueError, RecursionError):
+        where = None
+    if not isinstance(where, dict):
+        raise HTTPException(422, 'where must be an object of JSON, such as {"label":"cat"}')
+    return where
 
 
 def _options(asked: schemas.Options) -> dict[str, Any]:
@@ -215,16 +233,19 @@ async def search_binary(
 async def search_image(call: ThisCall, options: SearchOptions) -> Response:
     """Find the nearest items of an image: the body is the image file."""
     _check_limits(call, options)
-    now, encoded = await call.encode_image(options.n_probe)
-    return await _search(call, now, encoded, options)
+    where = read_where(options.where)
+    n_probe = await _n_ranked(call, options.n_probe, where=where)
+    return await _search(call, *await call.encode_image(n_probe), options, where=where)
 
 
 @router.get("/search/item/{item_id:id}", **describe(schemas.SearchAnswer, 404))
 async def search_item(call: ThisCall, item_id: ItemId, options: SearchOptions) -> Response:
     """Find the nearest items of an item of the table; itself is left out."""
     _check_limits(call, options)
-    now, encoded = await call.encode_item(item_id, options.n_probe)
-    return await _search(call, now, encoded, options, exclude=[now.id_of(item_id)])
+    where = read_where(options.where)
+    n_probe = await _n_ranked(call, options.n_probe, where=where)
+    now, encoded = await call.encode_item(item_id, n_probe)
+    return await _search(call, now, encoded, options, exclude=[now.id_of(item_id)], where=where)
 
 
 async def _explain(
@@ -242,9 +263,11 @@ async def _explain(
         for bucket in explained["buckets"]:
             bucket["items"] = now.bucket_briefs(bucket["bucket"], limit=_SHOWN)
             bucket["classes"] = class_counts(bucket["classes"])
-        for result in explained["results"]:
-            result.update(now.brief(result["id"], result["label"]))
-            result["payload"] = now.table[result["id"]].payload
+        ids = [result["id"] for result in explained["results"]]
+        numbers = np.asarray(now.table.catalog.numbers_of(ids), dtype=np.int64)
+        briefs = now.briefs(numbers, now.table.index.labels_of(numbers))
+        for result, brief in zip(explained["results"], briefs, strict=True):
+            result.update(brief)
         return explained
 
     explained = await call.search_thread(work)
@@ -267,15 +290,18 @@ async def explain(
     _check_limits(call, body)
     buckets = None if body.bucket_ids is None else body.bucket_ids[None]
     scores = None if body.scores is None else body.scores[None]
-    encoded = await _encoded(call, body.n_probe, body.vector[None], buckets, scores)
-    return await _explain(call, *encoded, body)
+    query = (body.vector[None], buckets, scores)
+    encoded = await _encoded(call, body.n_probe, *query, where=body.where)
+    return await _explain(call, *encoded, body, where=body.where)
 
 
 @router.post("/explain/image", **describe(schemas.Explanation, 409, 415, takes=IMAGE_BODY))
 async def explain_image(call: ThisCall, options: SearchOptions) -> Response:
     """Explain the search for an image: the body is the image file."""
     _check_limits(call, options)
-    return await _explain(call, *await call.encode_image(options.n_probe), options)
+    where = read_where(options.where)
+    n_probe = await _n_ranked(call, options.n_probe, where=where)
+    return await _explain(call, *await call.encode_image(n_probe), options, where=where)
 
 
 @router.get("/explain/item/{item_id:id}", **describe(schemas.Explanation, 404))
@@ -285,5 +311,8 @@ async def explain_item(call: ThisCall, item_id: ItemId, options: SearchOptions) 
     With scores if the model can be asked about it, else by the buckets that it lies in.
     """
     _check_limits(call, options)
-    now, encoded = await call.encode_item(item_id, options.n_probe)
-    return await _explain(call, now, encoded, options, exclude_self=[now.id_of(item_id)])
+    where = read_where(options.where)
+    n_probe = await _n_ranked(call, options.n_probe, where=where)
+    now, encoded = await call.encode_item(item_id, n_probe)
+    itself = [now.id_of(item_id)]
+    return await _explain(call, now, encoded, options, exclude_self=itself, where=where)

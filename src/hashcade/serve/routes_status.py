@@ -59,8 +59,8 @@ async def metrics(call: ThisCall) -> Response:
 
 
 @router.get("/v1/stats", **describe(schemas.Stats))
-async def stats(call: ThisCall) -> Response:
-    """The table and the service in numbers."""
+async def stats(call: ThisCall, classes: bool = True) -> Response:
+    """The table and the service in numbers, on request without those of each class."""
     service, settings = call.service, call.service.settings
     now = service.now()
     model = None if now.table.hasher is None else now.table.hasher.config_
@@ -69,13 +69,15 @@ async def stats(call: ThisCall) -> Response:
     limits = {name: getattr(settings, name) for name in (*names, "deadline")}
 
     def work() -> Response:
-        described = now.table.stats()
-        if "classes" in described:
-            classes = described["classes"].items()
-            described["classes"] = [{"label": label, **numbers} for label, numbers in classes]
+        described = now.table.index.stats()
+        by_code = described.pop("classes", None)
+        if by_code is not None and classes:
+            label = now.table.catalog.label
+            described["classes"] = [{"label": label(code), **x} for code, x in by_code.items()]
         return as_json(
             {
                 "index": described,
+                "n_classes": None if by_code is None else len(by_code),
                 "shape": {"width": shape.width, "depth": shape.depth, "sparsity": shape.sparsity},
                 "metric": now.table.metric,
                 "ids": now.table.catalog.id_kind,

@@ -25,6 +25,7 @@ Ids = Annotated[list[Id], Field(fail_fast=True)]
 Count = Annotated[int, Field(ge=1, le=_MAX), Digits]
 Label = Annotated[int, Field(ge=-(2**63), le=_MAX)] | Annotated[str, Field(max_length=1000)]
 Name = Annotated[str, Field(max_length=1000)]
+FilterText = Annotated[str, Field(max_length=4000)]  # percent-encoded within a head of 64 kB
 
 
 def _array(item: dict[str, Any], *least: int, optional: bool = False) -> Any:
@@ -56,6 +57,12 @@ class Options(BaseModel):
     n_probe: Count = Field(1, description="1: the query's own buckets; more: the best so many.")
     max_candidates: Count | None = None
     fill: bool = Field(True, description="Go on to further buckets for want of neighbours.")
+
+
+class ItemOptions(Options):
+    """How to search for an item or an image, and among what."""
+
+    where: FilterText | None = Field(None, description="A filter, as JSON.")
 
 
 class BinaryOptions(Options):
@@ -95,6 +102,7 @@ class ExplainRequest(Options, strict=True):
     vector: Vector
     bucket_ids: Buckets = None
     scores: Scores = None
+    where: dict[str, Any] | None = Field(None, description="A filter, as HashTable.search has it.")
 
 
 class AddRequest(BaseModel, strict=True, extra="forbid"):
@@ -154,6 +162,7 @@ class ItemBrief(BaseModel):
     label: Label | None
     name: str | None
     picture: bool = Field(description="Whether there is a picture of it.")
+    payload: dict[str, Any] | None
 
 
 class ClassCount(BaseModel):
@@ -204,7 +213,6 @@ class Neighbour(ItemBrief):
 
     distance: MaybeInfinite = Field(description="Null: beyond float32.")
     buckets: list[int]
-    payload: dict[str, Any] | None
 
 
 class Explanation(BaseModel):
@@ -221,8 +229,6 @@ class Explanation(BaseModel):
 class Item(ItemBrief):
     """An item of the table."""
 
-    payload: dict[str, Any] | None
-
     bucket_ids: list[int]
     paths: list[list[int]]
     vector: list[float] | None
@@ -232,21 +238,31 @@ class Sample(BaseModel):
     """Some items."""
 
     items: list[ItemBrief]
+    n_matching: int = Field(description="Items that pass the filter; without one, all.")
     n_items: int
+
+
+class Classes(BaseModel):
+    """Some classes."""
+
+    labels: list[Label]
+    n_matching: int
+    n_classes: int
 
 
 class _Counts(BaseModel):
     n_buckets: int
     n_entries: int
     purity: float | None
-    classes: list[ClassCount] | None
+    n_classes: int | None
+    classes: list[ClassCount] | None = Field(description="The 20 most frequent ones.")
 
 
 class Child(_Counts):
-    """A node below another one, and some of its items."""
+    """A node below another one."""
 
     slot: int
-    items: list[ItemBrief]
+    items: list[ItemBrief] = Field(description="Some of its items; of the largest nodes alone.")
 
 
 class Node(_Counts):
@@ -268,6 +284,7 @@ class Stats(BaseModel):
     """The table and the service in numbers."""
 
     index: dict[str, Any] = Field(description="As HashIndex.stats; classes as a list.")
+    n_classes: int | None = Field(description="Null: the items have no labels.")
     shape: dict[str, int]
     metric: str
     ids: Literal["int", "str"] | None = Field(description="Kind of the ids.")

@@ -73,17 +73,23 @@ class Snapshot(NamedTuple):
         except KeyError as error:
             raise HTTPException(404, str(error.args[0])) from None
 
-    def brief(self, item: Any, label: Label | None) -> dict[str, Any]:
-        """An item for a list: id, label, name, and whether there is a picture."""
+    def brief(
+        self, item: Any, label: Label | None, name: str | None, payload: Any
+    ) -> dict[str, Any]:
+        """An item for a list, which says whether there is a picture of it."""
         picture = self.pictures is not None and item in self.pictures
-        name = self.table.catalog.name_of(item)
-        return {"id": item, "label": label, "name": name, "picture": picture}
+        return {"id": item, "label": label, "name": name, "payload": payload, "picture": picture}
 
-    def briefs(self, ids: Ids, codes: Ids | None) -> list[dict[str, Any]]:
+    def briefs(self, numbers: Ids, codes: Ids | None) -> list[dict[str, Any]]:
         """Items for a list, with labels by their codes."""
-        labels = [None] * len(ids) if codes is None else self.table.catalog.labels(codes).tolist()
-        of_table = self.table.catalog.ids_of(ids).tolist()
-        return [self.brief(*pair) for pair in zip(of_table, labels, strict=True)]
+        catalog = self.table.catalog
+        columns = (
+            catalog.ids_of(numbers).tolist(),
+            [None] * len(numbers) if codes is None else catalog.labels(codes).tolist(),
+            catalog.names_of(numbers),
+            catalog.payload_of(numbers),
+        )
+        return [self.brief(*row) for row in zip(*columns, strict=True)]
 
     def bucket_briefs(self, bucket_id: int, **part: int) -> list[dict[str, Any]]:
         """Some items of a bucket, for a list."""

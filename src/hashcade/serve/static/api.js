@@ -1,58 +1,143 @@
-// The description that the service gives of itself, to be read by people.
+// The description that the service gives of itself, to be read and tried by people.
 import { el, problem, themeButton } from "./dom.js";
+import { curlOf, exampleOf, exampleValues, pythonOf } from "./api_examples.js";
 
 const main = document.getElementById("main");
+const DEEPEST = 3;  // levels of an answer that are listed
 
-function resolved(schema, all, depth = 0) {
-  if (!schema || typeof schema !== "object" || depth > 6) return schema;
-  if (schema.$ref) return resolved(all.components.schemas[schema.$ref.split("/").at(-1)], all, depth + 1);
-  if (Array.isArray(schema)) return schema.map((part) => resolved(part, all, depth + 1));
-  return Object.fromEntries(Object.entries(schema).filter(([name]) => name !== "title").map(([name, part]) => [name, resolved(part, all, depth + 1)]));
-}
+const named = (schema, all) => schema?.$ref ? all.components.schemas[schema.$ref.split("/").at(-1)] : schema;
+const alternatives = (schema) => schema.anyOf?.filter((part) => part.type !== "null") ?? [schema];
 
 // A schema in a few words: "list of list of number".
-function inWords(schema) {
+function inWords(given, all) {
+  const schema = named(given, all);
   if (!schema) return "anything";
-  if (schema.anyOf) return schema.anyOf.map(inWords).filter((text) => text !== "null").join(" or ");
+  if (schema.anyOf) return schema.anyOf.map((part) => inWords(part, all)).join(" or ");
   if (schema.enum) return schema.enum.map((value) => JSON.stringify(value)).join(" or ");
-  if (schema.type === "array") return `list of ${inWords(schema.items)}`;
+  if (schema.const !== undefined) return JSON.stringify(schema.const);
+  if (schema.type === "array") return `list of ${inWords(schema.items, all)}`;
   return schema.format === "binary" ? "bytes" : schema.type ?? "anything";
 }
 
-function properties(schema) {
-  if (!schema?.properties) return el("p", {}, inWords(schema));
-  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Fields of the body" }, el("table", {},
-    el("thead", {}, el("tr", {}, ["Name", "Type", "Default", "What it is"].map((text) => el("th", { scope: "col" }, text)))),
-    el("tbody", {}, Object.entries(schema.properties).map(([name, part]) => el("tr", {},
-      el("th", { scope: "row" }, el("code", {}, name)), el("td", {}, inWords(part)),
-      el("td", {}, schema.required?.includes(name) ? "required" : part.default === undefined ? "–" : JSON.stringify(part.default)),
-      el("td", {}, part.description ?? ""))))));
+// The fields of a schema as rows; those of objects within it under "name." or "name[].".
+function fieldRows(given, all, before = "", depth = 1) {
+  const schema = named(given, all);
+  return Object.entries(schema?.properties ?? {}).flatMap(([name, part]) => {
+    const row = { name: before + name, part, required: schema.required?.includes(name) ?? false };
+    let [inner, mark] = [named(alternatives(named(part, all))[0], all), "."];
+    while (inner?.type === "array") [inner, mark] = [named(inner.items, all), `[]${mark}`];
+    return depth < DEEPEST ? [row, ...fieldRows(inner, all, `${before}${name}${mark}`, depth + 1)] : [row];
+  });
 }
 
-function route(path, method, told, all) {
+function fieldTable(schema, all, title, withDefaults) {
+  const rows = fieldRows(schema, all);
+  if (!rows.length) return el("p", {}, inWords(schema, all));
+  const heads = withDefaults ? ["Name", "Type", "Default", "What it is"] : ["Name", "Type", "What it is"];
+  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, el("table", {},
+    el("thead", {}, el("tr", {}, heads.map((text) => el("th", { scope: "col" }, text)))),
+    el("tbody", {}, rows.map(({ name, part, required }) => el("tr", {},
+      el("th", { scope: "row" }, el("code", {}, name)), el("td", {}, inWords(part, all)),
+      withDefaults ? el("td", {}, required ? "required" : part.default === undefined ? "–" : JSON.stringify(part.default)) : null,
+      el("td", {}, named(part, all)?.description ?? part.description ?? ""))))));
+}
+
+function parameterTable(parameters, all) {
+  const properties = Object.fromEntries(parameters.map(({ name, schema, description }) => [name, { ...schema, description: description ?? schema.description }]));
+  const required = parameters.filter((parameter) => parameter.required).map(({ name }) => name);
+  return fieldTable({ properties, required }, all, "Parameters", true);
+}
+
+// -- trying --------------------------------------------------------------------------------------
+
+function tryForm(example, id) {
+  const place = el("input", { type: "text", id: `${id}-address`, value: example.address, spellcheck: "false" });
+  const body = example.body ? el("textarea", { id: `${id}-body`, rows: 4, spellcheck: "false" }, JSON.stringify(example.body)) : null;
+  const file = example.file ? el("input", { type: "file", id: `${id}-file`, accept: "image/*", required: true }) : null;
+  const answer = el("div", { role: "status" });
+  const send = async (event) => {
+    event.preventDefault();
+    const options = { method: example.method };
+    if (body) Object.assign(options, { body: body.value, headers: { "Content-Type": "application/json" } });
+    if (file) Object.assign(options, { body: file.files[0], headers: { "Content-Type": "application/octet-stream" } });
+    const start = performance.now();
+    try {
+      const came = await fetch(place.value, options);
+      const content = example.picture && came.ok
+        ? el("img", { src: URL.createObjectURL(await came.blob()), alt: "The picture of the item", width: 96, height: 96 })
+        : el("pre", { class: "answer", tabindex: 0, role: "region", "aria-label": "Answer" }, formatted(await came.text()));
+      answer.replaceChildren(el("p", { class: "note" }, `${came.status} ${came.statusText}, ${Math.round(performance.now() - start)} ms`), content);
+    } catch (error) {
+      answer.replaceChildren(problem(error.message));
+    }
+  };
+  return el("form", { class: "try", onsubmit: send },
+    el("p", { class: "row" }, el("label", { for: place.id }, example.method), place, el("button", { type: "submit" }, "Send")),
+    body ? [el("label", { for: body.id }, "Body"), body] : null,
+    file ? el("p", { class: "row" }, el("label", { for: file.id }, "Image"), file) : null,
+    answer);
+}
+
+// JSON with a line per field; numbers of a vector stay on one line.
+function formatted(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2).replace(/\[\s+([-\d.e+,\s]+?)\s+\]/g, (_, inner) => `[${inner.replace(/\s+/g, " ")}]`).slice(0, 20000);
+  } catch {
+    return text.slice(0, 20000);
+  }
+}
+
+function snippet(title, text) {
+  const copy = el("button", { type: "button", class: "quiet", "aria-label": `Copy: ${title}`, onclick: async () => {
+    await navigator.clipboard.writeText(text);
+    copy.textContent = "Copied";
+  } }, "Copy");
+  return el("div", {}, el("div", { class: "row" }, el("h3", { class: "grow" }, title), copy),
+    el("pre", { tabindex: 0, role: "region", "aria-label": title }, text));
+}
+
+function examples(route, values, id) {
+  const example = values && exampleOf(route, values);
+  const python = values && pythonOf(route, example);
+  return [
+    example && !example.changes ? [el("h3", {}, "Try it"), tryForm(example, id)] : null,
+    example?.changes ? el("p", { class: "note" }, "It changes the table or the service: the page does not send it.") : null,
+    example || python ? el("div", { class: "snippets" }, example ? snippet("curl", curlOf(example)) : null, python ? snippet("Python", python) : null) : null,
+  ].flat();
+}
+
+// -- the page --------------------------------------------------------------------------------------
+
+function routeCard(path, method, told, all, values) {
+  const route = `${method.toUpperCase()} ${path}`, id = route.replace(/\W+/g, "-");
   const body = told.requestBody?.content ?? {};
-  return el("details", { class: "card route" },
-    el("summary", {}, el("span", { class: "method" }, method.toUpperCase()), el("code", {}, path), el("span", {}, told.description?.split("\n")[0] ?? told.summary)),
-    el("div", {},
-      told.description?.includes("\n") ? el("p", {}, told.description.split("\n").slice(1).join(" ")) : null,
-      told.parameters?.length ? el("h3", {}, "Parameters") : null,
-      told.parameters?.length ? el("ul", {}, told.parameters.map((parameter) => el("li", {},
-        el("code", {}, parameter.name), ` in the ${parameter.in}${parameter.required ? ", required" : ""} `,
-        inWords(resolved(parameter.schema, all)),
-        parameter.schema.default === undefined ? "" : `, ${JSON.stringify(parameter.schema.default)} by default`))) : null,
-      Object.entries(body).slice(0, 1).map(([kind, { schema }]) => [el("h3", {}, `Body, ${Object.keys(body).join(" or ")}`),
-        properties(resolved(schema, all))]).flat(),
-      el("h3", {}, "Answers"),
-      el("ul", {}, Object.entries(told.responses).map(([status, answer]) => el("li", {}, el("code", {}, status), ` ${answer.description}`)))));
+  const [firstKind] = Object.keys(body);
+  const answer = told.responses["200"], kind = Object.keys(answer.content ?? {})[0];
+  const [summary, ...rest] = (told.description ?? told.summary).split("\n");
+  const card = el("details", { class: "card route", id },
+    el("summary", {}, el("span", { class: "method" }, method.toUpperCase()), el("code", {}, path), el("span", {}, summary)));
+  const fill = () => card.append(el("div", {},
+    rest.length ? el("p", {}, rest.join(" ")) : null,
+    examples(route, values, id),
+    told.parameters?.length ? [el("h3", {}, "Parameters"), parameterTable(told.parameters, all)] : null,
+    firstKind ? [el("h3", {}, `Body, ${Object.keys(body).join(" or ")}`), fieldTable(body[firstKind].schema, all, "Fields of the body", true)] : null,
+    el("h3", {}, `Answer, ${kind ?? "empty"}`),
+    kind === "application/json" ? fieldTable(answer.content[kind].schema, all, "Fields of the answer", false) : el("p", {}, answer.description),
+    el("h3", {}, "Other statuses"),
+    el("ul", {}, Object.entries(told.responses).filter(([status]) => status !== "200").map(([status, { description }]) =>
+      el("li", {}, el("code", {}, status), ` ${description}`)))));
+  card.addEventListener("toggle", fill, { once: true });  // a closed card costs nothing
+  return card;
 }
 
 async function show() {
-  const all = JSON.parse((await (await fetch("/openapi.json")).text()).replaceAll("``", ""));
+  const [text, values] = await Promise.all([fetch("/openapi.json").then((answer) => answer.text()), exampleValues().catch(() => null)]);
+  const all = JSON.parse(text.replaceAll("``", ""));
   document.getElementById("summary").textContent = `version ${all.info.version}`;
   main.replaceChildren(
     el("h1", { tabindex: -1 }, "API"),
-    el("p", {}, "Everything the page does, and more, over HTTP. For programs: ", el("a", { href: "/openapi.json" }, "openapi.json"), "."),
-    ...Object.entries(all.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, told]) => route(path, method, told, all))));
+    el("p", {}, "Everything the page does, and more, over HTTP. Open a route to try it on this table. For programs: ", el("a", { href: "/openapi.json" }, "openapi.json"), "."),
+    ...Object.entries(all.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, told]) => routeCard(path, method, told, all, values))));
 }
 
 themeButton();

@@ -1,4 +1,4 @@
-// Small things that every page uses: elements, requests, names, colours.
+// Small things that every view uses: elements, requests, numbers in words, colours.
 
 // Make an element. Text goes in as text, never as markup.
 export function el(tag, props = {}, ...children) {
@@ -24,9 +24,12 @@ export function svg(tag, props = {}, ...children) {
 export async function ask(path, options) {
   const answer = await fetch(path, options);
   const told = await answer.json().catch(() => ({ error: answer.statusText }));
-  if (!answer.ok) throw new Error(told.error ?? `status ${answer.status}`);
+  if (!answer.ok) throw Object.assign(new Error(told.error ?? `status ${answer.status}`), { status: answer.status });
   return told;
 }
+
+export const postJson = (path, body) =>
+  ask(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
 
 export const number = (value) => value.toLocaleString("en");
 export const percent = (share) => {
@@ -36,12 +39,8 @@ export const percent = (share) => {
 };
 export const plural = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
 
-export const context = { stats: null };
-export const labelText = (label) => label === null ? "no label" : `${label}`;
-
-// Neighbouring numbers get hues that are far apart, and every label always the same one.
-const hash = (text) => [...text].reduce((sum, letter) => (31 * sum + letter.codePointAt(0)) % 65521, 7);
-export const hue = (label) => `${((typeof label === "number" ? Math.abs(label) : hash(labelText(label))) * 137.508 + 25) % 360}`;
+export const context = { stats: null, ready: null };  // ready: a promise of the first stats
+export const isNarrow = () => matchMedia("(max-width: 52rem)").matches;
 
 export function say(text) {
   document.getElementById("status").textContent = text;
@@ -51,54 +50,10 @@ export function problem(text) {
   return el("p", { class: "problem", role: "alert" }, text);
 }
 
-// An item as a link to its own search: the picture, or its label where there is none.
-export function itemLink(item, ...captions) {
-  const title = [`Item ${item.id}`, item.name, item.label].filter((part) => part !== null).join(", ");
-  return el("a", { class: "item", href: `#/item/${encodeURIComponent(item.id)}`, "aria-label": [title, ...captions].join(", "), title },
-    thumbnail(item),
-    el("span", { class: "caption" }, item.label === null ? `#${item.id}` : `${item.label}`,
-      captions.length ? el("small", {}, captions.join(" · ")) : null));
-}
-
-// Pairs of names and values: text as it is, other values as in JSON. A long one is cut, and whole in its title.
-export function fieldList(pairs) {
-  const present = pairs.filter(([, value]) => value !== null);
-  if (!present.length) return null;
-  return el("dl", { class: "fields" }, present.map(([name, value]) => {
-    const text = typeof value === "string" ? value : JSON.stringify(value);
-    return el("div", {}, el("dt", {}, name), el("dd", { title: text }, text));
-  }));
-}
-
-export function thumbnail(item) {
-  if (item.picture) return el("img", { src: `/v1/pictures/${encodeURIComponent(item.id)}`, alt: "", loading: "lazy", class: "thumb" });
-  return el("span", { class: "thumb nopicture", "aria-hidden": "true", vars: { "--h": hue(item.label ?? item.id) } }, `#${item.id}`);
-}
-
-// Classes with their counts, the most frequent first.
-export const ordered = (classes) => (classes ?? []).map(({ label, count }) => [label, count]);
-
-export function mixBar(parts, rest, total) {
-  return el("span", { class: "bar", "aria-hidden": "true" },
-    parts.map(([label, count]) => el("span", { class: "classcolour", vars: { "--h": hue(label), "--part": count / total } })),
-    rest ? el("span", { class: "rest", vars: { "--part": rest / total } }) : null);
-}
-
-// The mix of classes as one bar with a legend: never told by colour alone.
-export function classMix(classes, shown = 5) {
-  if (!classes) return null;
-  const entries = ordered(classes);
-  const total = entries.reduce((sum, entry) => sum + entry[1], 0);
-  if (total === 0) return null;
-  const rest = entries.slice(shown).reduce((sum, entry) => sum + entry[1], 0);
-  const parts = entries.slice(0, shown);
-  return el("div", { class: "mix" },
-    mixBar(parts, rest, total),
-    el("ul", { class: "legend", "aria-label": "Classes" },
-      parts.map(([label, count]) => el("li", {},
-        el("span", { class: "dot classcolour", "aria-hidden": "true", vars: { "--h": hue(label) } }),
-        `${labelText(label)} ${percent(count / total)}`)),
-      rest ? el("li", {}, el("span", { class: "dot rest", "aria-hidden": "true" }), `${plural(entries.length - shown, "other")} ${percent(rest / total)}`) : null));
+// What is shown in the place of something that is not there: why, and what to do.
+export function emptyState(title, ...lines) {
+  return el("div", { class: "card empty" }, el("h2", {}, title),
+    lines.map((line) => typeof line === "string" ? el("p", {}, line) : line));
 }
 
 export function themeButton() {
@@ -110,8 +65,8 @@ export function themeButton() {
     button.textContent = dark() ? "☀" : "☾";
     button.setAttribute("aria-label", `Use ${dark() ? "light" : "dark"} colours`);
   };
-  const kept = localStorage.getItem("hashcade-theme");
-  if (kept) document.documentElement.dataset.theme = kept;
+  const stored = localStorage.getItem("hashcade-theme");
+  if (stored) document.documentElement.dataset.theme = stored;
   button.addEventListener("click", () => {
     document.documentElement.dataset.theme = dark() ? "light" : "dark";
     localStorage.setItem("hashcade-theme", document.documentElement.dataset.theme);
@@ -120,7 +75,7 @@ export function themeButton() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
   show();
   document.querySelector(".skip").addEventListener("click", (event) => {
-    event.preventDefault();  // the address after # names the page
+    event.preventDefault();  // the address after # names the view
     document.getElementById("main").focus();
   });
 }
