@@ -59,7 +59,7 @@ def word_for_a_number(sample):
     return ["train", sample.data, "-o", "model", "--depth", "two"]
 
 
-@mistake("Missing argument 'DATA'", "see: hashcade build --help")
+@mistake("Missing argument 'DATA...'", "see: hashcade build --help")
 def build_without_data(sample):
     return ["build", sample.model, "-o", "table"]
 

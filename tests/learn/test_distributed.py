@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hashcade.learn import stages
 from hashcade.learn.distributed import Ranks
 from tests.learn.factories import blobs
 
+ROOT = Path(__file__).parents[2]
 SETTINGS = {"random_state": 3, "verbose": False, "hidden_size": 24, "width": 6}
 CASES = {
     "prototype": {"assignment": "prototype", "dropout": 0.2, "mixup": 0.3},
@@ -56,7 +58,8 @@ def learn(settings, path):
 def torchrun(*arguments, ranks=2, **options):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--local-addr"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    paths = os.pathsep.join(path for path in (str(ROOT), os.environ.get("PYTHONPATH")) if path)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     return subprocess.run(
         [*command, "localhost", *map(str, arguments)], env=environment, capture_output=True,
         text=True, timeout=300, **options,
