@@ -82,6 +82,7 @@ def build_table(
         As for :class:`HashTable`.
     workers
         Number of processes; 1 works in this one (by default, and on Ray as many as it has cores).
+        Each encodes in one thread.
     memory
         Bytes for the data that all workers have in memory at once. A process takes some 200 MB
         for itself besides.

@@ -96,10 +96,9 @@ def make_run(job: Job, part: Part) -> None:
             label_of = np.empty(len(job.classes) + 1, dtype=object)  # NO_LABEL is the last: None
             label_of[:-1] = job.classes
             labels = label_of[codes]
-        if n % _CHUNK == 1:  # of one row a product is rounded in another way by several threads
-            items = np.concatenate([items, items[-1:]])
-            labels = None if labels is None else np.append(labels, labels[-1:])
-        vectors, buckets = (array[:n] for array in hasher.place_items(items, labels))
+        limits: Any = require_extra("threadpoolctl", "parquet")
+        with limits.threadpool_limits(1):  # several round a product in another way
+            vectors, buckets = hasher.place_items(items, labels)
         del items
         digest = _digest(part.number, numbers, codes, vectors, buckets, keys, texts)
         unit = job.metric == "cosine"
