@@ -19,12 +19,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import llvmlite.binding  # type: ignore[import-untyped]
 import numba
 import numpy as np
-from numba.core import caching, config, event
+from numba.core import caching, codegen, compiler, config, event
 from numpy.typing import NDArray
 
 __all__ = ["Floats", "Ints", "cache_folder", "helper", "is_compiled", "kernel", "usable_cores"]
@@ -54,6 +55,8 @@ _import_without_scipy()
 
 _caching: Any = caching  # without type information
 _config: Any = config
+_codegen: Any = codegen
+_compiler: Any = compiler
 _OPTIONS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
@@ -173,9 +176,37 @@ def helper(**options: Any) -> Callable[[Any], Any]:
     It is cached as a part of the kernels that call it.
     """
     compiler: Callable[[Any], Any] = numba.njit(
-        **{**_OPTIONS, "no_cpython_wrapper": True, **options}
+        **{**_OPTIONS, "no_cpython_wrapper": True, "pipeline_class": _PartCompiler, **options}
     )
     return compiler
+
+
+class _Part(_codegen.JITCodeLibrary):  # type: ignore[misc]
+    """Code of a helper, to be linked into kernels: it is optimised there, and only there.
+
+    By itself numba optimises every function together with all that it calls, and makes machine
+    code of it: a helper once for each level of calls above it.
+    """
+
+    codegen = SimpleNamespace(set_env=lambda name, env: None)  # it cannot be run by itself
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        self._ensure_finalized()
+        return 0
+
+
+class _PartCompiler(_compiler.Compiler):  # type: ignore[misc]
+    def define_pipelines(self) -> Any:
+        state: Any = self.state
+        state.library = _Part(state.targetctx.codegen(), state.func_id.func_qualname)
+        return super().define_pipelines()
 
 
 @cache

@@ -35,16 +35,18 @@ def point_of(item, hidden_weight, hidden_bias, weight, bias, point):  # type: ig
     """
     n_numbers, n_units = hidden_weight.shape
     values = np.empty(n_units + n_numbers, np.float32)
-    rows = np.arange(n_units + n_numbers)
-    values[:n_units] = hidden_bias
-    values[n_units:] = item[0]
+    rows = np.empty(n_units + n_numbers, np.int64)
+    for row in range(rows.shape[0]):  # by hand: numba compiles an assignment for seconds
+        rows[row] = row
+        values[row] = hidden_bias[row] if row < n_units else item[0, row - n_units]
     _add_rows(values[n_units:], rows, n_numbers, hidden_weight, values[:n_units])
     n_rows = 0
     for row in range(weight.shape[0]):
         if row >= n_units or values[row] > 0.0:
             rows[n_rows] = row
             n_rows += 1
-    point[0] = bias
+    for j in range(point.shape[1]):
+        point[0, j] = bias[j]
     _add_rows(values, rows, n_rows, weight, point[0])
     square = np.float32(0.0)
     for j in range(point.shape[1]):
