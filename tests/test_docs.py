@@ -23,8 +23,7 @@ from pathlib import Path
 import pytest
 
 import hashcade
-from hashcade.cli.app import make_app
-from hashcade.cli.errors import run
+from hashcade.cli.app import make_app, run
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

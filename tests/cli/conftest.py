@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from cli_factories import COMMAND, clean_environment, make_embeddings, make_photos
 
-from hashcade.cli.app import make_app
-from hashcade.cli.errors import run
+from hashcade.cli.app import make_app, run
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import pytest
 from cli_factories import make_embeddings
 
 from hashcade import HashTable
-from hashcade.cli.app import make_app
-from hashcade.cli.errors import run
+from hashcade.cli.app import make_app, run
 
 KEEP = ["--ids", "sku", "--payload", "text, price"]
 

@@ -10,8 +10,7 @@ from cli_factories import make_photos, make_query
 from PIL import Image
 
 from hashcade import Hasher, HashTable
-from hashcade.cli.app import make_app
-from hashcade.cli.errors import run
+from hashcade.cli.app import make_app, run
 from hashcade.data import ImageFeatures
 from tests.data.test_extractor import write_encoder
 

@@ -9,8 +9,7 @@ import pytest
 from cli_factories import make_embeddings
 
 from hashcade import Hasher, HashTable
-from hashcade.cli.app import make_app
-from hashcade.cli.errors import run
+from hashcade.cli.app import make_app, run
 from hashcade.data import stratified_sample
 
 SHORT = ["--width", "4", "--steps", "30", "--quiet", "--json"]

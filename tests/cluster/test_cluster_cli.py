@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hashcade.cli.app import make_app
-from hashcade.cli.errors import run as run_app
+from hashcade.cli.app import run as run_app
 from tests.cluster.factories import Kind, saved_table
 
 

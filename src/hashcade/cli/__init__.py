@@ -10,7 +10,6 @@ def main() -> None:
     """Run the command line and exit with its code."""
     import sys
 
-    from hashcade.cli.app import make_app
-    from hashcade.cli.errors import run
+    from hashcade.cli.app import make_app, run
 
     sys.exit(run(make_app(), sys.argv[1:]))

@@ -1,5 +1,11 @@
-"""All verbs put together. Nothing heavy is imported here: ``--help`` must be there at once."""
+"""All verbs put together, and how one is run: errors become one line with a hint and an exit code.
 
+Nothing heavy is imported here: ``--help`` must be there at once.
+"""
+
+import os
+import signal
+import sys
 from typing import Annotated
 
 import typer
@@ -14,8 +20,10 @@ from hashcade.cli.fit import fit, train
 from hashcade.cli.inspect import inspect, verify
 from hashcade.cli.search import evaluate, search
 from hashcade.cli.serve import serve
+from hashcade.errors import HashcadeError
 
 _CLUSTER = "Publish tables into a Redis Cluster, and look after them. Needs the extra redis."
+DEBUG = "HASHCADE_DEBUG"
 _VERSION = "Show the version and exit."
 
 
@@ -80,3 +88,62 @@ def hashcade(
     goes to stderr, results to stdout; --json is for programs. Exit codes: 0 success, 1 internal
     error, 2 an error that the message explains, 130 stopped by Ctrl-C.
     """
+
+
+def run(app: typer.Typer, arguments: list[str]) -> int:
+    """Run the application; everything that goes wrong becomes one line and an exit code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    if not arguments and "_HASHCADE_COMPLETE" not in os.environ:
+        arguments = ["--help"]
+    try:
+        code = app(arguments, standalone_mode=False, prog_name="hashcade")
+        sys.stdout.flush()
+    except typer.Abort:
+        return _fail("stopped")
+    except typer.TyperException as error:  # a mistake in the command itself
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "hashcade"
+        return _fail(f"{_one_line(error.format_message()).rstrip('.')}; see: {command} --help")
+    except KeyboardInterrupt:
+        code = out.INTERRUPTED
+    except BrokenPipeError:  # the reader of our results has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return out.INTERNAL
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            raise
+        if isinstance(error, HashcadeError | ValueError | ImportError | OSError | MemoryError):
+            return _fail(explained(error))
+        what = f"{type(error).__name__}: {_one_line(error)}"
+        _fail(f"internal error (please report it): {what}; {DEBUG}=1 shows where")
+        return out.INTERNAL
+    if code == out.INTERRUPTED:
+        _fail("stopped; no partial result was left behind")
+    return code if isinstance(code, int) else out.OK
+
+
+def explained(error: BaseException) -> str:
+    """The message of an error, with its hint if it has one."""
+    hint = getattr(error, "hint", None)
+    message = _one_line(error) or type(error).__name__
+    if isinstance(error, MemoryError):
+        message, hint = "not enough memory", "use fewer items, or smaller ones"
+    elif isinstance(error, OSError) and error.strerror:
+        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{message}; {hint}" if hint else message
+
+
+def _one_line(error: object) -> str:
+    """The first line of a message, and how many more there are."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    more = f" (and {len(lines) - 1} more lines)" if len(lines) > 1 else ""
+    return (lines[0] if lines else "") + more
+
+
+def _fail(message: str) -> int:
+    out.say(f"hashcade: {message}")
+    return out.ERROR
+
+
+def _terminate(*_: object) -> None:
+    raise SystemExit(out.TERMINATED)  # so that temporary files are removed

@@ -11,7 +11,6 @@ from hashcade._io import read_file
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
 from hashcade.cli import warn
-from hashcade.cli.errors import ERROR
 from hashcade.cli.inputs import load_model, load_table, model_path
 from hashcade.errors import ConfigError, HashcadeError
 
@@ -155,7 +154,7 @@ def verify(
             out.show(line if line.startswith(path) else f"{path}: {line}")
     if bad:
         out.say(f"hashcade: {bad} of {len(problems)} damaged; restore a copy, or make it again")
-        raise typer.Exit(ERROR)
+        raise typer.Exit(out.ERROR)
 
 
 def _problems(path: Path) -> list[str]:

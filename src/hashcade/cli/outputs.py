@@ -13,6 +13,7 @@ from hashcade._io import new_directory, new_file, writer_lock
 from hashcade.errors import StorageError
 
 TABLE, MODEL, FILE = "table", "model", "file"
+OK, INTERNAL, ERROR, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143  # exit codes
 SHAPE = "width {width}, depth {depth}, sparsity {sparsity}"
 OCCUPIED = "{n_occupied:,} of {n_buckets:,} are occupied"
 _NUMBER = re.compile(r"([\d,]+(\.\d+)?( s)?)?")
