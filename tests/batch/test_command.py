@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from hashcade.cli.app import make_app
-from hashcade.cli.errors import run
+from hashcade.cli.app import make_app, run
 from tests.batch.factories import digest
 
 

@@ -95,7 +95,8 @@ def test_a_reload_takes_over_a_model_that_alone_has_changed(hashers, tmp_path):
     with serving(table=place) as client:
         assert client.post("/v1/reload").json()["done"] is False
         service = client.app.state.service
-        now, late = service.encode_items(items[:1], n_probe=1)
+        now = service.now()
+        late = now.table.encode(items[:1])
         second.save(place / "model")
         assert client.post("/v1/reload").json()["done"] is True
         expected = HashTable.load(place).search(items[:4], 3)

@@ -15,8 +15,7 @@ from starlette.exceptions import HTTPException
 
 from hashcade._version import __version__
 from hashcade.serve import routes_items, routes_search, routes_status, schemas
-from hashcade.serve.exchange import problem
-from hashcade.serve.middleware import Middleware
+from hashcade.serve.middleware import Middleware, problem
 from hashcade.serve.responses import REFERENCE
 from hashcade.serve.service import Service
 from hashcade.serve.settings import ServeSettings

@@ -19,7 +19,7 @@ from prometheus_client import Counter
 from pydantic_core import to_json
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from hashcade.serve.exchange import CONNECTION
+from hashcade.serve.middleware import CONNECTION
 
 MAX_HEAD = 65536  # bytes of a head
 _MAX_LINES = 500  # of a head

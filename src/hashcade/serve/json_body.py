@@ -16,6 +16,11 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from hashcade.serve.schemas import AddRequest
+from hashcade.serve.settings import VALUE_COST, ServeSettings
+from hashcade.table import HashTable
+
+_FEW = 1000  # values that are not counted
 _MAX_DEPTH = 150
 _NUMBER_BYTES = 1000  # with the space around it
 _MAX_NAME = 200  # bytes of the name of a field
@@ -51,6 +56,36 @@ class Numbers(NamedTuple):
 
 class BodyError(ValueError):
     """What is wrong with a body, in one line."""
+
+
+def read_body(
+    body: bytes | bytearray, model: type[Model], table: HashTable, settings: ServeSettings,
+    reserve: Callable[[int], None],
+) -> Model:  # fmt: skip
+    """The object in the body of a request; ``reserve`` takes memory for it, in bytes."""
+    shape, dim = table.index.shape, table.index.dim
+    if table.hasher is not None and not table.hasher.config_.takes_images:
+        dim = max(dim, table.hasher.config_.item_shape[0])
+    rows = Axis("items" if model is AddRequest else "queries", settings.max_batch, "max_batch")
+    levels, slots = Axis("levels", shape.depth, "depth"), Axis("slots", shape.width, "width")
+    buckets = Axis("bucket_ids", settings.max_probe, "max_probe")
+    arrays = {
+        "vector": Numbers("f", (Axis("numbers", dim, "dim"),)),
+        "vectors": Numbers("f", (rows, Axis("numbers", dim, "dim"))),
+        "bucket_ids": Numbers("i", (rows, buckets)),
+        "scores": Numbers("f", (rows, levels, slots)),
+    }
+    if "vector" in model.model_fields:  # one query
+        arrays |= {
+            "bucket_ids": Numbers("i", (buckets,)),
+            "scores": Numbers("f", (levels, slots)),
+        }
+    return read_json(
+        body, model, arrays,
+        max_rest=settings.max_body // 4,
+        max_values=settings.max_values,
+        reserve=lambda n_values: reserve(VALUE_COST * n_values) if n_values > _FEW else None,
+    )  # fmt: skip
 
 
 def read_json(

@@ -1,4 +1,4 @@
-"""What every request passes first: token, host, number of requests, size and time limits."""
+"""What every request passes first: token, host, and the limits of number, size, memory and time."""
 
 from __future__ import annotations
 
@@ -8,28 +8,238 @@ import contextlib
 import hashlib
 import hmac
 import logging
+import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hashcade.serve.exchange import SMALL, Exchange, GoneError, Memory, problem
 from hashcade.serve.metrics import Metrics
-from hashcade.serve.settings import ServeSettings, is_loopback
+from hashcade.serve.settings import BODY_COST, ServeSettings, is_loopback
+
+if TYPE_CHECKING:
+    from hashcade.serve.connections import Connection
 
 log = logging.getLogger("hashcade.serve.access")
 
 HEALTH = "/health"
-DEADLINE = "hashcade.deadline"  # in the scope: when the loop's clock shows this, it is too late
 EXCHANGE = "hashcade.exchange"  # in the scope: the request and its answer
 _UNCOUNTED = frozenset({HEALTH, "/ready", "/metrics"})
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _ADDRESSES = 1024  # whose wrong tokens are remembered
 _FREE_GUESSES, _GUESS_SECONDS, _LONGEST = 10, 0.05, 2.0  # the answers to later ones take longer
+CONNECTION = "hashcade.connection"  # in the state of a scope: the connection it came by
+SMALL = 65536  # bytes of bodies and answers that are not counted
+_PIECE = 65536  # bytes of an answer that are sent at a time
+_SLOWEST = 1_000_000  # bytes a second that a client must read of a long answer
+_TRIES, _TRY_SECONDS = 20, 0.005  # until a dropped connection has given its memory back
+_HEADERS = [
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+        b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+
+class GoneError(Exception):
+    """The client has closed the connection."""
+
+
+class Memory:
+    """Memory for bodies and answers that are not small, in bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.taken = limit, 0
+        self._lock = threading.Lock()
+
+    def take(self, n_bytes: int) -> bool:
+        """Take some, if there is as much."""
+        with self._lock:
+            if self.taken + n_bytes > self.limit:
+                return False
+            self.taken += n_bytes
+            return True
+
+    def give_back(self, n_bytes: int) -> None:
+        """Give some back."""
+        with self._lock:
+            self.taken -= n_bytes
+
+
+class Exchange:
+    """One request and its answer."""
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, settings: ServeSettings, memory: Memory
+    ) -> None:
+        self._receive, self._send = receive, send
+        self._settings, self._memory = settings, memory
+        self._connection: Connection | None = scope.get("state", {}).get(CONNECTION)
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        self._announced = int(length) if length.isdigit() and len(length) < 19 else 0
+        self.deadline = asyncio.get_running_loop().time() + settings.deadline  # on its clock
+        self.body = bytearray()
+        self.status = 500
+        self.on_answer: Callable[[], None] = lambda: None  # called when the work is done
+        self._left, self._complete, self._delivered = settings.max_body, False, False
+        self._held = 0  # bytes of the memory
+        self._start: Message | None = None
+
+    # -- the request -------------------------------------------------------------------------------
+
+    async def read_body(self) -> None:
+        """Read the body; 408, 413 or 429 if it is late, too large, or too much for now."""
+        await self._make_room(self._announced)
+        while not self._complete:
+            self.body += (await self._next()).get("body", b"")
+            await self._make_room(len(self.body))
+
+    async def _next(self) -> Message:
+        try:
+            with self.waiting():
+                async with asyncio.timeout_at(self.deadline):
+                    message = await self._receive()
+        except TimeoutError:
+            raise HTTPException(408, "the body did not arrive in time") from None
+        if message["type"] == "http.disconnect":
+            raise GoneError
+        self._left -= len(message.get("body", b""))
+        self._complete = not message.get("more_body", False)
+        if self._left < 0:
+            most = self._settings.max_body
+            raise HTTPException(413, f"the body is too large, max_body={most}")
+        return message
+
+    async def _make_room(self, n_bytes: int) -> None:
+        """Reserve memory for so much of the body; connections that stall may have to go for it."""
+        if n_bytes <= SMALL or BODY_COST * n_bytes <= self._held:
+            return None
+        if self._announced < n_bytes:  # nobody knows how long it will be: take it in larger parts
+            n_bytes = min(2 * n_bytes, self._settings.max_body)
+        cost = BODY_COST * n_bytes - self._held
+        dropped = False
+        for _ in range(_TRIES):
+            if self._memory.take(cost):
+                return self._hold(cost)
+            if not dropped and self._connection is not None:
+                dropped = self._connection.all.make_room()
+            if not dropped:
+                break
+            await asyncio.sleep(_TRY_SECONDS)
+        raise _full()
+
+    def reserve(self, n_bytes: int) -> None:
+        """Reserve more memory for this request, or raise 429. For any thread."""
+        if not self._memory.take(n_bytes):
+            raise _full()
+        self._hold(n_bytes)
+
+    def _hold(self, n_bytes: int) -> None:
+        self._held += n_bytes
+        if self._connection is not None:
+            self._connection.holds = True
+
+    def release(self) -> None:
+        """Give the memory back."""
+        held, self._held = self._held, 0
+        self._memory.give_back(held)
+        with contextlib.suppress(BufferError):  # an array lies in it
+            self.body.clear()  # now, not when the frames of an exception are collected
+        self.body = bytearray()
+        if self._connection is not None:
+            self._connection.holds = False
+
+    async def receive(self) -> Message:
+        """The end of the connection, for the application; it takes the body from here."""
+        if self._delivered:
+            return await self._receive()
+        self._delivered = True
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def drain(self) -> None:
+        """Read what is left of a body: a client that is still sending does not read the answer."""
+        with contextlib.suppress(HTTPException):
+            while not self._complete and self._left >= 0:
+                await self._next()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While the client has to do something: others may need its connection more."""
+        connection = self._connection
+        if connection is None:
+            yield
+            return
+        connection.waits_since = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            connection.waits_since = None
+
+    # -- the answer --------------------------------------------------------------------------------
+
+    async def send(self, message: Message) -> None:
+        """Send what the application answers; the connection ends if nobody reads it."""
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        if self._start is not None:
+            start, self._start = self._start, None
+            self.on_answer()
+            self.release()
+            refusal = self._refusal(len(message.get("body", b"")))
+            if refusal is not None:
+                start["status"], start["headers"] = refusal.status_code, refusal.raw_headers
+                message = {**message, "body": refusal.body, "more_body": False}
+            await self.drain()
+            self.status = start["status"]
+            await self._send({**start, "headers": [*start.get("headers", ()), *_HEADERS]})
+        await self._send_body(message)
+
+    def _refusal(self, size: int) -> Response | None:
+        """Reserve memory for an answer of so many bytes, or say why not."""
+        if size > self._memory.limit:
+            most = f"must be <= max_memory={self._memory.limit}"
+            return problem(422, f"the answer has {size} bytes, {most}: ask for less at once")
+        if size > SMALL and not self._memory.take(size):
+            full = _full()
+            return problem(full.status_code, full.detail, full.headers)
+        if size > SMALL:
+            self._hold(size)
+        return None
+
+    async def _send_body(self, message: Message) -> None:
+        body, more_body = memoryview(message.get("body", b"")), message.get("more_body", False)
+        try:
+            async with asyncio.timeout(self._settings.send_seconds + len(body) / _SLOWEST):
+                for at in range(0, max(len(body), 1), _PIECE):
+                    part = {"body": bytes(body[at : at + _PIECE])}
+                    more = more_body or at + _PIECE < len(body)
+                    with self.waiting():
+                        await self._send({"type": message["type"], "more_body": more, **part})
+        except TimeoutError:
+            if self._connection is not None:
+                self._connection.abort()
+
+
+def _full() -> HTTPException:
+    text = "too many large bodies and answers at once, try again"
+    return HTTPException(429, text, {"Retry-After": "1"})
+
+
+def problem(status: int, error: str, headers: Any = None) -> Response:
+    """An answer that says in one line why a request was refused."""
+    return Response(to_json({"error": error}), status, headers, "application/json")
 
 
 class Middleware:
@@ -56,7 +266,6 @@ class Middleware:
             return
         start, counted = time.perf_counter(), 0
         exchange = scope[EXCHANGE] = Exchange(scope, receive, send, self._settings, self._memory)
-        scope[DEADLINE] = exchange.deadline
 
         def free_slot() -> None:
             nonlocal counted

@@ -58,7 +58,7 @@ class PublishedTable:
     def _refuse(self, *args: Any, **options: Any) -> Future[Any]:
         raise ReadOnlyError(_REFUSED)
 
-    add = add_once = remove = _refuse
+    add = remove = _refuse
 
     def fold(self) -> bool:
         """Refused: there is nothing to save."""

@@ -8,7 +8,6 @@ import email.message
 import hashlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -18,14 +17,15 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
+from hashcade.data import read_image
 from hashcade.errors import Cancelled
 from hashcade.index import Cancel, Encoded
 from hashcade.serve.binary_format import MEDIA_TYPE
-from hashcade.serve.exchange import SMALL, Exchange
-from hashcade.serve.middleware import DEADLINE, EXCHANGE
+from hashcade.serve.json_body import read_body
+from hashcade.serve.middleware import EXCHANGE, SMALL, Exchange
 from hashcade.serve.schemas import Problem
 from hashcade.serve.service import Service, Snapshot, errors_as_answers
-from hashcade.store import Key, NewItems, stoppable
+from hashcade.store import stoppable
 
 IMAGE_BODY = (
     "image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "image/tiff", MEDIA_TYPE,
@@ -60,7 +60,6 @@ class Call:
     def __init__(self, request: Request) -> None:
         self._request = request
         self.service: Service = request.app.state.service
-        self._deadline: float = request.scope[DEADLINE]  # on the loop's clock
         self._exchange: Exchange = request.scope[EXCHANGE]
         self.large = False  # whether its search takes long: others do not wait behind it
         self.cancel = Cancel()  # set when nobody waits for the work any more
@@ -89,14 +88,8 @@ class Call:
             future = begin(*args, **more)
         return await self._finished(future)
 
-    def changed(self, ids: list[Any]) -> Response:
-        """Answer that items were added or removed."""
-        return as_json({"ids": ids, "n_items": len(self.service.durable.index)})
-
-    async def key(self, text: str | None) -> Key | None:
-        """What this request is known by when it comes again, if it has a key."""
-        if text is None:
-            return None
+    async def digest(self) -> str:
+        """What this request, with its address and body, is known by when it comes again."""
         url, body = self._request.url, self._exchange.body
 
         def digest() -> str:
@@ -105,31 +98,8 @@ class Call:
             return made.hexdigest()
 
         if len(body) <= SMALL:
-            return Key(text, digest())
-        return Key(text, await self._before(self.service.parse_pool.submit(digest)))
-
-    async def add(
-        self,
-        now: Snapshot,
-        items: NewItems,
-        encoded: Encoded | None = None,
-        *,
-        key: Key | None = None,
-    ) -> Response:
-        """Add items; what was encoded, to the index that the model belongs to, and to no other."""
-        epoch = None
-        if items.known is not None:
-            items = replace(items, known=now.table.known_labels)
-        if encoded is not None:
-            if items.labels is not None:
-                encoded = now.table.placed(encoded, items.labels)
-            epoch = now.epoch
-            items = replace(items, bucket_ids=encoded.bucket_ids, vectors=encoded.vectors)
-        if key is not None:
-            answer = await self.change(now.durable.add_once, items, key, epoch=epoch)
-            return as_json({"ids": answer.ids, "n_items": answer.n_items})
-        change = await self.change(now.durable.add, items, epoch=epoch)
-        return self.changed(change.numbers.tolist() if items.ids is None else items.ids)
+            return digest()
+        return await self._before(self.service.parse_pool.submit(digest))
 
     async def _finished(self, future: Future[T]) -> T:
         """Wait, also beyond the deadline if it has begun.
@@ -189,7 +159,7 @@ class Call:
         return f"the deadline of {self.service.settings.deadline:g} s has passed"
 
     def _left(self) -> float:
-        return max(self._deadline - asyncio.get_running_loop().time(), 0.0)
+        return max(self._exchange.deadline - asyncio.get_running_loop().time(), 0.0)
 
     async def _disconnected(self) -> None:
         """Wait until the client has gone."""
@@ -199,11 +169,21 @@ class Call:
             return
         await asyncio.Event().wait()
 
+    # The slow thread also reloads the table: so model and index fit together.
+
     async def encode(self, vectors: Any, n_probe: int = 1) -> tuple[Snapshot, Encoded]:
         """What the model makes of embeddings."""
-        return await self.slow_thread(
-            partial(self.service.encode_items, vectors, n_probe, self.cancel)
-        )
+
+        def work() -> tuple[Snapshot, Encoded]:
+            now = self.service.now()
+            hasher = now.table.hasher
+            if hasher is None:
+                raise HTTPException(422, "one of bucket_ids and scores must be given: no model")
+            if hasher.config_.takes_images:
+                raise HTTPException(422, "the model takes images: give bucket_ids or scores")
+            return now, now.table.encode(vectors, n_probe=n_probe, cancel=self.cancel)
+
+        return await self.slow_thread(work)
 
     async def encode_item(self, item_id: str, n_probe: int) -> tuple[Snapshot, Encoded]:
         """An item of the table as a query."""
@@ -216,7 +196,12 @@ class Call:
         sent = self._request.headers["content-type"]
         form = sent.lower().startswith(_MULTIPART)
         image = file_of_form(sent, body) if form else bytes(body)
-        work = partial(self.service.encode_image, image, n_probe, self.cancel)
+
+        def work() -> tuple[Snapshot, Encoded]:
+            now, max_pixels = self.service.now(), self.service.settings.max_pixels
+            pixels = read_image(image, size=self.service.image_size(now), max_pixels=max_pixels)
+            return now, now.table.encode(pixels[None], n_probe=n_probe, cancel=self.cancel)
+
         return await self.slow_thread(work)
 
     async def body(self, *types: str) -> bytearray:
@@ -241,7 +226,8 @@ class Call:
 
     async def parse(self, text: bytes | bytearray, model: type[M]) -> M:
         """An object of JSON; what takes time is parsed in a thread, one after the other."""
-        work = partial(self.service.parse, text, model, self._exchange.reserve)
+        table, settings = self.service.now().table, self.service.settings
+        work = partial(read_body, text, model, table, settings, self._exchange.reserve)
         if len(text) > SMALL:
             return await self._before(self.service.parse_pool.submit(work))
         with errors_as_answers():

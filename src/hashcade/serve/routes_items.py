@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from dataclasses import replace
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +15,13 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from hashcade.errors import DataError
-from hashcade.index import HashIndex
+from hashcade.index import Encoded, HashIndex
 from hashcade.serve import schemas
 from hashcade.serve.responses import IMAGE_BODY, ThisCall, as_json, contents, describe, json_body
 from hashcade.serve.routes_search import ItemId, class_counts, read_where
 from hashcade.serve.schemas import Digits
-from hashcade.store import NewItems
+from hashcade.serve.service import Snapshot
+from hashcade.store import Key, NewItems
 
 log = logging.getLogger("hashcade.serve")
 router = APIRouter(prefix="/v1", tags=["items"])
@@ -201,7 +203,6 @@ async def add_items(
     With an Idempotency-Key the request may be sent again, for a day: what was added before is not
     added twice, and the answer is the same.
     """
-    key = await call.key(idempotency_key)
     labels = None if body.labels is None else np.array(body.labels, dtype=object)
     items = NewItems(
         () if body.bucket_ids is None else body.bucket_ids, body.vectors,
@@ -210,8 +211,33 @@ async def add_items(
     )  # fmt: skip
     if body.bucket_ids is None:
         now, encoded = await call.encode(body.vectors)
-        return await call.add(now, items, encoded, key=key)
-    return await call.add(call.service.now(), items, key=key)
+        return await _add(call, now, items, encoded, key=idempotency_key)
+    return await _add(call, call.service.now(), items, key=idempotency_key)
+
+
+async def _add(
+    call: ThisCall, now: Snapshot, items: NewItems, encoded: Encoded | None = None, *,
+    key: str | None,
+) -> Response:  # fmt: skip
+    """Add items; what was encoded, to the index that the model belongs to, and to no other."""
+    epoch = None
+    if items.known is not None:
+        items = replace(items, known=now.table.known_labels)
+    if encoded is not None:
+        if items.labels is not None:
+            encoded = now.table.placed(encoded, items.labels)
+        epoch = now.epoch
+        items = replace(items, bucket_ids=encoded.bucket_ids, vectors=encoded.vectors)
+    if key is not None:
+        known_by = Key(key, await call.digest())
+        answer = await call.change(now.durable.add, items, key=known_by, epoch=epoch)
+        return as_json({"ids": answer.ids, "n_items": answer.n_items})
+    change = await call.change(now.durable.add, items, epoch=epoch)
+    return _changed(call, change.numbers.tolist() if items.ids is None else items.ids)
+
+
+def _changed(call: ThisCall, ids: list[Any]) -> Response:
+    return as_json({"ids": ids, "n_items": len(call.service.durable.index)})
 
 
 @router.post("/items/image", **describe(schemas.Changed, 409, 415, takes=IMAGE_BODY))
@@ -230,10 +256,10 @@ async def add_image(
     if label is not None and label_number is not None:
         raise HTTPException(422, "label and label_number are both given, must be one of them")
     labels = np.array([label_number if label is None else label], dtype=object)
-    key = await call.key(idempotency_key)
     now, encoded = await call.encode_image()
     ids, known = None if id is None else [now.id_of(id)], None if new_labels else ()
-    return await call.add(now, NewItems((), (), ids, labels, known=known), encoded, key=key)
+    items = NewItems((), (), ids, labels, known=known)
+    return await _add(call, now, items, encoded, key=idempotency_key)
 
 
 @router.post("/items/remove", **describe(schemas.Changed, 415, takes=schemas.RemoveRequest))
@@ -243,7 +269,7 @@ async def remove_items(
     """Remove items, by their ids or by a filter. The answer comes when this is on disk."""
     call.check_limit("the number of items", len(body.ids or ()), "max_batch")
     change = await call.change(call.service.durable.remove, body.ids, where=body.where)
-    return call.changed(body.ids or change.ids.tolist())
+    return _changed(call, body.ids or change.ids.tolist())
 
 
 @router.delete("/items/{item_id:id}", **describe(schemas.Changed, 404))
@@ -254,4 +280,4 @@ async def remove_item(call: ThisCall, item_id: ItemId) -> Response:
     if item not in now.table:
         raise HTTPException(404, f"id {item!r} not in the table")
     await call.change(now.durable.remove, [item])
-    return call.changed([item])
+    return _changed(call, [item])

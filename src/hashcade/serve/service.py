@@ -7,25 +7,21 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from hashcade._kernels import usable_cores
-from hashcade.data import read_image
 from hashcade.errors import ClusterError, ConfigError, CorruptIndexError, DataError, StorageError
-from hashcade.index import NEVER, Cancel, Encoded
+from hashcade.index import Cancel, Encoded
 from hashcade.serve.images import Pictures, from_catalog, from_path
-from hashcade.serve.json_body import Axis, Numbers, read_json
 from hashcade.serve.metrics import Metrics
-from hashcade.serve.schemas import AddRequest
-from hashcade.serve.settings import VALUE_COST, ServeSettings
+from hashcade.serve.settings import ServeSettings
 from hashcade.serve.workers import Workers
 from hashcade.store import MODEL_DIR, BusyError, DurableIndex, Label, ReadOnlyError, State
 from hashcade.table import HashTable, Item
@@ -37,8 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hashcade.serve")
 Ids = npt.NDArray[np.int64]
-M = TypeVar("M", bound=BaseModel)
-_FEW = 1000  # values that are not counted
 
 
 @dataclass(frozen=True)
@@ -204,56 +198,6 @@ class Service:
         self.large_pool.close()
         left = None if self._ends_at is None else max(self._ends_at - time.monotonic(), 0.1)
         self.durable.close(left)
-
-    def parse(self, text: bytes | bytearray, model: type[M], reserve: Callable[[int], None]) -> M:
-        """An object of JSON, within the limits; ``reserve`` takes memory for it, in bytes."""
-        settings, table = self.settings, self.now().table
-        shape, dim = table.index.shape, table.index.dim
-        if table.hasher is not None and not table.hasher.config_.takes_images:
-            dim = max(dim, table.hasher.config_.item_shape[0])
-        rows = Axis("items" if model is AddRequest else "queries", settings.max_batch, "max_batch")
-        levels, slots = Axis("levels", shape.depth, "depth"), Axis("slots", shape.width, "width")
-        buckets = Axis("bucket_ids", settings.max_probe, "max_probe")
-        arrays = {
-            "vector": Numbers("f", (Axis("numbers", dim, "dim"),)),
-            "vectors": Numbers("f", (rows, Axis("numbers", dim, "dim"))),
-            "bucket_ids": Numbers("i", (rows, buckets)),
-            "scores": Numbers("f", (rows, levels, slots)),
-        }
-        if "vector" in model.model_fields:  # one query
-            arrays |= {
-                "bucket_ids": Numbers("i", (buckets,)),
-                "scores": Numbers("f", (levels, slots)),
-            }
-        return read_json(
-            text, model, arrays,
-            max_rest=settings.max_body // 4,
-            max_values=settings.max_values,
-            reserve=lambda n_values: reserve(VALUE_COST * n_values) if n_values > _FEW else None,
-        )  # fmt: skip
-
-    # Encoding runs in the slow thread, as a reload does: so model and index fit together.
-
-    def encode_image(
-        self, data: bytes, n_probe: int, cancel: Cancel = NEVER
-    ) -> tuple[Snapshot, Encoded]:
-        """Encode an uploaded image."""
-        now = self.now()
-        size = self.image_size(now)
-        pixels = read_image(data, size=size, max_pixels=self.settings.max_pixels)
-        return now, now.table.encode(pixels[None], n_probe=n_probe, cancel=cancel)
-
-    def encode_items(
-        self, items: npt.ArrayLike, n_probe: int, cancel: Cancel = NEVER
-    ) -> tuple[Snapshot, Encoded]:
-        """Encode embeddings."""
-        now = self.now()
-        hasher = now.table.hasher
-        if hasher is None:
-            raise HTTPException(422, "one of bucket_ids and scores must be given: no model")
-        if hasher.config_.takes_images:
-            raise HTTPException(422, "the model takes images: give bucket_ids or scores")
-        return now, now.table.encode(items, n_probe=n_probe, cancel=cancel)
 
     def encode_item(self, item_id: str, n_probe: int) -> tuple[Snapshot, Encoded]:
         """An item of the table as a query, with scores if the model can be asked about it."""

@@ -7,20 +7,22 @@
 """
 
 from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, PLACES, Catalog, Ids, ItemRow, item_rows
-from hashcade.store.changes import Add, Answer, Change, Key, Remove, apply_changes, from_record
+from hashcade.store.changes import (
+    Add,
+    Answer,
+    Change,
+    Key,
+    NewItems,
+    Remove,
+    apply_changes,
+    from_record,
+    removal,
+)
 from hashcade.store.database import DATABASE, require_table, stoppable
 from hashcade.store.durable import BusyError, DurableIndex, ReadOnlyError
 from hashcade.store.ids import Label, label_array, plain_ids
 from hashcade.store.payload import payload_texts, plain_value
-from hashcade.store.state import (
-    Local,
-    NewItems,
-    State,
-    foreign_files,
-    load_state,
-    removal,
-    write_state,
-)
+from hashcade.store.state import Local, State, foreign_files, load_state, write_state
 
 __all__ = [
     "DATABASE", "INDEX_DIR", "MODEL_DIR", "PLACES", "Add", "Answer", "BusyError", "Catalog",

@@ -21,16 +21,18 @@ from typing import Any, NamedTuple
 from hashcade.errors import StorageError
 from hashcade.index import HashIndex, new_generation, read_generation
 from hashcade.store.catalog import INDEX_DIR, Catalog
-from hashcade.store.changes import Add, Answer, Change, Key, apply_changes
-from hashcade.store.database import require_table
-from hashcade.store.state import (
+from hashcade.store.changes import (
+    Add,
+    Answer,
+    Change,
+    Key,
     NewItems,
     Prepare,
-    State,
-    foreign_files,
-    load_state,
+    apply_changes,
     removal,
 )
+from hashcade.store.database import require_table
+from hashcade.store.state import State, foreign_files, load_state
 
 log = logging.getLogger("hashcade.store")
 
@@ -145,27 +147,22 @@ class DurableIndex:
 
     # -- changing ----------------------------------------------------------------------------------
 
-    def add(self, items: NewItems, *, epoch: int | None = None) -> Future[Change]:
+    def add(
+        self, items: NewItems, *, key: Key | None = None, epoch: int | None = None
+    ) -> Future[Any]:
         """Add items. The future gives the change when they are on disk and can be found.
 
-        With ``epoch`` they are refused if another model or index was taken over since: their
-        buckets may be those of another model.
+        With ``key`` it gives an :class:`Answer`: if a request with this key was answered before,
+        that one, and nothing is added. With ``epoch`` items are refused if another model or index
+        was taken over since: their buckets may be those of another model.
         """
 
         def prepare(state: State, free: int) -> Change:
-            self._check_epoch(epoch)
+            if epoch is not None and epoch != self.epoch:
+                raise StorageError("the table was replaced meanwhile", hint="ask again")
             return items(state, free)
 
-        return self.submit(prepare)
-
-    def add_once(self, items: NewItems, key: Key, *, epoch: int | None = None) -> Future[Answer]:
-        """Add items unless a request with this key has: then the future gives its answer."""
-
-        def prepare(state: State, free: int) -> Change:
-            self._check_epoch(epoch)
-            return items(state, free)
-
-        return self._submit(prepare, key)
+        return self.submit(prepare, key)
 
     def remove(self, ids: object = None, *, where: object = None) -> Future[Change]:
         """Remove items. The future gives the change when it is on disk."""
@@ -173,17 +170,11 @@ class DurableIndex:
 
     def change(self, prepare: Prepare) -> Change:
         """Make a change, and return when it is on disk."""
-        return self.submit(prepare).result()
+        change: Change = self.submit(prepare).result()
+        return change
 
-    def _check_epoch(self, epoch: int | None) -> None:
-        if epoch is not None and epoch != self.epoch:
-            raise StorageError("the table was replaced meanwhile", hint="ask again")
-
-    def submit(self, prepare: Prepare) -> Future[Change]:
+    def submit(self, prepare: Prepare, key: Key | None = None) -> Future[Any]:
         """Make a change, as a whole or not at all."""
-        return self._submit(prepare)
-
-    def _submit(self, prepare: Prepare, key: Key | None = None) -> Future[Any]:
         self._writer  # noqa: B018  raises unless it can be written
         if self._closing.is_set():
             raise BusyError("the table is being closed")
