@@ -236,7 +236,7 @@ def deciders(hasher: Any, points: np.ndarray) -> dict[str, Decide]:
     """Ways to the nearest prototype that need no graph."""
     import faiss
 
-    from hashcade.learn.assignment import PrototypeAssignment
+    from hashcade.learn.encoder import PrototypeAssignment
 
     prototypes = hasher.prototypes_
 

@@ -168,7 +168,7 @@ def restore_directory(path: Path) -> None:
         return
     writers = _beside(path.parent, f".{path.name}.new-")
     if any(_is_claimed(other) for other in writers):
-        return  # not killed: it goes on in a moment
+        return  # not killed: it continues in a moment
     for aside in _beside(path.parent, f".{path.name}.old-"):
         aside.rename(path)
         sync_directory(path.parent)

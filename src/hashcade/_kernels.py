@@ -77,7 +77,7 @@ def kernel(**options: Any) -> Callable[[Any], Any]:
 def _stamp(package: Path) -> str:
     """What cached kernels of a package depend on: its files, numba, and the processor.
 
-    numba itself sees a change in the kernel's own file alone, and would go on with helpers of old.
+    numba itself sees a change in the kernel's own file alone, and would use helpers of old.
     """
     digest = hashlib.sha256(numba.__version__.encode())
     name, features = _config.CPU_NAME, _config.CPU_FEATURES

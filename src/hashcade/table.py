@@ -437,7 +437,7 @@ class HashTable:
         max_candidates
             Compare at most this many items with a query.
         fill
-            Whether a query with fewer than ``n_neighbors`` candidates goes on to further buckets.
+            Whether a query with fewer than ``n_neighbors`` candidates continues to further buckets.
         where
             Only items for which this holds may be found: a dict of fields of the payload, or
             ``label``, ``id``, ``name``, that are joined by and. ``{"brand": "a"}``,

@@ -1,4 +1,4 @@
-"""A build that was stopped, in whatever way, goes on and ends with the same bytes."""
+"""A build that was stopped, in whatever way, is resumed and ends with the same bytes."""
 
 import json
 import os

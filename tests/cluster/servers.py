@@ -11,7 +11,7 @@ from pathlib import Path
 import redis
 
 N_SLOTS = 16_384
-# A quick failover, and reads that go on while it happens.
+# A quick failover, and reads that continue while it happens.
 CLUSTER_OPTIONS = {
     "cluster-enabled": "yes",
     "cluster-node-timeout": "2000",

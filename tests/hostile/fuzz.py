@@ -1,6 +1,6 @@
 """A fuzzer for every reader of files: golden files, changed at random, with right checksums.
 
-``python -m tests.hostile.fuzz --cases 200000`` tries so many, and goes on where it was stopped
+``python -m tests.hostile.fuzz --cases 200000`` tries so many, and is resumed where it was stopped
 (``--state FILE``). Each format has a maker of golden files, a mutator, and a reader that does all
 that can be done with such a file. A case may be refused, by an error of this package, or accepted;
 then what ``verify`` accepts must give the answers that brute force over the same content gives.
@@ -1003,7 +1003,7 @@ def main():
     parser.add_argument("--cases", type=int, default=2000, help="of all formats together")
     parser.add_argument("--format", choices=FORMATS, help="this one alone")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--state", type=Path, help="file to go on from, and to write results to")
+    parser.add_argument("--state", type=Path, help="file to resume from, and to write results to")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     parser.add_argument("--promises", type=Path, help="file to add the counts to, see conftest.py")
     options = parser.parse_args()

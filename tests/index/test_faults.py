@@ -168,7 +168,7 @@ def larger(index, n=3000):
 
 
 def assert_untouched(path, index):
-    """The old state is there, nothing is left over, and the index itself goes on."""
+    """The old state is there, nothing is left over, and the index itself can be used."""
     assert state_of(path) == 0
     assert {p.suffix for p in path.iterdir()} <= {".json", ".bin", ""}
     assert sum(p.suffix == ".bin" for p in path.iterdir()) == 1

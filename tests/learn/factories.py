@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hashcade.learn.assignment import CodebookAssignment
+from hashcade.learn.encoder import CodebookAssignment
 
 QUICK = {"width": 4, "steps": 30, "hidden_size": 16, "verbose": False}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hashcade import Hasher, HashIndex
-from hashcade.learn import assignment
+from hashcade.learn import encoder
 from tests.learn.factories import blobs
 
 
@@ -47,7 +47,7 @@ def test_a_search_is_one_of_an_inverted_file(items, n_probe):
 
 
 def test_codes_propose_the_right_centroid_among_many(items, monkeypatch):
-    monkeypatch.setattr(assignment, "FEW_PROTOTYPES", 0)  # in groups, as if there were many
+    monkeypatch.setattr(encoder, "FEW_PROTOTYPES", 0)  # in groups, as if there were many
     hasher = Hasher().fit_clusters(items, n_codes=100)
     best = hasher.codebook_[nearest_centroids(items, hasher.prototypes_)[:, 0]]
     np.testing.assert_array_equal(hasher.transform(items), best)  # all groups are near

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812
 
 from hashcade import CodeShape, Hasher
-from hashcade.learn import assignment, prototypes
+from hashcade.learn import encoder, prototypes
 from hashcade.learn import config as config_module
-from hashcade.learn.assignment import PartAssignment, PrototypeAssignment
 from hashcade.learn.config import resolve
+from hashcade.learn.encoder import PartAssignment, PrototypeAssignment
 from hashcade.learn.model import new_model
 from hashcade.learn.prototypes import (
     CodesStage,
@@ -74,7 +74,7 @@ def expected_buckets(table, shortlist, n_probe):
 def in_groups(shape, codebook, centres, shortlist):
     """An assignment by groups also if prototypes are few."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assignment, "FEW_PROTOTYPES", 0)
+        patch.setattr(encoder, "FEW_PROTOTYPES", 0)
         return PrototypeAssignment(codebook, centres, shape, shortlist)
 
 

@@ -215,9 +215,9 @@ def test_stats_metrics_health_and_readiness(client):
     assert told["limits"]["max_batch"] == 1024
     assert client.get("/health").json() == {"status": "ok"}
     assert client.get("/ready").json() == {"status": "ready", "writes": "ok", "saves": "ok"}
-    figures = client.get("/metrics").text
-    assert 'hashcade_requests_total{route="/v1/stats",status="200"} 1.0' in figures
-    assert f"hashcade_items {N_ITEMS}.0" in figures
+    metrics = client.get("/metrics").text
+    assert 'hashcade_requests_total{route="/v1/stats",status="200"} 1.0' in metrics
+    assert f"hashcade_items {N_ITEMS}.0" in metrics
 
 
 def test_an_index_without_labels_can_be_looked_at(tmp_path):

@@ -65,7 +65,7 @@ def build_table(
     """Build a table from shards of Parquet that need not fit into memory.
 
     The table is the same, byte for byte, however many workers there are and however much memory.
-    A build that was stopped, in whatever way, goes on when it is called again: what is done stays
+    A build that was stopped, in whatever way, is resumed when it is called again: what is done stays
     in ``OUTPUT.building`` beside the output. The table appears when it is complete.
 
     Parameters

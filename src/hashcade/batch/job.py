@@ -4,7 +4,7 @@
 
     OUTPUT.building/
         lock             held by the process that builds
-        settings.json    the job: model, shards and columns; another one does not go on here
+        settings.json    the job: model, shards and columns; another one is not resumed here
         runs/            a directory per part of a shard: index/, rows.arrow, run.json
         merged/          checksums of the ranges of buckets that are in the segment
         table/           the table in the making

@@ -10,12 +10,11 @@ if TYPE_CHECKING:
     from hashcade.index.cancel import NEVER, Cancel
     from hashcade.index.checksums import Limits, wrong_labels, wrong_numbers, wrong_values
     from hashcade.index.distances import METRICS
-    from hashcade.index.encoded import Encoded
     from hashcade.index.filters import Filter
     from hashcade.index.index import HashIndex, warmup
     from hashcade.index.nearest import GroupedVectors
     from hashcade.index.quantised import encode_int8, survivors
-    from hashcade.index.search import SearchResult
+    from hashcade.index.search import Encoded, SearchResult
     from hashcade.index.segment import NO_LABEL, Items, NoCheck, Segment
     from hashcade.index.storage import foreign_files, is_index, new_generation, read_generation
     from hashcade.index.validate import check_storage, checked_ids
@@ -28,12 +27,11 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             "cancel": ("NEVER", "Cancel"),
             "distances": ["METRICS"],
             "checksums": ("Limits", "wrong_labels", "wrong_numbers", "wrong_values"),
-            "encoded": ["Encoded"],
             "filters": ["Filter"],
             "index": ("HashIndex", "warmup"),
             "nearest": ["GroupedVectors"],
             "quantised": ("encode_int8", "survivors"),
-            "search": ["SearchResult"],
+            "search": ("Encoded", "SearchResult"),
             "segment": ("Items", "NO_LABEL", "NoCheck", "Segment"),
             "storage": ("foreign_files", "is_index", "new_generation", "read_generation"),
             "validate": ("check_storage", "checked_ids"),

@@ -2,7 +2,7 @@
 
 The checksum of a block is the CRC-32 of its ids, item numbers, labels, vectors and codes, one after
 the other. It finds all damage of up to 32 bits in a row, and any other but one in 2**32; but who
-makes an index makes its checksums. So values are looked at as well: those that a kernel uses as
+makes an index makes its checksums. So values are checked as well: those that a kernel uses as
 numbers of items, and those that its bounds rely on. Among these are the bounds of codes, which are
 compared with the vectors: the first read of a block in a process reads its vectors too.
 """
@@ -28,7 +28,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 _CODED = ("codes", "code_bounds")
 BLOCK_ARRAYS = ("ids", "items", "labels", "vectors", *_CODED)  # in the order of its checksum
-_CHUNK = 65536  # entries that are looked at together
+_CHUNK = 65536  # entries that are checked together
 _POLYNOMIAL = 0xEDB88320  # of CRC-32, with the lowest power in the highest bit
 _UNIT = 1e-5  # a length differs by less from 1
 

@@ -78,7 +78,7 @@ class Passing:
         return self.copied if is_worth_it and is_here else self.masked
 
     def count_candidates(self, n_candidates: int) -> None:
-        """Note what a search has looked at: several may do so at once, and a guess will do."""
+        """Count the candidates of a search: several may do so at once, and a guess will do."""
         self._n_candidates += n_candidates
 
     def n_ranked(self, n_probe: int) -> int:

@@ -126,7 +126,7 @@ class HashIndex:
             The queries, or one alone; each has ``n_neighbors`` results, padded with id -1.
         bucket_ids : int[q, p] or int[q]
             The buckets to look into, any number of them per query. (For one query: int[p] too.)
-            With ``n_probe`` the first so many; the others follow if ``fill`` has to go on.
+            With ``n_probe`` the first so many; the others follow if ``fill`` has to continue.
         scores : float[q, depth, width]
             Slot scores instead: look into the ``n_probe`` occupied buckets with the largest sums of
             scores; without ``n_probe`` into the ``shape.sparsity`` buckets that they name.
@@ -166,7 +166,7 @@ class HashIndex:
     def make_filter(self, ids: Any) -> Filter:
         """Prepare ``filter_ids`` for several searches: which entries pass is found out once.
 
-        It stays right when the index changes: then only what is new is looked at again.
+        It stays right when the index changes: then only what is new is read again.
         """
         prepared = ids if isinstance(ids, Filter) else Filter(validate.checked_filter(ids))
         prepared.passing(self._snapshot)
@@ -195,7 +195,7 @@ class HashIndex:
         """
         with self._change:
             items = self.checked_items(bucket_ids, vectors, ids, labels)
-            if ids is None:  # they go on after those that are here: see that next_id is right
+            if ids is None:  # ids continue after those that are here: see that next_id is right
                 for view in self._snapshot.views:
                     view.segment.check.ids()
             else:

@@ -6,7 +6,7 @@ those that were named; then with scores and ``n_probe`` by the sums of scores; w
 the order of a walk through the tree, best slot first, the last level fastest; without scores those
 of the same parent by ascending id, then of its parent, for each of the own buckets in turn.
 
-With a filter the table is that of the items that pass, and a query goes on, with scores by their
+With a filter the table is that of the items that pass, and a query continues, with scores by their
 sums, until it has as many candidates as it has without the filter.
 """
 
@@ -34,7 +34,7 @@ _FIRST_SUMS = 16  # buckets that are ranked by their sums at first; then twice a
 
 @helper()
 def counts_one_by_one(table, exclude, max_candidates):  # type: ignore[no-untyped-def]
-    """Whether entries must be looked at to count the items in a bucket."""
+    """Whether entries must be read to count the items in a bucket."""
     may_stop_early = max_candidates < NO_LIMIT and table[layout.ANY_REMOVED] != 0
     return exclude.shape[0] > 0 or table[layout.N_ITEMS] > 0 or may_stop_early
 

@@ -16,13 +16,13 @@ from hashcade._lazy import lazy_names
 if TYPE_CHECKING:
     from hashcade.learn.clustering import kmeans
     from hashcade.learn.config import ResolvedConfig, StageConfig
+    from hashcade.learn.dense_network import warmup
     from hashcade.learn.distributed import is_first_rank
     from hashcade.learn.files import copy_model, model_fingerprint, read_config
     from hashcade.learn.hasher import Hasher, base_features
     from hashcade.learn.inputs import checked_classes, checked_embeddings
     from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
     from hashcade.learn.networks import MLP, NIN, StrideNet
-    from hashcade.learn.one_query import warmup
     from hashcade.learn.sampler import ClassSampler
     from hashcade.learn.trainer import learning_rate_factor
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
@@ -40,7 +40,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         "losses": ["hash_npairs_loss", "hash_triplet_loss", "npairs_loss", "triplet_loss"],
         "files": ["copy_model", "model_fingerprint", "read_config"],
         "networks": ["MLP", "NIN", "StrideNet"],
-        "one_query": ["warmup"],
+        "dense_network": ["warmup"],
         "sampler": ["ClassSampler"],
         "trainer": ["learning_rate_factor"],
     }

@@ -1,49 +1,36 @@
 """A fitted model at work: items in, vectors and buckets out. No torch for embeddings.
 
-Weights are numpy arrays by the names of ``HashModel``. Networks on embeddings are one
-or two matrix products, which numpy does in microseconds; for images, and for networks of the
-user's own, the torch model is asked.
+For images, and for networks of the user's own, the torch model is asked. Which buckets an item
+belongs to follows from what the network makes of it:
+
+- path: its best slot at each level, as in the paper.
+- code book: the class code with the largest sum of slot scores.
+- prototypes: codes propose, prototypes decide. Codes that begin alike are a group; of the classes
+  in the groups nearest to the item's point, the one whose prototype is nearest is chosen.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from hashcade.codes import CodeShape
-from hashcade.index import NEVER, Cancel, Encoded
-from hashcade.learn.assignment import (
-    Assignment,
-    CodebookAssignment,
-    Floats,
-    Ints,
-    PartAssignment,
-    PathAssignment,
-    PrototypeAssignment,
-)
+from hashcade.index import NEVER, Cancel, Encoded, GroupedVectors
 from hashcade.learn.config import ResolvedConfig
-from hashcade.learn.one_query import point_of
+from hashcade.learn.dense_network import Floats, Ints, Outputs, Weights, checked_weights
 
+Network = Callable[[npt.NDArray[Any], bool], Outputs]  # items, and whether to make scores
 OnProgress = Callable[[int, int], object] | None  # takes the number of items done, and in all
-Weights = Mapping[str, npt.NDArray[Any]]
+
+# Up to so many prototypes all are compared: one pass over them takes no more time than groups.
+FEW_PROTOTYPES = 2048
 
 _CHUNK = 1024  # items of one pass
 _FILLING = 15  # codes that are ranked beyond those probed, for queries with few candidates
-
-
-class Outputs(NamedTuple):
-    """What a network makes of items."""
-
-    vectors: Floats  # (n, size): for re-ranking
-    scores: Floats | None  # (n, depth, width): of slots, if they were asked for or are needed
-    points: Floats  # (n, size): compared with prototypes; the vectors, if there are none
-
-
-Network = Callable[[npt.NDArray[Any], bool], Outputs]  # items, and whether to make scores
+_ROOM = 24  # prototypes compared for each code that is ranked, or more
 
 
 class Encoder:
@@ -55,15 +42,15 @@ class Encoder:
         self._assign: Assignment = PathAssignment(shape)
         if config.uses_codebook:
             sizes = (config.n_codes, shape.sparsity)
-            codebook = _checked(weights, "codebook", sizes, np.int64)
+            codebook = checked_weights(weights, "codebook", sizes, np.int64)
             if codebook.min() < 0 or codebook.max() >= shape.n_buckets:
                 raise ValueError(f"codebook has ids that are not in 0..{shape.n_buckets - 1}")
             self._assign = CodebookAssignment(codebook, shape)
         if config.uses_prototypes:
             size = config.point_size or config.item_shape[0]
-            prototypes = _checked(weights, "prototypes", (config.n_codes, size))
+            prototypes = checked_weights(weights, "prototypes", (config.n_codes, size))
             if config.point_size:
-                _checked(weights, "point_mean", (size,))
+                checked_weights(weights, "point_mean", (size,))
             if config.has_parts:
                 self._assign = _by_parts(config, weights, codebook, prototypes)
             else:
@@ -150,114 +137,147 @@ def _by_parts(
 ) -> PartAssignment:
     """Classes by their prototypes, then parts of classes."""
     shape = config.shape
-    class_of_part = _checked(weights, "class_of_part", (config.n_codes,), np.int64)
+    class_of_part = checked_weights(weights, "class_of_part", (config.n_codes,), np.int64)
     steps = np.diff(class_of_part, prepend=-1)
     if not (class_of_part[0] == 0 and np.isin(steps, (0, 1)).all()):
         raise ValueError("class_of_part must ascend from 0 in steps of 1")
     first = steps > 0  # part of a class
     above = CodeShape(width=shape.width, depth=shape.depth - 1)
-    of_classes = _checked(weights, "class_prototypes", prototypes.shape)[first]
+    of_classes = checked_weights(weights, "class_prototypes", prototypes.shape)[first]
     codes = codebook[first] // shape.width
     classes = PrototypeAssignment(codes, of_classes, above, config.shortlist)
     return PartAssignment(codebook, prototypes, classes, class_of_part)
 
 
-class DenseNetwork:
-    """The networks on embeddings, ``backbone`` None or ``"mlp"``, as products of matrices."""
+class Assignment(Protocol):
+    """From slot scores and points to buckets, best first: int64[n, sparsity * n_probe]."""
 
-    def __init__(self, config: ResolvedConfig, weights: Weights) -> None:
-        self._config = config
-        units, size = config.hidden_size, config.item_shape[0]
-        in_backbone, n_slots = config.backbone == "mlp", config.shape.depth * config.shape.width
-        self._hidden = self._base = self._points = self._embedding = None
-        last, n_items = "head.0", 0 if units else size
-        if units:
-            name, last = ("hash_base.layers.0", last) if in_backbone else ("head.0", "head.2")
-            if config.with_inputs:
-                name, last, n_items = "head.0.layer", "head.1", size
-            self._hidden = _Linear(weights, name, 0, size, units)
-        self._slots = _Linear(weights, last, units, n_items, n_slots)
-        if config.point_size:
-            self._points = _Linear(weights, "vector_head", units, n_items, config.point_size)
-        if config.embedding_size is not None and config.rerank == "given":
-            if in_backbone:
-                self._base = _Linear(weights, "base.layers.0", 0, size, units)
-            below = (units, 0) if in_backbone else (0, size)
-            self._embedding = _Linear(weights, "embedding", *below, config.embedding_size)
-        self._one_query: Any = None
-        if self._hidden is not None and self._points is not None and self._embedding is None:
-            self._one_query = (*self._hidden.parameters, *self._points.parameters)
+    ranks: bool  # whether buckets beyond the first code are ranked
 
-    def __call__(self, items: npt.NDArray[Any], with_scores: bool = True) -> Outputs:
-        """What the network makes of items, float32[n, size]."""
-        config, shape, scores = self._config, self._config.shape, None
-        if self._one_query is not None and len(items) == 1 and not with_scores:
-            points = np.empty((1, config.point_size), np.float32)
-            point_of(items, *self._one_query, points)
-            return Outputs(items.copy() if config.rerank == "given" else points, None, points)
-        hidden = items if self._hidden is None else _relu(self._hidden(items))
-        if config.with_inputs:
-            hidden = np.concatenate([hidden, items], axis=1)
-        points = items if self._points is None else _unit(self._points(hidden))
-        if with_scores or not config.uses_prototypes:
-            scores = self._slots(hidden).reshape(len(items), shape.depth, shape.width)
-            if config.unit_length and not config.uses_prototypes:
-                scores = _unit(scores)
-        vectors = points
-        if self._embedding is not None:
-            vectors = self._embedding(items if self._base is None else _relu(self._base(items)))
-            vectors = _unit(vectors) if config.unit_length else vectors
-        elif config.rerank == "given":
-            vectors = items.copy()  # what is returned is not the caller's
-        return Outputs(vectors, scores, points)
+    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
+        """Buckets of items; scores may be None where they are not needed."""
 
 
-class _Linear:
-    """A linear layer on hidden values, on items as they are given, or on both side by side."""
+class PathAssignment:
+    """The best slot at each level; the last level has ``sparsity`` of them."""
+
+    ranks = False
+
+    def __init__(self, shape: CodeShape) -> None:
+        self._shape = shape
+
+    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
+        """See :class:`Assignment`."""
+        return self._shape.scores_to_bucket_ids(scores)
+
+
+class CodebookAssignment:
+    """The code with the largest sum of slot scores, on average over its buckets.
+
+    Sums are float64, from level 1 down; of equal ones the lower id comes first, as when an index
+    probes.
+    """
+
+    ranks = False
+
+    def __init__(self, codebook: Ints, shape: CodeShape) -> None:
+        self._book = np.unique(codebook, axis=0)  # in ascending order, equal codes once
+        self._paths = shape.paths(self._book.ravel())  # (n_codes · sparsity, depth)
+        self._shape = shape
+
+    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
+        """See :class:`Assignment`."""
+        book, paths = self._book, self._paths
+        assigned = np.empty((len(scores), self._shape.sparsity), np.int64)
+        for at in range(0, len(scores), _CHUNK):
+            cancel.check(f"after {at:,} of {len(scores):,} items")
+            part = scores[at : at + _CHUNK]
+            sums = np.zeros((len(part), len(paths)))
+            for level in range(self._shape.depth):
+                sums += part[:, level, paths[:, level]]
+            sums = sums.reshape(len(part), *book.shape)
+            best = sums.mean(axis=2).argmax(axis=1)
+            order = np.argsort(-sums[np.arange(len(part)), best], axis=1, kind="stable")
+            assigned[at : at + _CHUNK] = np.take_along_axis(book[best], order, axis=1)
+        return assigned
+
+
+class PrototypeAssignment:
+    """The nearest prototypes among those of the nearest groups of codes.
+
+    Codes that begin with the same slots are a group. Slots are clusters, so the prototypes of a
+    group lie near each other: the groups whose means are nearest propose, their prototypes decide.
+    """
+
+    ranks = True
 
     def __init__(
-        self, weights: Weights, name: str, n_hidden: int, n_items: int, outputs: int
+        self, codebook: Ints, prototypes: Floats, shape: CodeShape, shortlist: int
     ) -> None:
-        weight = _checked(weights, f"{name}.weight", (outputs, n_hidden + n_items)).copy()
-        bias = _checked(weights, f"{name}.bias", (outputs,))
-        if n_items:  # centring and scaling them becomes a part of it
-            exact = weight[:, n_hidden:].astype(np.float64)
-            exact /= _checked(weights, "prepare.scale", ())
-            bias = bias - exact @ _checked(weights, "prepare.mean", (n_items,))
-            weight[:, n_hidden:] = exact
-        self._weight, self._bias = np.ascontiguousarray(weight.T), bias.astype(np.float32)
+        self.codebook, self.shortlist = codebook, shortlist
+        groups = _groups(codebook[:, 0], shape)
+        self._n_groups = int(groups.max()) + 1
+        self._grouped = GroupedVectors(prototypes, groups)
 
-    @property
-    def parameters(self) -> tuple[Floats, Floats]:
-        """The matrix, (inputs, outputs), and the bias."""
-        return self._weight, self._bias
+    def classes(self, points: Floats, n_classes: int, cancel: Cancel = NEVER) -> Ints:
+        """Rows of the code book, nearest prototype first, int64[n, n_classes]."""
+        room = _ROOM * n_classes * self._n_groups // len(self.codebook)
+        return self._grouped.nearest(points, n_classes, max(self.shortlist, room), cancel)
 
-    def __call__(self, values: npt.NDArray[Any]) -> Floats:
-        products: Floats = values @ self._weight
-        products += self._bias
-        return products
+    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
+        """See :class:`Assignment`; scores are not needed."""
+        classes = self.classes(points, min(n_probe, len(self.codebook)), cancel)
+        return self.codebook[classes].reshape(len(points), -1)
 
 
-def _relu(values: Floats) -> Floats:
-    return np.maximum(values, 0.0, out=values)
+class PartAssignment:
+    """The nearest class prototypes first, then the nearest parts of each of these classes.
+
+    ``class_of_part``, int64[n_codes], ascending, says which class a row of the code book is of.
+    """
+
+    ranks = True
+
+    def __init__(
+        self, codebook: Ints, prototypes: Floats, classes: PrototypeAssignment, class_of_part: Ints
+    ) -> None:
+        self._codebook, self._prototypes, self._classes = codebook, prototypes, classes
+        self._ends = np.cumsum(np.bincount(class_of_part))
+        self._starts = np.append(0, self._ends[:-1])
+        n_parts = self._ends - self._starts
+        self._fewest, self._steps = int(n_parts.min()), np.arange(int(n_parts.max()))
+
+    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
+        """See :class:`Assignment`; scores are not needed."""
+        n_parts = min(n_probe, len(self._codebook))
+        n_classes = min(-(-n_parts // self._fewest), len(self._ends))
+        classes = self._classes.classes(points, n_classes, cancel)
+        step = max(1, _CHUNK // n_classes)
+        parts = []
+        for at in range(0, max(1, len(points)), step):
+            cancel.check(f"after {at:,} of {len(points):,} items")
+            part = slice(at, at + step)
+            parts.append(self.of_classes(points[part], classes[part], n_parts))
+        return np.concatenate(parts)
+
+    def of_classes(self, points: Floats, classes: Ints, n_parts: int) -> Ints:
+        """Buckets of the nearest parts of classes, int64[n, m], the first class first."""
+        rows = self._starts[classes][:, :, None] + self._steps
+        outside = rows >= self._ends[classes][:, :, None]
+        own = self._prototypes[np.where(outside, 0, rows)]
+        gaps = np.square(points[:, None, None] - own).sum(axis=3, dtype=np.float64)
+        gaps[outside], rows[outside] = np.inf, -1
+        order = np.argsort(gaps, axis=2, kind="stable")
+        rows = np.take_along_axis(rows, order, axis=2).reshape(len(points), -1)
+        first = np.argsort(rows < 0, axis=1, kind="stable")[:, :n_parts]
+        return self._codebook[np.take_along_axis(rows, first, axis=1)].reshape(len(points), -1)
 
 
-def _checked(
-    weights: Weights, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
-) -> npt.NDArray[Any]:
-    """The weights of a name, of the shape that the config says; files are not trusted."""
-    array = weights[name]
-    if array.shape != shape or array.dtype != dtype:
-        found, must = f"{array.dtype}{[*array.shape]}", f"{np.dtype(dtype)}{[*shape]}"
-        raise ValueError(f"{name} is {found}, must be {must}")
-    return array
-
-
-def _unit(values: Floats) -> Floats:
-    """Brought to length 1 along the last axis."""
-    if len(values) == 1 and values.ndim == 2:  # one query: every call counts
-        length = math.sqrt(np.vdot(values, values))
-        return values * np.float32(1.0 / max(length, 1e-12))
-    lengths = np.sqrt(np.einsum("...i,...i->...", values, values))[..., None]
-    result: Floats = values / np.maximum(lengths, np.float32(1e-12))
-    return result
+def _groups(codes: Ints, shape: CodeShape) -> Ints:
+    """Numbers of the groups of codes, int64[n]: about as many groups as a group has codes."""
+    if len(codes) > FEW_PROTOTYPES:
+        for levels in range(1, shape.depth):
+            if shape.width**levels >= len(codes) ** 0.5:
+                first_slots = codes // shape.width ** (shape.depth - levels)
+                return np.unique(first_slots, return_inverse=True)[1]
+    return np.zeros(len(codes), np.int64)

@@ -22,7 +22,8 @@ from hashcade.evaluate import precision_at
 from hashcade.index import NEVER, Cancel, Encoded, HashIndex
 from hashcade.learn import files, inputs
 from hashcade.learn.config import ResolvedConfig, resolve
-from hashcade.learn.encoder import DenseNetwork, Encoder, OnProgress
+from hashcade.learn.dense_network import DenseNetwork
+from hashcade.learn.encoder import Encoder, OnProgress
 
 if TYPE_CHECKING:
     from torch import nn
@@ -390,7 +391,7 @@ class Hasher:
     ) -> Encoded:  # fmt: skip
         """Vectors, bucket ids and slot scores, in one pass; ``progress`` gets (done, total).
 
-        With prototypes ``n_probe`` codes, and some more to go on with, are ranked, and a search
+        With prototypes ``n_probe`` codes, and some more to continue with, are ranked, and a search
         needs no scores: without ``scores`` these take no time, and are None. ``cancel`` stops it
         when it is set, by another thread; then ``Cancelled`` is raised.
         """

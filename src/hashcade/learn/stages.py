@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from hashcade.codes import CodeShape, relabel_by_code, solve_cascade
 from hashcade.evaluate import bucket_nmi, exact_search, precision_at, speedup_factor
 from hashcade.index import Encoded, HashIndex
-from hashcade.learn.assignment import Ints
 from hashcade.learn.codebook import CodebookLoss, solve_codebook
 from hashcade.learn.config import StageConfig
+from hashcade.learn.dense_network import Ints
 from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
 from hashcade.learn.model import (
     WHOLE,
@@ -200,7 +200,7 @@ def search_metrics(encoded: Encoded, labels: Ints, shape: CodeShape) -> Metrics:
         encoded.vectors, **encoded.where_to_look(), n_neighbors=1, fill=fill, exclude_self=True
     )
     ids, candidates = result.ids, result.candidates
-    # A query alone in its buckets goes on to those with the next best sums. Each but its own holds
+    # A query alone in its buckets continues to those with the next best sums. Each but its own holds
     # another item, so one more is enough; its own need not be those with the best sums.
     for n_probe in range(1, shape.sparsity + 2):
         alone = np.flatnonzero(candidates == 0)

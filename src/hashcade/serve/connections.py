@@ -238,7 +238,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self.all.discard(self)
         if self.cycle is not None:
             self.cycle.disconnected = True
-        # The system would go on trying to send for minutes, and keep what is to be sent.
+        # The system would keep trying to send for minutes, and keep what is to be sent.
         with contextlib.suppress(OSError):
             linger = self.transport.get_extra_info("socket")
             linger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

@@ -104,7 +104,7 @@ async def save(call: ThisCall) -> Response:
 
 @router.post("/v1/reload", **describe(schemas.Done, 409))
 async def reload(call: ThisCall) -> Response:
-    """Serve the table that stands at the path now. Searches go on meanwhile."""
+    """Serve the table that stands at the path now. Searches continue meanwhile."""
 
     def work() -> bool:
         try:

@@ -243,7 +243,7 @@ class Service:
         """Take over what stands at the path of the table now; pictures are read again.
 
         False if index and model are those that are served. Runs in the slow thread: nothing is
-        encoded meanwhile, everything else goes on.
+        encoded meanwhile, everything else continues.
         """
         old, before = self.durable, self._rest
         if not isinstance(old, DurableIndex):
@@ -276,7 +276,7 @@ def errors_as_answers() -> Iterator[None]:
     except CorruptIndexError as error:
         log.error("the index is damaged: %s", error)
         raise HTTPException(503, "the index is damaged; see the log") from None
-    except ClusterError as error:  # addresses of its servers are nobody's business
+    except ClusterError as error:  # addresses of its servers are not for clients
         log.error("answered with 503: %s", error)
         raise HTTPException(503, "the cluster cannot answer now; see the log") from None
     except StorageError as error:
@@ -285,5 +285,5 @@ def errors_as_answers() -> Iterator[None]:
 
 
 def without_paths(text: str) -> str:
-    """A message without the directories of this machine, which are nobody's business."""
+    """A message without the directories of this machine: they are not for clients."""
     return re.sub(r"(?<![\w.])/(?:[^\s/:;,'\"]+/)+(?=[^\s/:;,'\"])", "", text)
