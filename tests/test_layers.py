@@ -22,6 +22,7 @@ ORDER = [
     {"learn"},
     {"warmup"},
     {"store"},
+    {"results"},
     {"table"},
     {"batch"},
     {"sklearn"},

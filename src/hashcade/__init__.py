@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     )
     from hashcade.index import Cancel, HashIndex, SearchResult
     from hashcade.learn import Hasher
-    from hashcade.table import HashTable, Match, Matches
+    from hashcade.results import Match, Matches
+    from hashcade.table import HashTable
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -47,7 +48,8 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             ),
             "index": ("Cancel", "HashIndex", "SearchResult"),
             "learn": ["Hasher"],
-            "table": ("HashTable", "Match", "Matches"),
+            "results": ("Match", "Matches"),
+            "table": ["HashTable"],
         },
     )
 

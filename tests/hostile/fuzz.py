@@ -727,8 +727,8 @@ def mutate_record(rng, folder):
 
 
 def golden_protocol(folder):
+    from hashcade.results import Matches
     from hashcade.serve.binary_format import write_matches
-    from hashcade.table import Matches
 
     rng = np.random.default_rng(0)
     matches = Matches(

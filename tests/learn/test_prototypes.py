@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812
 
 from hashcade import CodeShape, Hasher
-from hashcade.learn import encoder, prototypes
 from hashcade.learn import config as config_module
+from hashcade.learn import encoder, prototypes
 from hashcade.learn.config import resolve
 from hashcade.learn.encoder import PartAssignment, PrototypeAssignment
 from hashcade.learn.model import new_model

@@ -65,8 +65,8 @@ def build_table(
     """Build a table from shards of Parquet that need not fit into memory.
 
     The table is the same, byte for byte, however many workers there are and however much memory.
-    A build that was stopped, in whatever way, is resumed when it is called again: what is done stays
-    in ``OUTPUT.building`` beside the output. The table appears when it is complete.
+    A build that was stopped, in whatever way, is resumed when it is called again: what is done
+    stays in ``OUTPUT.building`` beside the output. The table appears when it is complete.
 
     Parameters
     ----------

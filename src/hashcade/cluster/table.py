@@ -20,8 +20,9 @@ from hashcade._validate import checked_count
 from hashcade.errors import ClusterError, HashcadeError, StorageError
 from hashcade.index import Cancel, Encoded
 from hashcade.learn import Hasher, model_fingerprint
+from hashcade.results import Item, Matches
 from hashcade.store import DATABASE, INDEX_DIR, MODEL_DIR, Catalog, Ids
-from hashcade.table import HashTable, Item, Matches
+from hashcade.table import HashTable
 
 from .cache import RemoteBlocks
 from .changes import Stream, applied

@@ -200,8 +200,8 @@ def search_metrics(encoded: Encoded, labels: Ints, shape: CodeShape) -> Metrics:
         encoded.vectors, **encoded.where_to_look(), n_neighbors=1, fill=fill, exclude_self=True
     )
     ids, candidates = result.ids, result.candidates
-    # A query alone in its buckets continues to those with the next best sums. Each but its own holds
-    # another item, so one more is enough; its own need not be those with the best sums.
+    # A query alone in its buckets continues to those with the next best sums. Each but its own
+    # holds another item, so one more is enough; its own need not be those with the best sums.
     for n_probe in range(1, shape.sparsity + 2):
         alone = np.flatnonzero(candidates == 0)
         if len(alone):

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pydantic_core import to_json
 
 from hashcade.codes import CodeShape
-from hashcade.table import Matches
+from hashcade.results import Matches
 
 MEDIA_TYPE = "application/octet-stream"
 BUCKET_HEADER = "X-Hashcade-Bucket"  # so that a load balancer can send a bucket to one service

@@ -12,9 +12,9 @@ from urllib.parse import urlencode, urlsplit
 import numpy as np
 import numpy.typing as npt
 
+from hashcade.results import Matches
 from hashcade.serve.binary_format import BUCKET_HEADER, MEDIA_TYPE, TEXTS, read_matches
 from hashcade.store import plain_value
-from hashcade.table import Matches
 
 _LOST = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)
 

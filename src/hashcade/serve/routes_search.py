@@ -16,6 +16,7 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
 from hashcade.index import Encoded
+from hashcade.results import Matches
 from hashcade.serve import schemas
 from hashcade.serve.binary_format import BUCKET_HEADER, MEDIA_TYPE, read_query, write_matches
 from hashcade.serve.responses import (
@@ -28,7 +29,6 @@ from hashcade.serve.responses import (
     json_body,
 )
 from hashcade.serve.service import Snapshot, errors_as_answers
-from hashcade.table import Matches
 
 router = APIRouter(prefix="/v1", tags=["search"])
 ItemId = Annotated[str, Path(min_length=1, max_length=1000)]

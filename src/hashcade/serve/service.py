@@ -19,12 +19,13 @@ from starlette.exceptions import HTTPException
 from hashcade._kernels import usable_cores
 from hashcade.errors import ClusterError, ConfigError, CorruptIndexError, DataError, StorageError
 from hashcade.index import Cancel, Encoded
+from hashcade.results import Item
 from hashcade.serve.images import Pictures, from_catalog, from_path
 from hashcade.serve.metrics import Metrics
 from hashcade.serve.settings import ServeSettings
 from hashcade.serve.workers import Workers
 from hashcade.store import MODEL_DIR, BusyError, DurableIndex, Label, ReadOnlyError, State
-from hashcade.table import HashTable, Item
+from hashcade.table import HashTable
 from hashcade.warmup import load_search_kernels
 
 if TYPE_CHECKING:

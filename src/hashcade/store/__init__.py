@@ -6,7 +6,7 @@
 - :func:`load_state`, :func:`write_state`: one state of a table from a directory, and into one.
 """
 
-from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, PLACES, Catalog, Ids, ItemRow, item_rows
+from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, PLACES, Catalog, Ids
 from hashcade.store.changes import (
     Add,
     Answer,
@@ -22,6 +22,7 @@ from hashcade.store.database import DATABASE, require_table, stoppable
 from hashcade.store.durable import BusyError, DurableIndex, ReadOnlyError
 from hashcade.store.ids import Label, label_array, plain_ids
 from hashcade.store.payload import payload_texts, plain_value
+from hashcade.store.rows import ItemRow, item_rows
 from hashcade.store.state import Local, State, foreign_files, load_state, write_state
 
 __all__ = [

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sqlite3
 import threading
 import time
 import weakref
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import lru_cache
@@ -27,6 +25,7 @@ from hashcade.store import database
 from hashcade.store.changes import Answer, Change, Key, from_record, to_records
 from hashcade.store.ids import Int64s, Label, listed_ids, named_ids, plain_ids, plain_list
 from hashcade.store.payload import payload_texts
+from hashcade.store.rows import ItemRow, is_row, item_rows, payload_crc, row_crc
 from hashcade.store.where import Names, compile_where, json_path
 
 MODEL_DIR, INDEX_DIR = "model", "index"
@@ -37,7 +36,6 @@ _ASKED = 50  # items that are read at a time: SQLite is slower with a list of mo
 KEPT_ANSWERS, KEPT_SECONDS = 10_000, 86_400  # as many, and as long, as requests may be repeated
 
 Ids = npt.NDArray[np.int64] | npt.NDArray[np.object_]
-ItemRow = tuple[int, str | None, int | None, str | None, int, str | None, float | None]
 _AMONG = "IN (SELECT value FROM json_each(?))"
 _KEPT = "SELECT field, kind, value, number FROM field_values"  # of fields with an index
 _MADE = f"{database.FIELD_VALUES.format('items')}, items"  # what they must be
@@ -390,7 +388,7 @@ class Catalog:
         self._run("UPDATE meta SET value = ? WHERE key = 'ids'", id_kind)
         listed = set(numbers.tolist())
         for row in rows:
-            checks = len(row) == 7 and (_crc(*row[:4]), _payload_crc(row[0], row[5]))
+            checks = len(row) == 7 and (row_crc(*row[:4]), payload_crc(row[0], row[5]))
             if checks != (row[4], row[6]) or row[0] not in listed or not self._is_sound(row):
                 raise CorruptIndexError("a change has an item that is not as it must be")
         self._delete(numbers)
@@ -418,7 +416,7 @@ class Catalog:
         """
         query = "SELECT digest, ids, n_items, crc FROM answers WHERE key = ?"
         for digest, ids, n_items, crc in self._all(query, key.text):
-            if crc != _crc(n_items, key.text, digest, ids):
+            if crc != row_crc(n_items, key.text, digest, ids):
                 raise CorruptIndexError(f"{self.path} is damaged: an answer has a wrong checksum")
             if digest != key.digest:
                 raise ValueError(f"the key {key.text!r} was used for another request")
@@ -432,7 +430,7 @@ class Catalog:
     def remember(self, key: Key, answer: Answer) -> None:
         """Keep an answer for a day, until many more have come; to be committed."""
         ids, now = json.dumps(answer.ids, ensure_ascii=False), int(time.time())
-        crc = _crc(answer.n_items, key.text, key.digest, ids)
+        crc = row_crc(answer.n_items, key.text, key.digest, ids)
         insert = (
             "INSERT INTO answers(key, digest, ids, n_items, time, crc) VALUES(?, ?, ?, ?, ?, ?)"
         )
@@ -614,7 +612,7 @@ class Catalog:
         listed = numbers.ravel().tolist()
         rows = self._rows(f"{column}, number, id, label, name, crc", listed)
         for number, (_, found, *checked, crc) in zip(listed, rows, strict=True):
-            if found is not None and (crc != _crc(number, *checked) or not _is_row(*checked)):
+            if found is not None and (crc != row_crc(number, *checked) or not is_row(*checked)):
                 raise self._damaged(number)
         return _objects([row[0] for row in rows], numbers)
 
@@ -649,7 +647,7 @@ class Catalog:
         listed = numbers.ravel().tolist()
         rows = self._rows("payload, payload_crc", listed)
         for number, (text, crc) in zip(listed, rows, strict=True):
-            if crc != _payload_crc(number, text):
+            if crc != payload_crc(number, text):
                 raise self._damaged(number)
         try:  # at once takes less time than one by one
             texts = ["null" if text is None else text for text, _ in rows]
@@ -706,7 +704,7 @@ class Catalog:
         with database.database_errors(self.path):
             while part := rows.fetchmany(_CHUNK):
                 for row in part:
-                    checks = _crc(*row[:4]), _payload_crc(row[0], row[5])
+                    checks = row_crc(*row[:4]), payload_crc(row[0], row[5])
                     if (row[4], row[6]) != checks or not self._is_sound(row):
                         raise self._damaged(row[0])
                     codes[row[0]] = NO_LABEL if row[2] is None else row[2]
@@ -730,43 +728,11 @@ class Catalog:
         except (ValueError, RecursionError):
             return False
         return (
-            _is_row(key, label, name)
+            is_row(key, label, name)
             and (key is None) == (self.id_kind != "str")
             and (label is None or label < len(self.classes))
             and isinstance(kept, dict | None)
         )
-
-
-def item_rows(
-    numbers: Int64s, keys: Iterable[str | None], codes: Int64s, names: Iterable[str | None],
-    payload: Iterable[str | None],
-) -> Iterator[ItemRow]:  # fmt: skip
-    """Rows of the table of items: ids of text or None, codes of labels, names, texts of payload."""
-    stored = (None if code < 0 else code for code in codes.tolist())
-    for number, key, code, name, text in zip(
-        numbers.tolist(), keys, stored, names, payload, strict=False
-    ):
-        crc = _crc(number, key, code, name)
-        yield number, key, code, name, crc, text, _payload_crc(number, text)
-
-
-def _is_row(key: object, label: object, name: object) -> bool:
-    """Whether id, label and name of an item are of the right kinds: SQLite takes any."""
-    return (
-        isinstance(key, str | None)
-        and isinstance(name, str | None)
-        and (label is None or (isinstance(label, int) and label >= 0))
-    )
-
-
-def _crc(number: int, key: Any, label: Any, name: Any) -> int:
-    return zlib.crc32(f"{number}|{key}|{label}|{name}".encode())
-
-
-def _payload_crc(number: int, text: object) -> float | None:
-    if not isinstance(text, str):
-        return None if text is None else math.nan  # damaged: what is stored does not equal it
-    return zlib.crc32(text.encode(), number & 0xFFFFFFFF)  # beginning with the number
 
 
 @lru_cache

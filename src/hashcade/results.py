@@ -1,0 +1,120 @@
+"""What a table gives back: the matches of a search, and single items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hashcade.index import SearchResult
+from hashcade.store import Catalog, Ids, Label
+
+
+@dataclass(frozen=True)
+class Match:
+    """One result of a search."""
+
+    id: int | str
+    distance: float
+    label: Label | None = None
+    name: str | None = None
+    payload: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Matches:
+    """Results of a search. ``matches[0]`` is a list of :class:`Match` for the first query."""
+
+    ids: Ids  # (q, n_neighbors), best first, padded with -1, or with None if ids are text
+    distances: npt.NDArray[np.float32]  # (q, n_neighbors); inner products: the largest first
+    candidates: npt.NDArray[np.int64]  # (q,): items that were compared with the query
+    truncated: npt.NDArray[np.bool_]  # (q,): whether a limit on candidates ended the search
+    find_exact: Callable[[], npt.NDArray[np.bool_]] = field(repr=False)
+    find_labels: Callable[[], npt.NDArray[np.object_]] = field(repr=False)
+    find_names: Callable[[], npt.NDArray[np.object_]] = field(repr=False)
+    find_payload: Callable[[], npt.NDArray[np.object_]] = field(repr=False)
+
+    @classmethod
+    def of(cls, catalog: Catalog, result: SearchResult) -> Matches:
+        """Results of a search in an index with what a catalog has of the items."""
+        return cls(
+            catalog.ids_of(result.ids),
+            result.distances,
+            result.candidates,
+            result.truncated,
+            lambda: result.exact,
+            lambda: catalog.labels(result.label_codes()),
+            lambda: catalog.names_of(result.ids),
+            lambda: catalog.payload_of(result.ids),
+        )
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Number of results of each query, int64[q]."""
+        padding: Any = None if self.ids.dtype == object else -1
+        is_result = np.not_equal(self.ids, padding)
+        counts: npt.NDArray[np.int64] = is_result.sum(axis=1, dtype=np.int64)
+        return counts
+
+    @cached_property
+    def exact(self) -> npt.NDArray[np.bool_]:
+        """Whether all items that pass the filter were compared, (q,)."""
+        return self.find_exact()
+
+    @cached_property
+    def labels(self) -> npt.NDArray[np.object_]:
+        """Labels as they were given, (q, n_neighbors); None without one. Found when asked for."""
+        return self.find_labels()
+
+    @cached_property
+    def names(self) -> npt.NDArray[np.object_]:
+        """Names of the items, (q, n_neighbors); None without one."""
+        return self.find_names()
+
+    @cached_property
+    def payload(self) -> npt.NDArray[np.object_]:
+        """Payload of the items, a dict each, (q, n_neighbors); None without one.
+
+        Names and payload are those that the items have when they are first asked for: of a table
+        that is changed in between, those after the change. A table from :meth:`HashTable.open`
+        gives those of the moment of the search.
+        """
+        return self.find_payload()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles and copies, which hold labels, names and payload instead of the table."""
+        found = {name: getattr(self, name) for name in ("exact", "labels", "names", "payload")}
+        return {**{k: v for k, v in vars(self).items() if not k.startswith("find_")}, **found}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, query: int) -> list[Match]:
+        row = zip(
+            self.ids[query].tolist(),
+            self.distances[query].tolist(),
+            self.labels[query],
+            self.names[query],
+            self.payload[query],
+            strict=True,
+        )
+        return [Match(*values) for values in row][: self.counts[query]]
+
+    def __iter__(self) -> Iterator[list[Match]]:
+        return (self[query] for query in range(len(self)))
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """One item of a table."""
+
+    id: int | str
+    label: Label | None
+    name: str | None
+    payload: dict[str, Any] | None
+    vector: npt.NDArray[np.float32]
+    bucket_ids: list[int]
