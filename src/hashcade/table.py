@@ -38,6 +38,7 @@ from hashcade.store import (
     State,
     label_array,
     load_state,
+    refuse_foreign,
     removal,
     require_table,
     write_state,
@@ -575,7 +576,7 @@ class HashTable:
             live.save()
             self._model_changed = False
             return
-        _refuse_foreign(directory)
+        refuse_foreign(directory)
         old_index = directory / INDEX_DIR
         lock = writer_lock(old_index) if old_index.is_dir() else nullcontext()
         with lock, new_directory(directory) as new:
@@ -693,18 +694,6 @@ def _load_model(directory: Path, **networks: Any) -> Hasher | None:
     from hashcade.learn import Hasher
 
     return Hasher.load(directory / MODEL_DIR, **networks)
-
-
-def _refuse_foreign(directory: Path) -> None:
-    """Raise unless a table may be written at this path."""
-    if not os.path.lexists(directory) or (directory.is_dir() and not any(directory.iterdir())):
-        return
-    try:
-        require_table(directory)
-    except StorageError:
-        raise StorageError(
-            f"{directory} exists and is not a hashcade table", hint="choose another path"
-        ) from None
 
 
 def _empty_index(hasher: Hasher, dim: int, unit_length: bool, storage: dict[str, Any]) -> HashIndex:

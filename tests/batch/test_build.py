@@ -174,5 +174,5 @@ def test_an_existing_table_is_replaced_when_asked(tmp_path, model, shards):
     assert HashTable.load(path).metric == "cosine"
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("mine")
-    with pytest.raises(StorageError, match="is not a table"):
+    with pytest.raises(StorageError, match="is not a hashcade table"):
         build_table(model, str(shards), tmp_path / "other", force=True)

@@ -36,7 +36,16 @@ from hashcade.data import ShardColumns, ShardInfo, find_shards, read_shard_info
 from hashcade.errors import ConfigError, DataError, StorageError
 from hashcade.index import METRICS, HashIndex, MergePlan, is_index, read_generation
 from hashcade.learn import copy_model, model_fingerprint, read_config
-from hashcade.store import DATABASE, INDEX_DIR, MODEL_DIR, PLACES, Label, label_array
+from hashcade.store import (
+    DATABASE,
+    INDEX_DIR,
+    MODEL_DIR,
+    PLACES,
+    Label,
+    label_array,
+    model_path,
+    refuse_foreign,
+)
 
 MEMORY = 1 << 30
 # A part is in memory about so many times at once: as it is read, encoded, copied and sorted.
@@ -100,7 +109,7 @@ def build_table(
     checked_choice("place", place, PLACES)
     if checked_count("memory", memory) < 1 << 24:
         raise ValueError(f"memory={memory} must be >= {1 << 24}, bytes")
-    source, target = _model_path(Path(model)), Path(output)
+    source, target = model_path(Path(model)), Path(output)
     target = target.resolve() if target.is_symlink() else target.absolute()
     fingerprint = model_fingerprint(source)
     item_shape = read_config(source)["resolved"]["item_shape"]
@@ -224,10 +233,6 @@ def _job(
     return Job(work, fingerprint, item_size, shards, *settings)
 
 
-def _model_path(path: Path) -> Path:
-    return path / MODEL_DIR if (path / DATABASE).is_file() else path
-
-
 def _check_output(target: Path, work: Path, force: bool) -> None:
     """Raise before the work begins if the table could not be put there."""
     restore_directory(target)
@@ -235,11 +240,8 @@ def _check_output(target: Path, work: Path, force: bool) -> None:
 
 
 def _refuse_existing(target: Path, force: bool) -> None:
-    if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
-        return
-    if not (target / DATABASE).is_file():
-        raise StorageError(f"{target} exists and is not a table", hint="choose another path")
-    if not force:
+    refuse_foreign(target)
+    if (target / DATABASE).is_file() and not force:
         hint = "replace it with force=True (--force), or choose another path"
         raise StorageError(f"{target} exists", hint=hint)
 

@@ -9,14 +9,7 @@ from hashcade._progress import Progress
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
 from hashcade.cli import warn
-from hashcade.cli.inputs import (
-    labels_of,
-    load_model,
-    load_table,
-    model_path,
-    read_and_encode,
-    root_of,
-)  # fmt: skip
+from hashcade.cli.inputs import labels_of, load_model, load_table, read_and_encode, root_of
 from hashcade.errors import ConfigError
 
 _CODES = {"bucket_ids", "vectors", "shape", "model_fingerprint", "data"}
@@ -132,7 +125,7 @@ def _build_in_memory(
     from hashcade.data import read_npz
     from hashcade.index import Encoded, HashIndex, check_storage
     from hashcade.learn import copy_model, model_fingerprint
-    from hashcade.store import MODEL_DIR, Catalog
+    from hashcade.store import MODEL_DIR, Catalog, model_path
     from hashcade.table import HashTable
 
     check_storage(**storage, unit_length=metric == "cosine")
@@ -218,6 +211,7 @@ def _encode(
     import numpy as np
 
     from hashcade.learn import model_fingerprint
+    from hashcade.store import model_path
 
     hasher = load_model(model)
     found, encoded = read_and_encode(hasher, model, data, reading, keep=keep)

@@ -19,7 +19,7 @@ from hashcade.cli.inputs import labels_of, read_data, root_of
 from hashcade.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hashcade.data import ImageFeatures
+    from hashcade.data import ImageFeatures, Items
 
 _SCRATCH_SIZE = (32, 32)
 _NO_FEATURES = (
@@ -100,24 +100,9 @@ def _learn(
     # A table takes all items, a model alone does not need them.
     sample = {"sample": given.sample, "random_state": given.random_state} if metric is None else {}
     found = read_data(data, given, labelled, size, features, keep, **sample)
-    if given.backbone in ("nin", "stride") and not found.is_images:
-        hint = f"leave out --backbone={given.backbone}, which is for images"
-        raise ConfigError(f"{found.source} has embeddings", hint=hint)
-    of_photos = found.is_images or found.features is not None
-    if not of_photos and (given.features or given.from_scratch):
-        option = f"--features={given.features}" if given.features else "--from-scratch"
-        hint = f"leave out {option}, which is for images"
-        raise ConfigError(f"{found.source} has embeddings", hint=hint)
-    if found.features and given.base_steps is not None:
-        hint = "add --from-scratch, or leave it out"
-        message = f"--base-steps={given.base_steps} is for training from scratch"
-        raise ConfigError(message, hint=hint)
-    settings = {field.name: getattr(given, field.name) for field in fields(opt.Training)}
-    for name in ("size", "setting", "pixels", "from_scratch"):
-        del settings[name]
-    settings |= {"features": features if found.features else None, "budget": budget}
-    settings["backbone"] = given.backbone or ("stride" if found.is_images else None)
-    settings |= {"verbose": not given.quiet, **_parsed(given.setting)}
+    _refuse_options_for_other_data(given, found)
+    settings = _settings(given, found) | {"budget": budget}
+    settings |= {"features": features if found.features else None, **_parsed(given.setting)}
 
     from hashcade.learn import Hasher
     from hashcade.store import MODEL_DIR
@@ -170,6 +155,31 @@ def _learn(
         *lines.items(),
         ("time", f"{seconds:.0f} s"),
     )
+
+
+def _refuse_options_for_other_data(given: opt.Learning, data: "Items") -> None:
+    option = None
+    if given.backbone in ("nin", "stride") and not data.is_images:
+        option = f"--backbone={given.backbone}"
+    elif not data.is_images and data.features is None:
+        option = f"--features={given.features}" if given.features else None
+        option = "--from-scratch" if given.from_scratch else option
+    if option is not None:
+        hint = f"leave out {option}, which is for images"
+        raise ConfigError(f"{data.source} has embeddings", hint=hint)
+    if data.features and given.base_steps is not None:
+        hint = "add --from-scratch, or leave it out"
+        message = f"--base-steps={given.base_steps} is for training from scratch"
+        raise ConfigError(message, hint=hint)
+
+
+def _settings(given: opt.Learning, data: "Items") -> dict[str, Any]:
+    """Settings of the hasher that have an option of their own."""
+    settings = {field.name: getattr(given, field.name) for field in fields(opt.Training)}
+    for name in ("size", "setting", "pixels", "from_scratch"):  # not by these names
+        del settings[name]
+    settings["backbone"] = given.backbone or ("stride" if data.is_images else None)
+    return settings | {"verbose": not given.quiet}
 
 
 def _wants_scratch(given: opt.Learning) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hashcade._extras import check_extras
 from hashcade._progress import progress_bar
 from hashcade.cli.options import Keeping, Reading
-from hashcade.cli.outputs import TABLE, kind_of, say
+from hashcade.cli.outputs import say
 from hashcade.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
@@ -61,16 +61,10 @@ def root_of(path: Path, reading: Reading, data: Items) -> Path:
     return (place.parent if data.names and place.is_file() else place).absolute()
 
 
-def model_path(path: Path) -> Path:
-    """The directory of a model: the model itself, or that of a table."""
-    from hashcade.store import MODEL_DIR
-
-    return path / MODEL_DIR if kind_of(path) == TABLE else path
-
-
 def load_model(path: Path) -> Hasher:
     """Load a model. What is wrong with the path is said before torch is imported."""
     from hashcade import learn
+    from hashcade.store import model_path
 
     learn.read_config(model_path(path))
     with _quiet_load():

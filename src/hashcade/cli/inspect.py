@@ -11,7 +11,7 @@ from hashcade._io import read_file
 from hashcade.cli import options as opt
 from hashcade.cli import outputs as out
 from hashcade.cli import warn
-from hashcade.cli.inputs import load_model, load_table, model_path
+from hashcade.cli.inputs import load_model, load_table
 from hashcade.errors import ConfigError, HashcadeError
 
 
@@ -187,6 +187,8 @@ def _check_model(path: Path) -> None:
     What cannot be made here, for want of torch or of a network of the user's own, has its checksums
     compared.
     """
+    from hashcade.store import model_path
+
     if not model_path(path).is_dir():
         return
     with suppress(ImportError, ConfigError):

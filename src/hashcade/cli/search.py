@@ -74,24 +74,30 @@ def search(
     ]
     out.report(as_json, {"table": str(table), "n_items": len(opened), "queries": results})
     for number, result in enumerate(results if not as_json else ()):
-        paths = " and ".join("/".join(map(str, path)) for path in result["buckets"])
-        out.show(*[""] * bool(number), f"{result['query']} is in bucket {paths}")
-        found = result["results"]
-        known = [name for name in ("name", "label") if any(m[name] is not None for m in found)]
-        payload = [m["payload"] or {} for m in found]
-        fields = list(dict.fromkeys(field for kept in payload for field in kept))
-        rows = [
-            [rank, m["id"], *(m[name] for name in known), f"{m['distance']:.4f}",
-             *(_in_one_line(kept.get(field)) for field in fields)]
-            for rank, (m, kept) in enumerate(zip(found, payload, strict=True), 1)
-        ]  # fmt: skip
-        if rows:
-            out.print_table(["#", "id", *known, "distance", *fields], rows)
-        else:
-            print("  no results")
-        count, limit = result["candidates"], "; stopped at --max-candidates"
-        share = f"1 in {len(opened) / max(1, count):.1f}{limit if result['truncated'] else ''}"
-        print(f"  {count:,} candidates of {len(opened):,} items, {share}")
+        out.show(*[""] * bool(number))
+        _print_result(result, len(opened))
+
+
+def _print_result(result: dict[str, Any], n_items: int) -> None:
+    """Print the matches of one query as a table."""
+    paths = " and ".join("/".join(map(str, path)) for path in result["buckets"])
+    out.show(f"{result['query']} is in bucket {paths}")
+    matches = result["results"]
+    columns = [name for name in ("name", "label") if any(m[name] is not None for m in matches)]
+    payload = [m["payload"] or {} for m in matches]
+    fields = list(dict.fromkeys(field for values in payload for field in values))
+    rows = [
+        [rank, m["id"], *(m[name] for name in columns), f"{m['distance']:.4f}",
+         *(_in_one_line(values.get(field)) for field in fields)]
+        for rank, (m, values) in enumerate(zip(matches, payload, strict=True), 1)
+    ]  # fmt: skip
+    if rows:
+        out.print_table(["#", "id", *columns, "distance", *fields], rows)
+    else:
+        print("  no results")
+    count, limit = result["candidates"], "; stopped at --max-candidates"
+    share = f"1 in {n_items / max(1, count):.1f}{limit if result['truncated'] else ''}"
+    print(f"  {count:,} candidates of {n_items:,} items, {share}")
 
 
 def _in_one_line(value: Any) -> str | None:
@@ -138,17 +144,7 @@ def evaluate(
     y = labels_of(queries) or []
     if not set(y) & set(opened.catalog.classes):
         raise ConfigError(f"{data} and {database} have no class in common", hint="check --labels")
-    own, warnings = _own_items(opened, encoded), []
-    shared = sum(item is not None for item in own)
-    exclude: Any = False
-    if shared == len(own):
-        exclude = own
-        out.say("queries are items of the table: each one is left out of its own results")
-    elif shared:
-        warnings.append(
-            f"{shared:,} of {len(own):,} queries are in the table and find themselves; give "
-            "queries that are not in it"
-        )
+    exclude, warnings = _left_out(opened, encoded)
     counts = tuple(sorted(set(n_neighbors or (1, 10))))
     result = opened.evaluate(
         encoded, y, n_probe=n_probe, protocol="paper" if fill else "plain", recall=True,
@@ -205,7 +201,20 @@ def _filled(path: Path, data: Path, reading: opt.Reading) -> "HashTable":
     return table
 
 
-def _own_items(table: "HashTable", encoded: "Encoded") -> list[int | str | None]:
+def _left_out(table: "HashTable", encoded: "Encoded") -> tuple[Any, list[str]]:
+    """The id that each query must not find, False if none, and what to warn of."""
+    same = _same_items(table, encoded)
+    shared = sum(item is not None for item in same)
+    if shared == len(same):
+        out.say("queries are items of the table: each one is left out of its own results")
+        return same, []
+    if shared:
+        message = f"{shared:,} of {len(same):,} queries are in the table and find themselves"
+        return False, [f"{message}; give queries that are not in it"]
+    return False, []
+
+
+def _same_items(table: "HashTable", encoded: "Encoded") -> list[int | str | None]:
     """For each query the id of the item with the very same vector, its row number if it can be."""
     import numpy as np
 

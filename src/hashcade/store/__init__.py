@@ -18,17 +18,24 @@ from hashcade.store.changes import (
     from_record,
     removal,
 )
-from hashcade.store.database import DATABASE, require_table, stoppable
+from hashcade.store.database import DATABASE, refuse_foreign, require_table, stoppable
 from hashcade.store.durable import BusyError, DurableIndex, ReadOnlyError
 from hashcade.store.ids import Label, label_array, plain_ids
 from hashcade.store.payload import payload_texts, plain_value
 from hashcade.store.rows import ItemRow, item_rows
-from hashcade.store.state import Local, State, foreign_files, load_state, write_state
+from hashcade.store.state import (
+    Local,
+    State,
+    foreign_files,
+    load_state,
+    model_path,
+    write_state,
+)
 
 __all__ = [
     "DATABASE", "INDEX_DIR", "MODEL_DIR", "PLACES", "Add", "Answer", "BusyError", "Catalog",
     "Change", "DurableIndex", "Ids", "ItemRow", "Key", "Label", "Local", "NewItems",
     "ReadOnlyError", "Remove", "State", "apply_changes", "foreign_files", "from_record",
-    "item_rows", "label_array", "load_state", "payload_texts", "plain_ids", "plain_value",
-    "removal", "require_table", "stoppable", "write_state",
+    "item_rows", "label_array", "load_state", "model_path", "payload_texts", "plain_ids",
+    "plain_value", "refuse_foreign", "removal", "require_table", "stoppable", "write_state",
 ]  # fmt: skip

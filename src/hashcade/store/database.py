@@ -271,6 +271,18 @@ def translated(error: Exception, path: Path | None) -> HashcadeError:
     return StorageError(f"cannot use {place}: {text}", hint=hint)
 
 
+def refuse_foreign(directory: Path) -> None:
+    """Raise ``StorageError`` if something else than a table, or an empty directory, is there."""
+    if not os.path.lexists(directory) or (directory.is_dir() and not any(directory.iterdir())):
+        return
+    try:
+        require_table(directory)
+    except StorageError:
+        raise StorageError(
+            f"{directory} exists and is not a hashcade table", hint="choose another path"
+        ) from None
+
+
 def require_table(directory: Path) -> None:
     """Raise ``StorageError`` unless there is a table in this directory."""
     restore_directory(directory)

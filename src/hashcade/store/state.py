@@ -60,6 +60,11 @@ def load_state(directory: Path, *, read_only: bool = False) -> tuple[State, int]
     raise StorageError(f"{directory} changes faster than it can be read", hint="try again")
 
 
+def model_path(path: Path) -> Path:
+    """The directory of a model: the model itself, or that of a table."""
+    return path / MODEL_DIR if (path / DATABASE).is_file() else path
+
+
 def foreign_files(directory: Path) -> list[Path]:
     """What is in the directory of a table and is not a part of it: it is left alone."""
     ours = {INDEX_DIR, MODEL_DIR, *(DATABASE + suffix for suffix in ("", "-wal", "-shm"))}
