@@ -14,7 +14,7 @@ from experiments.render import BEGIN, END
 from experiments.rows import ResultRow, RowFile
 from experiments.run import Experiment
 from hashcade.errors import DataError
-from hashcade.evaluate import evaluate_paper
+from hashcade.evaluate import evaluate_hasher
 
 OF_THE_PAPER = [
     path
@@ -87,9 +87,9 @@ def test_metrics_are_those_of_a_plain_evaluation(finished):
     for method in ("ours", "ours+"):
         (job,) = (j for j in experiment.jobs([0], [method, "npairs", "k1"]) if not j.change)
         hasher = experiment.fitted(job).hasher
-        plain = evaluate_paper(
-            hasher, base.test_items, base.test_labels, base.train_items, base.train_labels
-        )
+        queries = (hasher, base.test_items, base.test_labels)
+        train = (base.train_items, base.train_labels)
+        plain = {"test": evaluate_hasher(*queries), "train": evaluate_hasher(*queries, *train)}
         for row in outcome.rows:
             if (row.key.method, row.key.variant, row.key.seed) == (method, "", 0):
                 result = plain[row.key.database]

@@ -115,9 +115,9 @@ def tree_lines(node: dict[str, Any], branches: int, indent: str = "") -> list[st
     return lines
 
 
-def _mix(node: dict[str, Any], most: int = 3) -> str:
+def _mix(node: dict[str, Any]) -> str:
     """The largest classes of a node."""
-    classes = node["classes"] or {}
+    classes, most = node["classes"] or {}, 3
     parts = [f"{label} ({count:,})" for label, count in list(classes.items())[:most]]
     return ", ".join(parts) + (f", {len(classes) - most:,} more" if len(classes) > most else "")
 

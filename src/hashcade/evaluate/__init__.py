@@ -1,8 +1,8 @@
 """Evaluation: precision and speed-up of a table, in percent as the paper has it.
 
 Metrics of results (:func:`precision_at` and others), :func:`exact_search` for comparison, and whole
-protocols, the paper's and a plain one (:func:`evaluate_hasher` and others), which give an
-:class:`Evaluation`. Needs numpy and numba; never torch.
+protocols, the paper's and a plain one (:func:`evaluate_hasher`, :func:`evaluate_index`), which give
+an :class:`Evaluation`. Needs numpy and numba; never torch.
 """
 
 from hashcade.evaluate.exact import exact_search
@@ -15,16 +15,11 @@ from hashcade.evaluate.metrics import (
     recall_at,
     speedup_factor,
 )
-from hashcade.evaluate.protocol import (
-    evaluate_hasher,
-    evaluate_index,
-    evaluate_paper,
-    evaluate_search,
-)
+from hashcade.evaluate.protocol import evaluate_hasher, evaluate_index
 from hashcade.evaluate.run import Evaluation
 
 __all__ = [
     "ClassMetrics", "Evaluation", "bucket_nmi", "evaluate_hasher", "evaluate_index",
-    "evaluate_paper", "evaluate_search", "exact_search", "mean_average_precision", "per_class",
-    "precision_at", "recall_at", "speedup_factor",
+    "exact_search", "mean_average_precision", "per_class", "precision_at", "recall_at",
+    "speedup_factor",
 ]  # fmt: skip

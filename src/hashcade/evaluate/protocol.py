@@ -20,68 +20,6 @@ from hashcade.index import Encoded, HashIndex
 _SCORES = 1 << 24  # slot scores at a time: 64 MB
 
 
-def evaluate_search(
-    query_vectors: ArrayLike,
-    query_labels: ArrayLike,
-    item_vectors: ArrayLike,
-    item_labels: ArrayLike,
-    *,
-    item_bucket_ids: ArrayLike,
-    shape: CodeShape,
-    query_scores: ArrayLike | None = None,
-    query_bucket_ids: ArrayLike | None = None,
-    same_set: bool = False,
-    **settings: Any,
-) -> Evaluation:
-    """Evaluate a table from arrays: search, re-rank by distance, count.
-
-    ``item_bucket_ids``, int[n, sparsity] or int[n], are the table. Of ``query_scores``, float[q,
-    depth, width], and ``query_bucket_ids``, int[q, p] or int[q], one or both are given; without
-    bucket ids the buckets are those of the best slots. With ``same_set`` query i is item i, and is
-    left out of the candidates and of the size of the database.
-
-    The settings, which the other evaluations have as well:
-
-    - ``n_neighbors``: one or several numbers of neighbours; default: 1, 4 and 16.
-    - ``protocol``: ``"paper"`` (default): for each number of neighbours, a query with fewer
-      candidates continues to its next buckets until there are enough; all of them count in the SUF
-      of that number. ``"plain"``: a query never leaves its buckets, missing results are wrong.
-    - ``fill``: which buckets come next. ``"path"``: with scores those in lexicographic order of the
-      query's sorted slots, last level fastest; with bucket ids those of the same parent, and so on.
-      ``"sum"``: the occupied buckets with the largest sums of slot scores, one more at a time.
-      ``"none"``. Default: by the protocol; the paper's is ``"path"``, but ``"sum"`` for a code book
-      with one bucket per item.
-    - ``n_probe``: 1 (default): begin with the query's own buckets. More: with that many occupied
-      buckets, those with the largest sums of slot scores. See :meth:`Encoded.where_to_look`.
-    - ``recall``: compare with exhaustive search as well.
-    - ``metric``, ``threads``: as for :meth:`HashIndex.search`.
-
-    >>> from hashcade.codes import CodeShape
-    >>> result = evaluate_search(
-    ...     [[0.1], [5.1]], ["cat", "dog"], [[0.0], [0.2], [5.0]], ["cat", "cat", "dog"],
-    ...     item_bucket_ids=[0, 0, 2], shape=CodeShape(width=2, depth=2),
-    ...     query_bucket_ids=[0, 3], n_neighbors=1)
-    >>> result.precision, result.speedup
-    ({1: 100.0}, {1: 2.0})
-    """
-    checked = Settings(**settings)
-    vectors = checked_vectors("query_vectors", query_vectors)
-    n = len(vectors)
-    if query_scores is None and query_bucket_ids is None:
-        raise ValueError("query_scores or query_bucket_ids must be given, got neither")
-    scores = None if query_scores is None else as_array("query_scores", query_scores)
-    # Without bucket ids the scores say where to look: an empty array is not read.
-    by_path = query_bucket_ids is None
-    buckets = as_array("query_bucket_ids", np.empty((n, 0)) if by_path else query_bucket_ids)
-    for name, value in (("query_scores", scores), ("query_bucket_ids", buckets)):
-        if value is not None and len(value) != n:
-            raise ValueError(f"{name} has {len(value)} rows, query_vectors has {n}")
-    queries = Encoded(vectors, buckets.reshape(n, -1), scores, by_path)
-    database = _build(item_bucket_ids, item_vectors, item_labels, shape, same_set=same_set)
-    parts = (queries[rows] for rows in _chunks(n, shape))
-    return measure(parts, n, query_labels, database, checked)
-
-
 def evaluate_hasher(
     hasher: Any,
     queries: Any,
@@ -98,8 +36,23 @@ def evaluate_hasher(
     A hasher is a ``Hasher``, or anything with ``encode(X) -> Encoded`` and ``shape_``; for more
     probes than one ``encode(X, n_probe=n_probe)`` is called. Without ``items`` and ``item_labels``
     the queries are the database, and no query finds itself. With ``query_vectors`` and
-    ``item_vectors`` candidates are ranked by these, not by those of ``encode``. The settings are
-    those of :func:`evaluate_search`.
+    ``item_vectors`` candidates are ranked by these, not by those of ``encode``.
+
+    The settings, which :func:`evaluate_index` has as well:
+
+    - ``n_neighbors``: one or several numbers of neighbours; default: 1, 4 and 16.
+    - ``protocol``: ``"paper"`` (default): for each number of neighbours, a query with fewer
+      candidates continues to its next buckets until there are enough; all of them count in the SUF
+      of that number. ``"plain"``: a query never leaves its buckets, missing results are wrong.
+    - ``fill``: which buckets come next. ``"path"``: with scores those in lexicographic order of the
+      query's sorted slots, last level fastest; with bucket ids those of the same parent, and so on.
+      ``"sum"``: the occupied buckets with the largest sums of slot scores, one more at a time.
+      ``"none"``. Default: by the protocol; the paper's is ``"path"``, but ``"sum"`` for a code book
+      with one bucket per item.
+    - ``n_probe``: 1 (default): begin with the query's own buckets. More: with that many occupied
+      buckets, those with the largest sums of slot scores. See :meth:`Encoded.where_to_look`.
+    - ``recall``: compare with exhaustive search as well.
+    - ``metric``, ``threads``: as for :meth:`HashIndex.search`.
     """
     checked = Settings(**settings)
     same_set = items is None
@@ -139,32 +92,6 @@ def evaluate_hasher(
     return result
 
 
-def evaluate_paper(
-    hasher: Any,
-    test: Any,
-    test_labels: ArrayLike,
-    train: Any,
-    train_labels: ArrayLike,
-    *,
-    test_vectors: ArrayLike | None = None,
-    train_vectors: ArrayLike | None = None,
-    **settings: Any,
-) -> dict[str, Evaluation]:
-    """Evaluate as the paper does: test items against test items, and against training items.
-
-    Arguments and settings are those of :func:`evaluate_hasher`. The keys of the result,
-    ``"test"`` and ``"train"``, name the set that is searched in.
-    """
-    queries = (hasher, test, test_labels)
-    settings["query_vectors"] = test_vectors
-    against_test = evaluate_hasher(*queries, **settings)
-    settings["item_vectors"] = train_vectors
-    return {
-        "test": against_test,
-        "train": evaluate_hasher(*queries, train, train_labels, **settings),
-    }
-
-
 def evaluate_index(
     index: HashIndex,
     encoded: Encoded,
@@ -179,7 +106,7 @@ def evaluate_index(
     ``item_labels`` gives the labels of items by their ids, by default ``index.labels_of``; an item
     without a label (-1) is never a right result. ``exclude``, int[q], is an id per query that it
     must not find: itself, for queries that are items. The settings are those of
-    :func:`evaluate_search`. NMI counts an item in each of its buckets.
+    :func:`evaluate_hasher`. NMI counts an item in each of its buckets.
     """
     checked = Settings(**settings)
     buckets, entries = index.entries()

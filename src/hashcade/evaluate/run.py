@@ -70,7 +70,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How to search and what to measure: see ``evaluate_search``."""
+    """How to search and what to measure: see ``evaluate_hasher``."""
 
     n_neighbors: Any = (1, 4, 16)
     protocol: str = "paper"
@@ -133,8 +133,6 @@ def measure(
         raise ValueError("there must be at least one query")
     names = checked_labels("query_labels", query_labels, n_queries, "query_vectors")
     query_ids, n_items, numbers = database.query_ids, len(database.ids), settings.n_neighbors
-    if query_ids is not None and len(query_ids) != n_queries:
-        raise ValueError(f"same_set: {n_queries} queries, {n_items} items: must be equal")
     size = n_items - int(query_ids is not None)
     if size < 1:
         raise ValueError(f"{n_items} items: there must be something to find")

@@ -77,9 +77,7 @@ class Encoder:
         """Buckets, int64[n, sparsity], or those of ``n_probe`` codes where these are ranked."""
         return self._assign(outputs.scores, outputs.points, n_probe, cancel)
 
-    def place(
-        self, items: npt.NDArray[Any], codes: Ints | None, progress: OnProgress = None
-    ) -> tuple[Floats, Ints]:
+    def place(self, items: npt.NDArray[Any], codes: Ints | None) -> tuple[Floats, Ints]:
         """Vectors and buckets of items of a table, int64[n, sparsity]; scores are not kept.
 
         ``codes``, int64[n], are the items' rows of the code book, -1: as the network says.
@@ -98,8 +96,6 @@ class Encoder:
                     own[rest] = self._assign(scores, outputs.points[rest], 1)
             vectors.append(outputs.vectors)
             buckets.append(own)
-            if progress is not None:
-                progress(min(at + _CHUNK, len(items)), len(items))
         return np.concatenate(vectors), np.concatenate(buckets)
 
     def of_class(self, points: Floats, classes: Ints) -> Ints:

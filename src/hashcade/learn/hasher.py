@@ -417,13 +417,12 @@ class Hasher:
         return replace(encoded, bucket_ids=buckets)
 
     def place_items(
-        self, X: npt.ArrayLike, labels: npt.NDArray[np.object_] | None, *,
-        progress: OnProgress = None,
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:  # fmt: skip
+        self, X: npt.ArrayLike, labels: npt.NDArray[np.object_] | None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Vectors and buckets of items to fill a table with: what :meth:`place` makes of them."""
         encoder = self._fitted()._encoder
         codes = None if labels is None else self._codes_of(labels)
-        return encoder.place(self._items(X), codes, progress)
+        return encoder.place(self._items(X), codes)
 
     def _codes_of(self, labels: npt.NDArray[np.object_]) -> npt.NDArray[np.int64] | None:
         """Rows of the code book, -1 for labels that have none; None if no label can have one."""
