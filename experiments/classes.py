@@ -15,7 +15,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -401,11 +401,13 @@ def _run_jobs(lab: Laboratory, jobs: Sequence[Job], file: RowFile, *, verbose: b
     return n_rows
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run by the arguments of a command line."""
+def argument_parser(
+    program: str, description: str | None, methods: Iterable[str], usual: str
+) -> argparse.ArgumentParser:
+    """The arguments of an experiment on embeddings; ``usual`` are the methods by default."""
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.classes",
-        description=__doc__,
+        prog=f"python -m {program}",
+        description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     # fmt: off
@@ -414,16 +416,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
            help=f"of {', '.join(EMBEDDINGS)} (default: all)")
     option("--seed", type=int, action="extend", nargs="+", metavar="N", help="(default: 0)")
     option("--method", action="extend", nargs="+", metavar="NAME",
-           help=f"of {', '.join(METHODS)} (default: all that end within an hour)")
+           help=f"of {', '.join(methods)} (default: {usual})")
     option("--data", type=Path, metavar="DIR",
            help="folder with the embeddings (default: the variable HASHCADE_DATA)")
     option("--output", type=Path, metavar="DIR", default=RESULTS,
-           help="folder for rows and page (default: docs/results)")
+           help="folder for rows, page and plots (default: docs/results)")
     option("--work", type=Path, metavar="DIR",
            help="folder for what was fitted (default: in ~/.cache/hashcade)")
     option("--render-only", action="store_true", help="write the page from the stored rows alone")
     option("--quiet", action="store_true", help="no progress on stderr")
     # fmt: on
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run by the arguments of a command line."""
+    usual = "all that end within an hour"
+    parser = argument_parser("experiments.classes", __doc__, METHODS, usual)
     options = parser.parse_args(arguments)
 
     def work() -> tuple[str, Path | None]:

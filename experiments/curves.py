@@ -12,7 +12,6 @@ OUTPUT/curves.md and its plots are then written from all stored rows, text outsi
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,7 @@ import numpy.typing as npt
 
 from experiments.__main__ import RESULTS, default_data, default_work, report
 from experiments.cache import Cache
-from experiments.classes import RERANKS, Job, Laboratory, one_core
+from experiments.classes import RERANKS, Job, Laboratory, argument_parser, one_core
 from experiments.curves_page import POINTS, TIMES, write_page
 from experiments.datasets import EMBEDDINGS
 from experiments.progress import Progress, machine, versions
@@ -512,29 +511,10 @@ def _new_rows(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run by the arguments of a command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.curves",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    # fmt: off
-    option = parser.add_argument
-    option("--data-set", action="extend", nargs="+", metavar="NAME",
-           help=f"of {', '.join(EMBEDDINGS)} (default: all)")
-    option("--seed", type=int, action="extend", nargs="+", metavar="N", help="(default: 0)")
-    option("--method", action="extend", nargs="+", metavar="NAME",
-           help=f"of {', '.join(METHODS)} (default: all)")
-    option("--again", choices=("times",), help="measure the times anew, and nothing else")
-    option("--no-times", action="store_true", help="measure no times")
-    option("--data", type=Path, metavar="DIR",
-           help="folder with the embeddings (default: the variable HASHCADE_DATA)")
-    option("--output", type=Path, metavar="DIR", default=RESULTS,
-           help="folder for rows, page and plots (default: docs/results)")
-    option("--work", type=Path, metavar="DIR",
-           help="folder for what was fitted (default: in ~/.cache/hashcade)")
-    option("--render-only", action="store_true", help="write the page from the stored rows alone")
-    option("--quiet", action="store_true", help="no progress on stderr")
-    # fmt: on
+    parser = argument_parser("experiments.curves", __doc__, METHODS, "all")
+    again = "measure the times anew, and nothing else"
+    parser.add_argument("--again", choices=("times",), help=again)
+    parser.add_argument("--no-times", action="store_true", help="measure no times")
     options = parser.parse_args(arguments)
 
     def work() -> tuple[str, Path | None]:

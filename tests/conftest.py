@@ -2,6 +2,7 @@
 
 import os
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
@@ -26,3 +27,17 @@ def one_torch_thread():
         import torch
 
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def command(capsys):
+    """Run a command in this process: exit code, stdout and stderr."""
+    from hashcade.cli.app import make_app, run
+
+    def call(*arguments):
+        capsys.readouterr()
+        code = run(make_app(), [str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=code, out=out, err=err)
+
+    return call

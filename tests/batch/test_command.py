@@ -4,19 +4,7 @@ import json
 
 import pytest
 
-from hashcade.cli.app import make_app, run
 from tests.batch.factories import digest
-
-
-@pytest.fixture
-def command(capsys):
-    def call(*arguments):
-        capsys.readouterr()
-        code = run(make_app(), [str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def test_files_patterns_and_directories_give_one_table(tmp_path, model, shards, command):
@@ -27,13 +15,13 @@ def test_files_patterns_and_directories_give_one_table(tmp_path, model, shards, 
         "directory": [shards],
     }
     for name, data in ways.items():
-        code, out, err = command("build", model, *data, "-o", tmp_path / name, *options)
-        assert (code, err) == (0, "")
-        assert json.loads(out)["n_items"] == 2048 + 1024 + 3072 + 1 + 700
+        done = command("build", model, *data, "-o", tmp_path / name, *options)
+        assert (done.code, done.err) == (0, "")
+        assert json.loads(done.out)["n_items"] == 2048 + 1024 + 3072 + 1 + 700
     assert digest(tmp_path / "files") == digest(tmp_path / "pattern")
     assert digest(tmp_path / "files") == digest(tmp_path / "directory")
-    code, out, err = command("verify", tmp_path / "files")
-    assert code == 0, err
+    done = command("verify", tmp_path / "files")
+    assert done.code == 0, done.err
 
 
 @pytest.mark.parametrize(
@@ -47,17 +35,17 @@ def test_files_patterns_and_directories_give_one_table(tmp_path, model, shards, 
     ],
 )
 def test_mistakes(tmp_path, model, shards, command, more, message):
-    code, out, err = command("build", model, shards, "-o", tmp_path / "a", "--workers", 1, *more)
-    assert (code, out) == (2, "")
-    assert message in err
+    done = command("build", model, shards, "-o", tmp_path / "a", "--workers", 1, *more)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
     assert not (tmp_path / "a").exists()
 
 
 def test_a_table_that_exists(tmp_path, model, shards, command):
     build = ("build", model, shards, "-o", tmp_path / "a", "--workers", 1)
-    assert command(*build)[0] == 0
-    code, _, err = command(*build)
-    assert code == 2
-    assert "exists" in err
-    assert "--force" in err
-    assert command(*build, "--force")[0] == 0
+    assert command(*build).code == 0
+    done = command(*build)
+    assert done.code == 2
+    assert "exists" in done.err
+    assert "--force" in done.err
+    assert command(*build, "--force").code == 0

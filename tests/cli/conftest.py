@@ -18,19 +18,6 @@ def cwd(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def command(capsys):
-    """Run a command in this process: exit code, stdout and stderr."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        code = run(make_app(), [str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=code, out=out, err=err)
-
-    return call
-
-
-@pytest.fixture
 def installed(tmp_path):
     """Run the installed command in a clean environment, in an empty folder."""
     home, cwd = tmp_path / "home", tmp_path / "work"
