@@ -194,15 +194,17 @@ class _Part(_codegen.JITCodeLibrary):  # type: ignore[misc]
         pass
 
     def _finalize_final_module(self) -> None:
-        self._finalize_dynamic_globals()
         self._finalized = True
 
     def get_pointer_to_function(self, name: str) -> int:
-        self._ensure_finalized()
+        if not self._finalized:
+            self.finalize()
         return 0
 
 
 class _PartCompiler(_compiler.Compiler):  # type: ignore[misc]
+    """Compiles a helper into a :class:`_Part`."""
+
     def define_pipelines(self) -> Any:
         state: Any = self.state
         state.library = _Part(state.targetctx.codegen(), state.func_id.func_qualname)
