@@ -52,9 +52,12 @@ def make_base(
     views, test = input_items(dataset, recipe, cache, verbose=verbose)
     train = views[:, 0] if views.ndim == 3 else views
 
+    labels = dataset.train.labels
+
     def fit(run_dir: Path) -> Hasher:
         settings = {**identity["base"], "assignment": "path"}
-        return Hasher(**settings, run_dir=run_dir, verbose=verbose).fit(views, dataset.train.labels)
+        start = warmed_up(views, labels, recipe, seed, identity["data"], cache, verbose=verbose)
+        return Hasher(**settings, run_dir=run_dir, verbose=verbose).fit(views, labels, start=start)
 
     hasher = cache.hasher("base", identity, fit)
     train_vectors = cache.array("train", identity, lambda: hasher.embed(train))
@@ -77,6 +80,23 @@ def make_base(
     )
 
 
+def warmed_up(
+    images: npt.NDArray[Any], labels: npt.NDArray[Any], recipe: Recipe, seed: int, data: Any,
+    cache: Cache, *, verbose: bool | None,
+) -> Hasher | None:  # fmt: skip
+    """A hasher whose network was trained as a classifier, for all losses; None if none is."""
+    if not recipe.base.get("warmup_steps"):
+        return None
+    network = {name: recipe.base[name] for name in ("backbone", "warmup_steps")}
+    settings = {**network, "random_state": seed, "steps": 1, "base_steps": 1}
+    settings |= {"base_learning_rate": 0.0, "assignment": "path"}
+
+    def fit(run_dir: Path) -> Hasher:
+        return Hasher(**settings, run_dir=run_dir, verbose=verbose).fit(images, labels)
+
+    return cache.hasher("warmup", {"data": data, **settings}, fit)
+
+
 def _mirrored_features(hasher: Hasher, images: npt.NDArray[np.uint8]) -> Floats:
     """Features of images and of their mirror images, float32[n, 2, size]."""
     mirrored = np.ascontiguousarray(images[:, :, ::-1])
@@ -93,7 +113,7 @@ def input_items(
     themselves.
     """
     if recipe.features is None:
-        if recipe.base.get("backbone") in ("nin", "stride") and not dataset.has_images:
+        if recipe.base.get("backbone") in ("fast", "nin", "stride") and not dataset.has_images:
             raise ConfigError(
                 f"{dataset.name} has no images for backbone={recipe.base['backbone']!r}"
             )
