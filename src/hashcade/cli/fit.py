@@ -100,7 +100,7 @@ def _learn(
     # A table takes all items, a model alone does not need them.
     sample = {"sample": given.sample, "random_state": given.random_state} if metric is None else {}
     found = read_data(data, given, labelled, size, features, keep, **sample)
-    if given.backbone in ("nin", "stride") and not found.is_images:
+    if given.backbone in opt.IMAGE_NETWORKS and not found.is_images:
         hint = f"leave out --backbone={given.backbone}, which is for images"
         raise ConfigError(f"{found.source} has embeddings", hint=hint)
     of_photos = found.is_images or found.features is not None
@@ -174,7 +174,7 @@ def _learn(
 
 def _wants_scratch(given: opt.Learning) -> bool:
     """Whether images are to be learned from without features."""
-    network = given.backbone in ("nin", "stride")
+    network = given.backbone in opt.IMAGE_NETWORKS
     if given.features is not None and (given.from_scratch or network):
         other = "--from-scratch" if given.from_scratch else f"--backbone={given.backbone}"
         raise ConfigError(f"--features={given.features} and {other} exclude each other")
