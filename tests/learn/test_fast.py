@@ -1,5 +1,7 @@
 """The network that learns fast, its optimizer, and the warm-up."""
 
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 import torch
@@ -119,3 +121,12 @@ def test_a_warm_up_needs_a_network():
     X, y = np.random.default_rng(0).normal(size=(40, 4)), np.repeat([0, 1], 20)
     with pytest.raises(ValueError, match="warmup_steps=5 needs a backbone"):
         Hasher(warmup_steps=5).fit(X, y)
+
+
+def test_a_run_draws_its_log(images, tmp_path):
+    Hasher(**{**SMALL, "warmup_steps": 3, "run_dir": tmp_path}).fit(*images)
+    picture = ElementTree.parse(tmp_path / "log.svg").getroot()
+    texts = [node.text for node in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"warmup", "base", "hash", "loss"} <= set(texts)
+    lines = picture.iter("{http://www.w3.org/2000/svg}polyline")
+    assert [len(line.get("points").split()) for line in lines] == [3, 2, 2] * 2

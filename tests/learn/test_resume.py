@@ -100,10 +100,10 @@ def test_resuming_after_ctrl_c_equals_no_break(monkeypatch, tmp_path, uninterrup
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # given back
 
 
-@pytest.mark.parametrize(("stage", "step"), [("warmup", 3), ("base", 1), ("hash", 2)])
+@pytest.mark.parametrize(("stage", "step"), [("warmup", 5), ("base", 1), ("hash", 3)])
 @pytest.mark.usefixtures("ctrl_c_interrupts")
 def test_a_fast_network_is_resumed_in_every_stage(monkeypatch, tmp_path, stage, step):
-    settings = {"backbone": "fast", "warmup_steps": 5, "base_steps": 5, "steps": 5}
+    settings = {"backbone": "fast", "warmup_steps": 12, "base_steps": 12, "steps": 12}
     settings |= {"assignment": "path"}
     expected = state(new_hasher(**settings).fit(*images()))
     interrupt_at(monkeypatch, stage, step)

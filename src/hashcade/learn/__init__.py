@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from hashcade.learn.clustering import kmeans
     from hashcade.learn.config import ResolvedConfig, StageConfig
     from hashcade.learn.distributed import is_first_rank
+    from hashcade.learn.fast import FastNet
     from hashcade.learn.files import copy_model, model_fingerprint, read_config
     from hashcade.learn.hasher import Hasher, base_features
     from hashcade.learn.inputs import checked_classes, checked_embeddings
     from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
-    from hashcade.learn.fast import FastNet
     from hashcade.learn.networks import MLP, NIN, StrideNet
     from hashcade.learn.one_query import warmup
     from hashcade.learn.sampler import ClassSampler
