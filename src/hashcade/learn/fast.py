@@ -44,9 +44,9 @@ class FastNet(nn.Module):
         self.mirrored = mirrored
         layers = nn.Sequential(
             _convolution(3, 64, 4, 2),  # 32×32 → 16×16
-            _Residual(64),
-            nn.MaxPool2d(2), _convolution(64, 128), _Residual(128), _Residual(128),  # 8×8
-            nn.MaxPool2d(2), _convolution(128, 256), _Residual(256), _Residual(256),  # 4×4
+            Residual(64),
+            nn.MaxPool2d(2), _convolution(64, 128), Residual(128), Residual(128),  # 8×8
+            nn.MaxPool2d(2), _convolution(128, 256), Residual(256), Residual(256),  # 4×4
             nn.AdaptiveMaxPool2d(1), nn.Flatten(),
             nn.BatchNorm1d(256),  # maxima are all positive: products want them centred
         )  # fmt: skip
@@ -61,12 +61,15 @@ class FastNet(nn.Module):
         return features
 
 
-class _Residual(nn.Module):
+class Residual(nn.Module):
+    """A convolution that adds to what it is given."""
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.layers = _convolution(channels, channels)
 
     def forward(self, values: Tensor) -> Tensor:
+        """Values of the same shape."""
         return values + self.layers(values)  # type: ignore[no-any-return]
 
 
