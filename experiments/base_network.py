@@ -12,7 +12,7 @@ import numpy.typing as npt
 from experiments.cache import Cache
 from experiments.datasets import Dataset
 from experiments.presets import Recipe
-from hashcade.data import efficientnet_features
+from hashcade.data import augment, efficientnet_features
 from hashcade.errors import ConfigError
 from hashcade.learn import Hasher, base_features
 
@@ -27,6 +27,9 @@ class Base:
     train_items: npt.NDArray[Any]  # input of learned tables: images, features or embeddings
     test_items: npt.NDArray[Any]
     train_views: npt.NDArray[Any]  # what they are trained on: the same, or (n, views, size)
+    train_images: npt.NDArray[Any]  # what the base network was given
+    test_images: npt.NDArray[Any]
+    features_are_learned: bool  # items are features of the base network
     train_vectors: Floats  # for re-ranking, and the input of the other methods
     test_vectors: Floats
     train_labels: npt.NDArray[np.int64]
@@ -51,16 +54,19 @@ def make_base(
     identity = base_identity(dataset, recipe, loss, seed)
     views, test = input_items(dataset, recipe, cache, verbose=verbose)
     train = views[:, 0] if views.ndim == 3 else views
+    images = train, test
+    labels = dataset.train.labels
 
     def fit(run_dir: Path) -> Hasher:
         settings = {**identity["base"], "assignment": "path"}
-        return Hasher(**settings, run_dir=run_dir, verbose=verbose).fit(views, dataset.train.labels)
+        start = warmed_up(views, labels, recipe, seed, identity["data"], cache, verbose=verbose)
+        return Hasher(**settings, run_dir=run_dir, verbose=verbose).fit(views, labels, start=start)
 
     hasher = cache.hasher("base", identity, fit)
     train_vectors = cache.array("train", identity, lambda: hasher.embed(train))
     test_vectors = cache.array("test", identity, lambda: hasher.embed(test))
     if recipe.frozen:
-        views = cache.array("views", identity, lambda: _mirrored_features(hasher, train))
+        views = cache.array("views", identity, lambda: _feature_views(hasher, train, seed))
         train = views[:, 0]
         test = cache.array("features", identity, lambda: base_features(hasher, test))
     return Base(
@@ -68,6 +74,9 @@ def make_base(
         train_items=train,
         test_items=test,
         train_views=views,
+        train_images=images[0],
+        test_images=images[1],
+        features_are_learned=recipe.frozen,
         train_vectors=train_vectors,
         test_vectors=test_vectors,
         train_labels=dataset.train.labels,
@@ -77,10 +86,34 @@ def make_base(
     )
 
 
-def _mirrored_features(hasher: Hasher, images: npt.NDArray[np.uint8]) -> Floats:
-    """Features of images and of their mirror images, float32[n, 2, size]."""
-    mirrored = np.ascontiguousarray(images[:, :, ::-1])
-    return np.stack([base_features(hasher, images), base_features(hasher, mirrored)], axis=1)
+def warmed_up(
+    images: npt.NDArray[Any], labels: npt.NDArray[Any], recipe: Recipe, seed: int, data: Any,
+    cache: Cache, *, verbose: bool | None,
+) -> Hasher | None:  # fmt: skip
+    """A hasher whose network was trained as a classifier, for all losses; None if none is."""
+    if not recipe.base.get("warmup_steps"):
+        return None
+    network = {name: recipe.base[name] for name in ("backbone", "warmup_steps")}
+    settings = {**network, "random_state": seed, "steps": 1, "base_steps": 1}
+    settings |= {"base_learning_rate": 0.0, "assignment": "path"}
+
+    def fit(run_dir: Path) -> Hasher:
+        return Hasher(**settings, run_dir=run_dir, verbose=verbose).fit(images, labels)
+
+    return cache.hasher("warmup", {"data": data, **settings}, fit)
+
+
+def _feature_views(hasher: Hasher, images: npt.NDArray[np.uint8], seed: int) -> Floats:
+    """Features of images and of changed ones, float32[n, views, size].
+
+    Those of mirror images, or where the network takes care of them itself, of two other crops.
+    """
+    if hasher.config_.backbone == "fast":
+        rng = np.random.default_rng(seed)
+        changed = [augment(images, rng) for _ in range(2)]
+    else:
+        changed = [np.ascontiguousarray(images[:, :, ::-1])]
+    return np.stack([base_features(hasher, each) for each in (images, *changed)], axis=1)
 
 
 def input_items(
@@ -93,7 +126,7 @@ def input_items(
     themselves.
     """
     if recipe.features is None:
-        if recipe.base.get("backbone") in ("nin", "stride") and not dataset.has_images:
+        if recipe.base.get("backbone") in ("fast", "nin", "stride") and not dataset.has_images:
             raise ConfigError(
                 f"{dataset.name} has no images for backbone={recipe.base['backbone']!r}"
             )

@@ -24,6 +24,7 @@ _STYLES = {  # colour and marker, the same in every plot
     "softmax": ("limegreen", "X"),
     "ours-r": ("tab:olive", "<"),
     "ours": ("tab:orange", "o"),
+    "ours-end-to-end": ("tab:orange", "D"),
     "ours+": ("tab:red", "*"),
     "prototype": ("crimson", "p"),
     "prototype-learned": ("darkred", "H"),

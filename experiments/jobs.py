@@ -21,6 +21,7 @@ SEARCHED = {  # methods, sparsities, databases, losses of the paper's tables
             "softmax",
             "ours-r",
             "ours",
+            "ours-end-to-end",
             "ours+",
             "prototype",
             "prototype-learned",
@@ -43,7 +44,7 @@ SEARCHED = {  # methods, sparsities, databases, losses of the paper's tables
     ),
 }
 EXPERIMENTS = (*SEARCHED, "solver-time", "ablation")
-_ONLY_SPARSITY_1 = ("lsh", "dch", "softmax", "prototype", "prototype-learned")
+_ONLY_SPARSITY_1 = ("lsh", "dch", "softmax", "prototype", "prototype-learned", "ours-end-to-end")
 
 # Points of the curves between and beyond the rows of the tables, at sparsity 1.
 _CURVE_CHANGES: dict[str, list[dict[str, Any]]] = {

@@ -16,7 +16,7 @@ from experiments.baselines import make_method
 from experiments.cache import Cache
 from experiments.datasets import Dataset, load_dataset
 from experiments.jobs import LOSSES, Job, ablation_jobs, search_jobs, select_jobs
-from experiments.presets import CLASSIFIERS, LEARNED, Recipe, make_recipe
+from experiments.presets import CLASSIFIERS, END_TO_END, LEARNED, Recipe, make_recipe
 from experiments.progress import Progress, machine, versions
 from experiments.rivals import Rival, Softmax, fit_softmax
 from experiments.rows import ResultRow, RowFile, RowKey, fingerprint
@@ -27,7 +27,7 @@ from hashcade.index import Encoded
 from hashcade.learn import Hasher
 
 NEIGHBORS = (1, 4, 16)
-_CURVE_POINTS = {"paper": 0, "cpu": 3, "smoke": 1}  # all of them elsewhere
+_CURVE_POINTS = {"paper": 0, "cpu": 3, "scratch": 3, "smoke": 1}  # all of them elsewhere
 
 
 # -- one table ---------------------------------------------------------------------------------
@@ -55,20 +55,22 @@ def fit_method(job: Job, recipe: Recipe, base: Base, cache: Cache, *, verbose: b
     n_codes = settings.pop("n_codes", None)
     if method in CLASSIFIERS:
         return _fit_classifier(method.removesuffix("-learned"), settings, base, cache, verbose)
-    if method not in LEARNED:
+    if method not in (*LEARNED, *END_TO_END):
         name = "vq" if method.startswith("vq") else method
         on_test = method == "vq-test"
         items = base.test_vectors if on_test else base.train_vectors
         labels = base.test_labels if on_test else base.train_labels
         return make_method(name, **settings).fit(items, labels)
 
-    name = method.removesuffix("adapt")
+    name, whole = method.removesuffix("adapt"), method in END_TO_END
+    views = base.train_images if whole else base.train_views
 
     def fit(run_dir: Path) -> Hasher:
-        hasher = make_method(name, **settings, run_dir=run_dir, verbose=verbose)
+        kind = name.removesuffix("-end-to-end")
+        hasher = make_method(kind, **settings, run_dir=run_dir, verbose=verbose)
         assert isinstance(hasher, Hasher)
-        shared = None if recipe.frozen else base.hasher
-        return hasher.fit(base.train_views, base.train_labels, base=shared)
+        shared = None if recipe.frozen and not whole else base.hasher
+        return hasher.fit(views, base.train_labels, base=shared)
 
     identity = {"base": base.settings, "method": name, **settings}
     hasher = cache.hasher(name.replace("+", "plus"), identity, fit)
@@ -84,6 +86,8 @@ def _fit_classifier(
 ) -> Hasher | Softmax:
     """Fit a method that decides on a class; it gets the items of the learned tables alone."""
     shared = {name: base.settings[name] for name in ("data", "features")}
+    if base.features_are_learned:
+        shared["base"] = base.settings["base"]
     identity = {**shared, "method": method, **settings}
     views, labels = base.train_views, base.train_labels
     if method == "softmax":
@@ -105,7 +109,8 @@ class FittedTable:
         self, job: Job, recipe: Recipe, base: Base, cache: Cache, *, verbose: bool | None
     ) -> None:
         self._base = base
-        self._is_learned = job.method in (*LEARNED, *CLASSIFIERS)
+        self._is_learned = job.method in (*LEARNED, *END_TO_END, *CLASSIFIERS)
+        self._sees_images = job.method in END_TO_END
         self._has_own_vectors = job.method == "prototype-learned"
         start = time.perf_counter()
         self.hasher = fit_method(job, recipe, base, cache, verbose=verbose)
@@ -120,6 +125,8 @@ class FittedTable:
             base = self._base
             vectors = base.train_vectors if part == "train" else base.test_vectors
             items = base.train_items if part == "train" else base.test_items
+            if self._sees_images:
+                items = base.train_images if part == "train" else base.test_images
             start = time.perf_counter()
             more = {"n_probe": max(NEIGHBORS)} if isinstance(self.hasher, Rival) else {}
             encoded = self.hasher.encode(items if self._is_learned else vectors, **more)
@@ -229,7 +236,7 @@ class Experiment:
     def _is_possible(self, job: Job) -> bool:
         """Whether there are items and buckets enough for a point of a curve."""
         recipe = self.recipes[job.loss]
-        if job.method in CLASSIFIERS and recipe.features is None:
+        if not recipe.has(job.method):
             return False
         n_items = min(len(self.dataset.train), len(self.dataset.test))
         n_codes = int(job.change.get("n_codes", 0))
@@ -317,7 +324,7 @@ class Experiment:
             if (row.key.method, row.key.loss) == (job.method, job.loss)
             and row.seconds.get("train", 0.0) > 1.0
         ]
-        kind = "learned" if job.method in (*LEARNED, *CLASSIFIERS) else "other"
+        kind = "learned" if job.method in (*LEARNED, *END_TO_END, *CLASSIFIERS) else "other"
         return max(alike) if alike else float(self.recipes[job.loss].seconds.get(kind, 10.0))
 
 

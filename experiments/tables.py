@@ -22,6 +22,7 @@ METHODS = {  # in the order of the paper's tables
     "softmax": "Softmax classifier",
     "ours-r": "Ours-r",
     "ours": "Ours",
+    "ours-end-to-end": "Ours, end to end",
     "ours+": "Ours+",
     "prototype": "Ours+, prototypes",
     "prototype-learned": "Ours+, prototypes, own vectors",

@@ -12,6 +12,7 @@ from experiments.run import Experiment, FittedTable, job_settings
 from experiments.verdicts import against_classifier
 from hashcade.learn import Hasher
 
+WITH_CLASSIFIERS = ("transfer", "scratch")
 RECIPE = Recipe(
     width=8,
     features={},
@@ -29,7 +30,8 @@ def base():
         (centres[y][:, None] + rng.normal(size=(len(y), n, 8))).astype(np.float32) for n in (2, 1)
     )
     vectors = test[:, 0, :2].copy()
-    return Base(None, views[:, 0], test[:, 0], views, views[:, 0, :2].copy(), vectors, y, y,
+    items = views[:, 0], test[:, 0]
+    return Base(None, *items, views, *items, False, views[:, 0, :2].copy(), vectors, y, y,
                 {"data": "tiny", "features": {}}, 0.0)  # fmt: skip
 
 
@@ -66,14 +68,14 @@ def test_one_model_serves_both_losses(table):
     assert np.array_equal(first.prototypes_, table("prototype", "triplet").hasher.prototypes_)
 
 
-def test_only_presets_with_features_have_them(tmp_path):
+def test_only_presets_with_settings_for_them_have_them(tmp_path):
     experiment = Experiment.load("cifar100", "smoke", data=None, work=tmp_path, verbose=False)
     assert not {job.method for job in experiment.jobs([0], None)} & set(CLASSIFIERS)
     for preset in PRESETS:
         recipe = make_recipe("cifar100", preset, "npairs", is_sample=False)
         settings = recipe.method_settings("prototype-learned", "npairs", {})
         assert set(settings) <= set(Hasher().get_params())
-        assert bool(settings) == (recipe.features is not None)
+        assert bool(settings) == recipe.has("prototype-learned") == (preset in WITH_CLASSIFIERS)
 
 
 def test_the_verdict_names_what_prototypes_are_below(make_row):

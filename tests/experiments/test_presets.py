@@ -6,6 +6,7 @@ import tarfile
 
 import numpy as np
 import pytest
+import torch
 
 from experiments import base_network as base_module
 from experiments import run as run_module
@@ -47,7 +48,9 @@ def imagenet_folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(("preset", "network"), [("paper", "nin"), ("cpu", "stride")])
+@pytest.mark.parametrize(
+    ("preset", "network"), [("paper", "nin"), ("cpu", "stride"), ("scratch", "fast")]
+)
 def test_first_steps_on_cifar100(tmp_path, monkeypatch, preset, network):
     dataset = Dataset("Cifar-100", "", small_images(4, 10, 0), small_images(4, 5, 1),
                   groups=np.repeat([0, 0, 1, 1], 5))  # fmt: skip
@@ -65,6 +68,25 @@ def test_first_steps_on_cifar100(tmp_path, monkeypatch, preset, network):
     assert "cut to 2 steps" in text
     assert (tmp_path / "out" / f"cifar100-{preset}-tree.png").is_file()
     assert "sibling classes share a coarse class" in text
+
+
+def test_end_to_end_the_network_is_trained_through_the_solver(tmp_path, monkeypatch):
+    dataset = Dataset("Cifar-100", "", small_images(4, 10, 0), small_images(4, 5, 1))
+    monkeypatch.setattr(run_module, "load_dataset", lambda *_: dataset)
+    work, only = tmp_path / "work", ["ours", "ours-end-to-end", "npairs", "k1"]
+    outcome = run("cifar100", "scratch", output=tmp_path / "out", work=work, only=only,
+                  max_steps=2, verbose=False)  # fmt: skip
+    backbones = {row.key.method: row.settings["method"].get("backbone") for row in outcome.rows}
+    assert backbones == {"ours": None, "ours-end-to-end": "fast"}
+    warmed_up = list((work / "models").glob("warmup-*"))
+    assert len([path for path in warmed_up if path.is_dir()]) == 1
+    (whole,) = (Hasher.load(path) for path in (work / "models").glob("ours-end-to-end-*")
+                if path.is_dir())  # fmt: skip
+    trained = whole._model().state_dict()
+    assert any(
+        not torch.equal(trained[f"hash_{name}"], weights)
+        for name, weights in whole._model().base.named_parameters(prefix="base")
+    )
 
 
 def test_first_steps_on_features_of_images_and_their_mirror_images(tmp_path, monkeypatch):

@@ -100,7 +100,7 @@ def test_an_inverted_file_is_the_same_elsewhere(tmp_path, blobs):
     assert np.array_equal(found["vectors"], X)
 
 
-@pytest.mark.parametrize("backbone", ["stride", "nin"])
+@pytest.mark.parametrize("backbone", ["stride", "nin", "fast"])
 def test_images(tmp_path, backbone):
     rng = np.random.default_rng(0)
     y = np.arange(60) % 3

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hashcade import Hasher
-from hashcade.learn import NIN, StrideNet
+from hashcade.learn import NIN, FastNet, StrideNet
 from hashcade.learn.config import resolve
 from hashcade.learn.model import HashModel, PrepareEmbeddings, PrepareImages, feature_size
 from hashcade.learn.networks import make_backbone
@@ -53,14 +53,17 @@ def multiplications(network):
     return total
 
 
-def test_the_cpu_network_takes_a_fraction_of_the_work():
+def test_the_cpu_networks_take_a_fraction_of_the_work():
     assert multiplications(NIN()) == pytest.approx(0.22e9, rel=0.1)
     assert multiplications(StrideNet()) == pytest.approx(0.033e9, rel=0.1)
+    assert multiplications(FastNet()) == pytest.approx(0.058e9, rel=0.1)
 
 
-@pytest.mark.parametrize(("name", "size"), [("nin", 192), ("stride", 256), ("mlp", 7)])
+@pytest.mark.parametrize(
+    ("name", "size"), [("nin", 192), ("stride", 256), ("fast", 256), ("mlp", 7)]
+)
 def test_features_have_the_size_that_is_found(name, size):
-    backbone = make_backbone(name, 5, 7)
+    backbone = make_backbone(name, 5, 7, mirrored=False)
     items = torch.zeros(2, 5) if name == "mlp" else IMAGES
     assert feature_size(backbone, items[:1]) == size
     assert backbone(items).shape == (2, size)
@@ -71,7 +74,7 @@ def test_a_backbone_that_does_not_give_rows_is_refused():
     with pytest.raises(ValueError, match=r"into \(1, 3, 32, 32\), must be a tensor of shape \(1,"):
         feature_size(nn.Identity(), IMAGES[:1])
     with pytest.raises(
-        ValueError, match=r"backbone='vgg' must be .* of \['mlp', 'nin', 'stride'\]"
+        ValueError, match=r"backbone='vgg' must be .* of \['mlp', 'fast', 'nin', 'stride'\]"
     ):
         takes_images("vgg", IMAGES)
 

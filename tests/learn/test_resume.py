@@ -100,6 +100,19 @@ def test_resuming_after_ctrl_c_equals_no_break(monkeypatch, tmp_path, uninterrup
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # given back
 
 
+@pytest.mark.parametrize(("stage", "step"), [("warmup", 5), ("base", 1), ("hash", 3)])
+@pytest.mark.usefixtures("ctrl_c_interrupts")
+def test_a_fast_network_is_resumed_in_every_stage(monkeypatch, tmp_path, stage, step):
+    settings = {"backbone": "fast", "warmup_steps": 12, "base_steps": 12, "steps": 12}
+    settings |= {"assignment": "path"}
+    expected = state(new_hasher(**settings).fit(*images()))
+    interrupt_at(monkeypatch, stage, step)
+    with pytest.raises(KeyboardInterrupt):
+        new_hasher(**settings, run_dir=tmp_path).fit(*images())
+    monkeypatch.undo()
+    assert_bit_for_bit(state(new_hasher(**settings, run_dir=tmp_path).fit(*images())), expected)
+
+
 @pytest.mark.parametrize(
     ("stage", "step"),
     [("base", 14), ("prototype", 1), ("prototype", 23), ("codes", 1), ("codes", 23)],

@@ -159,7 +159,7 @@ def _learn(
 
 def _refuse_options_for_other_data(given: opt.Learning, data: "Items") -> None:
     option = None
-    if given.backbone in ("nin", "stride") and not data.is_images:
+    if given.backbone in opt.IMAGE_NETWORKS and not data.is_images:
         option = f"--backbone={given.backbone}"
     elif not data.is_images and data.features is None:
         option = f"--features={given.features}" if given.features else None
@@ -184,7 +184,7 @@ def _settings(given: opt.Learning, data: "Items") -> dict[str, Any]:
 
 def _wants_scratch(given: opt.Learning) -> bool:
     """Whether images are to be learned from without features."""
-    network = given.backbone in ("nin", "stride")
+    network = given.backbone in opt.IMAGE_NETWORKS
     if given.features is not None and (given.from_scratch or network):
         other = "--from-scratch" if given.from_scratch else f"--backbone={given.backbone}"
         raise ConfigError(f"--features={given.features} and {other} exclude each other")

@@ -87,9 +87,10 @@ Force = Annotated[bool, flag("--force -f", "Replace an older result.")]
 
 # how a model is trained
 _BACKBONE = (
-    "For images stride (fast on CPUs) or nin (the paper's); for embeddings mlp, to learn new "
-    "vectors as well."
+    "For images stride (for minutes on CPUs), fast (for an hour) or nin (the paper's); for "
+    "embeddings mlp, to learn new vectors as well."
 )
+IMAGE_NETWORKS = ("fast", "nin", "stride")
 _NETWORKS, _BY_DATA = "stride for images from scratch, none for embeddings", "from the data"
 _BASE_STEPS = "Batches of the base stage, for images from scratch."
 _BUDGET = "Time that training may take, such as 90s, 5m or 1h30m; features of photos come before."

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hashcade.learn.config import ResolvedConfig, StageConfig
     from hashcade.learn.dense_network import warmup
     from hashcade.learn.distributed import is_first_rank
+    from hashcade.learn.fast import FastNet
     from hashcade.learn.files import copy_model, model_fingerprint, read_config
     from hashcade.learn.hasher import Hasher, base_features
     from hashcade.learn.inputs import checked_classes, checked_embeddings
@@ -39,6 +40,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         "inputs": ["checked_classes", "checked_embeddings"],
         "losses": ["hash_npairs_loss", "hash_triplet_loss", "npairs_loss", "triplet_loss"],
         "files": ["copy_model", "model_fingerprint", "read_config"],
+        "fast": ["FastNet"],
         "networks": ["MLP", "NIN", "StrideNet"],
         "dense_network": ["warmup"],
         "sampler": ["ClassSampler"],
@@ -53,7 +55,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
 
 
 __all__ = [
-    "MLP", "NIN", "ClassSampler", "Hasher", "ResolvedConfig", "StageConfig", "StrideNet",
+    "MLP", "NIN", "ClassSampler", "FastNet", "Hasher", "ResolvedConfig", "StageConfig", "StrideNet",
     "base_features", "checked_classes", "checked_embeddings", "copy_model", "hash_npairs_loss",
     "hash_triplet_loss", "is_first_rank", "kmeans", "learning_rate_factor", "model_fingerprint",
     "npairs_loss", "read_config", "triplet_loss", "warmup",

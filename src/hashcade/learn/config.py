@@ -31,6 +31,7 @@ _SHORTLIST, _POINT_SIZE = 16, 128
 _CODE_EPOCHS = 3  # of the stage that trains a linear layer for the codes
 # λ of npairs by sparsity: more active slots share the softmax; 0.001 from 4 on.
 _REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}
+_BY_CLASS = ("base", "hash", "joint")  # stages with batches of n classes × m items
 _MODULE = "module "  # marks a backbone that is the user's own in a file
 
 
@@ -38,7 +39,7 @@ _MODULE = "module "  # marks a backbone that is the user's own in a file
 class StageConfig:
     """What is trained, by which loss, for how long; other fields are settings of ``Hasher``."""
 
-    name: str  # "base", "hash", "joint", "prototype" or "codes", see stages.py and prototypes.py
+    name: str  # "warmup", "base", "hash", "joint" (stages.py), "prototype", "codes" (prototypes.py)
     loss: str
     steps: int
     validate_every: int  # steps
@@ -129,6 +130,11 @@ class ResolvedConfig:
         return not self.takes_images and self.backbone in (None, "mlp")
 
     @property
+    def mirrored(self) -> bool:
+        """Whether images are mirrored at random for training."""
+        return any(stage.augment == "crop-mirror" for stage in self.stages)
+
+    @property
     def with_inputs(self) -> bool:
         """Whether the last layers see the embeddings beside the hidden layer."""
         return self.uses_prototypes and self.backbone is None and self.hidden_size > 0
@@ -151,11 +157,25 @@ class ResolvedConfig:
             alone = "with rerank='learned' every hasher learns vectors of its own"
             error = ValueError(f"base would share nothing: {alone}")
             raise add_hint(error, "set rerank='given', or leave out base")
-        mine, other = self.to_json(), base.to_json()
-        names = ["item_shape", "backbone", "embedding_size", "unit_length", "features"]
-        for name in [*names, "hidden_size"] if self.backbone == "mlp" else names:
-            if mine[name] != other[name]:
-                raise ValueError(f"base has {name}={other[name]!r}, this hasher has {mine[name]!r}")
+        self._check_equal("base", base, "embedding_size", "unit_length")
+
+    def check_start(self, start: ResolvedConfig, base: object) -> None:
+        """Raise ``ValueError`` unless training can start from the network of another model."""
+        if base is not None:
+            raise ValueError(
+                "start and base exclude each other: the network of base stays as it is"
+            )
+        if self.embedding_size is None:
+            raise ValueError("start would share nothing: there is no backbone")
+        self._check_equal("start", start)
+
+    def _check_equal(self, name: str, model: ResolvedConfig, *more: str) -> None:
+        mine, other = self.to_json(), model.to_json()
+        fields = ["item_shape", "backbone", "features", *more]
+        for field in [*fields, "hidden_size"] if self.backbone == "mlp" else fields:
+            if mine[field] != other[field]:
+                theirs, ours = other[field], mine[field]
+                raise ValueError(f"{name} has {field}={theirs!r}, this hasher has {ours!r}")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for files."""
@@ -265,7 +285,8 @@ def resolve(
     network = IMAGE_NETWORKS.get(backbone, MLP) if isinstance(backbone, str) else backbone
 
     # ---- training
-    rate = number("learning_rate", 1e-3 if images else 3e-3)  # NIN diverges above 1e-3
+    usual_rate = 1e-3 if images else 3e-3  # NIN diverges above 1e-3
+    rate = number("learning_rate", getattr(network, "learning_rate", usual_rate))
     if rate == 0.0:
         raise ValueError(f"learning_rate={settings['learning_rate']!r} must be > 0")
     dropout = number("dropout", 0.0)
@@ -279,13 +300,19 @@ def resolve(
     if not isinstance(settings["remap"], bool):
         raise ValueError(f"remap={settings['remap']!r} must be True or False")
 
+    warmup = count("warmup_steps", 0, at_least=0) > 0
+    if warmup and embedding_size is None:
+        raise ValueError(
+            f"warmup_steps={settings['warmup_steps']} needs a backbone, whose network it trains"
+        )
+
     # Ten epochs for embeddings, with mixup twenty, thirty for images, at least 1000 steps; 70,000
     # in the paper.
     def usual_steps(batch_size: int, epochs: int) -> int:
         return 70_000 if schedule == "paper" else max(1000, -(-epochs * n_items // batch_size))
 
     def stage(name: str) -> StageConfig:
-        by_class = name in ("base", "hash", "joint")
+        by_class = name in _BY_CLASS
         longer = name == "prototype" and mixup > 0 and not many
         epochs = _CODE_EPOCHS if name == "codes" else 30 if images else 20 if longer else 10
         usual = usual_steps(per_batch * per_class if by_class else _BATCH, epochs)
@@ -309,16 +336,18 @@ def resolve(
             sharpness=16.0 if triplet else 1.0,  # unit-length scores have small sums
         )  # fmt: skip
         if name == "base":
-            return replace(config, base_learning_rate=1.0, regularization=0.003, dropout=0.0)
+            factor = config.base_learning_rate if warmup else 1.0
+            return replace(config, base_learning_rate=factor, regularization=0.003, dropout=0.0)
         if not by_class:  # plain batches of items, sharpness as of a cosine softmax
             batch: Any = {"classes_per_batch": _BATCH, "items_per_class": 1}
             config = replace(config, **batch, sharpness=_SCALE)
         if name == "prototype":
             return replace(config, mixup=mixup, weight_decay=_DECAY)
-        return config
+        return replace(config, base_learning_rate=1.0) if name == "warmup" else config
 
     names = {"prototype": ["prototype", "codes"], "codebook": ["hash", "joint"], "path": ["hash"]}
     stages = ["base"] * (embedding_size is not None) + names[assignment]
+    stages = ["warmup"] * warmup + stages
     return ResolvedConfig(
         shape=shape, item_shape=tuple(item_shape), backbone=backbone, unit_length=triplet,
         embedding_size=embedding_size, hidden_size=hidden_size, stages=tuple(map(stage, stages)),

@@ -2,8 +2,9 @@
 
 A model and a checkpoint are directories of ``config.json`` and ``model.safetensors``, renamed into
 place when they are whole, so a run may be killed at any moment. A ``run_dir`` holds the newest
-checkpoint, such as ``checkpoint-hash-00000350``, and ``log.jsonl``, one record per validation.
-Importing this module needs no safetensors; torch is needed for checkpoints alone.
+checkpoint, such as ``checkpoint-hash-00000350``, ``log.jsonl``, one record per validation, and
+``log.svg``, a picture of it. Importing this module needs no safetensors; torch is needed for
+checkpoints alone.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from hashcade._io import (
     write_file,
 )
 from hashcade.errors import ConfigError, CorruptIndexError, IncompatibleFormatError, StorageError
+from hashcade.learn.log_plot import log_plot
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -213,10 +215,13 @@ class Run:
             shutil.rmtree(stale, ignore_errors=True)
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Add a line to the log."""
+        """Add a line to the log, and draw it anew."""
         if self.path is not None:
-            with (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
+            log = self.path / "log.jsonl"
+            with log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            lines = log.read_text(encoding="utf-8").splitlines()
+            replace_file(self.path / "log.svg", log_plot([json.loads(line) for line in lines]))
 
     def _checkpoints(self) -> list[Path]:
         """Checkpoints from the oldest to the newest. Only whole ones have such a name."""

@@ -53,7 +53,8 @@ class Hasher:
         codes at a level count as one class there, as in the paper.
     backbone
         None for embeddings as they are; ``"mlp"`` trains a network of one hidden layer on them.
-        For images ``"stride"`` (made for CPUs) or ``"nin"`` (the paper's). Or a
+        For images ``"fast"`` or ``"stride"`` (made for CPUs: the first learns more, the second
+        is quicker) or ``"nin"`` (the paper's). Or a
         ``torch.nn.Module`` from float[n, 3, height, width] or float[n, size] to features.
     features
         Learn from images by features of a pre-trained network, which stays as it is:
@@ -73,10 +74,11 @@ class Hasher:
         256; else the given embeddings are used), and of the hidden layer of the hash head, with
         ``"mlp"`` of the network, on which the head is linear (None: with prototypes 1024, beyond
         4096 classes and else 512, with other backbones 0).
-    steps, base_steps, joint_steps
+    steps, base_steps, joint_steps, warmup_steps
         Batches of the stage that trains prototypes or slot scores, of the base stage, and of the
         one for the codes of all classes, with 0 of which these are only solved. None: from the
-        size of the data.
+        size of the data. And of a stage before all, with 256 items each, that trains the backbone
+        as a classifier; the base stage then has ``base_learning_rate`` for it.
     budget
         Seconds that training may take: by the measured speed there are as many batches as can be
         done in this time, if it is less than what they would take otherwise.
@@ -138,6 +140,7 @@ class Hasher:
     steps: int | None = None
     base_steps: int | None = None
     joint_steps: int | None = None
+    warmup_steps: int = 0
     budget: float | None = None
     schedule: str | int = "one-cycle"
     learning_rate: float | None = None
@@ -175,7 +178,10 @@ class Hasher:
 
     # -- learning ------------------------------------------------------------------------------
 
-    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, *, base: Hasher | None = None) -> Self:
+    def fit(
+        self, X: npt.ArrayLike, y: npt.ArrayLike, *, base: Hasher | None = None,
+        start: Hasher | None = None,
+    ) -> Self:  # fmt: skip
         """Learn from labelled items; if anything is wrong with them, nothing is changed.
 
         ``X`` are embeddings float[n, size], or float[n, views, size], of which training takes a
@@ -184,6 +190,8 @@ class Hasher:
         dtype stays in its file, and is read batch by batch. ``base`` is a fitted hasher
         whose base network is taken over, and not trained again: tables then share their vectors.
         It must have the same ``backbone``, ``embedding_size`` and loss, and items of that shape.
+        ``start`` is one whose network training starts from, in place of a warm-up; it must have
+        the same ``backbone``.
         """
         torch: Any = require_extra("torch", "train")
         from hashcade.learn import training_data
@@ -213,6 +221,8 @@ class Hasher:
         config = replace(resolve(settings, *sizes), features=record)
         if base is not None:
             config.check_base(base._fitted().config_)
+        if start is not None:
+            config.check_start(start._fitted().config_, base)
 
         budget = None if self.budget is None else checked_number("budget", self.budget)
         if budget is not None and self.tune is not False:
@@ -226,6 +236,8 @@ class Hasher:
             data = replace(data, items=data.items.to(device))
         run_dir = Path(self.run_dir) if self.run_dir is not None and first else None
         weights = None if base is None else base._model().base_weights()
+        if start is not None:
+            weights = start._model().network_weights()
         trials = None
         with ranks.together():
             trainer = Trainer(data, device, seed, run_dir, progress, weights, ranks)

@@ -52,7 +52,9 @@ class HashModel(nn.Module):
         self.prepare: PrepareEmbeddings | PrepareImages = prepare(config.item_shape)
         self.base: nn.Module = nn.Identity()
         if config.backbone is not None:
-            self.base = make_backbone(config.backbone, config.item_shape[0], config.hidden_size)
+            self.base = make_backbone(
+                config.backbone, config.item_shape[0], config.hidden_size, mirrored=config.mirrored
+            )
         size = feature_size(self.base, self.prepare(torch.zeros(1, *config.item_shape)))
         self.embedding: nn.Module | None = None
         if config.embedding_size is not None:
@@ -144,8 +146,14 @@ class HashModel(nn.Module):
 
     def base_weights(self) -> dict[str, Tensor]:
         """The weights that make the vectors, by name; other models can take them over."""
-        parts = ("prepare.", "base.", "embedding.")
-        return {name: value for name, value in self.state_dict().items() if name.startswith(parts)}
+        return self._parts("prepare.", "base.", "embedding.")
+
+    def network_weights(self) -> dict[str, Tensor]:
+        """The weights of the base network alone, by name."""
+        return self._parts("prepare.", "base.")
+
+    def _parts(self, *names: str) -> dict[str, Tensor]:
+        return {name: value for name, value in self.state_dict().items() if name.startswith(names)}
 
 
 class HiddenAndInputs(nn.Module):

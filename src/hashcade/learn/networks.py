@@ -1,4 +1,4 @@
-"""Networks that turn items into features: the paper's, one made for CPUs, one for vectors.
+"""Networks that turn items into features: the paper's, two made for CPUs, one for vectors.
 
 A backbone is any ``torch.nn.Module`` from images, float[n, 3, height, width], or from vectors,
 float[n, inputs], to features, float[n, size].
@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 
 from torch import Tensor, nn
+
+from hashcade.learn.fast import FastNet
 
 
 class _LayeredNetwork(nn.Module):
@@ -66,16 +68,23 @@ class MLP(_LayeredNetwork):
         super().__init__(nn.Linear(inputs, hidden_size), nn.ReLU(), nn.Dropout(dropout))
 
 
-IMAGE_NETWORKS: dict[str, type[nn.Module]] = {"nin": NIN, "stride": StrideNet}
+IMAGE_NETWORKS: dict[str, type[nn.Module]] = {"fast": FastNet, "nin": NIN, "stride": StrideNet}
 BACKBONES = ("mlp", *sorted(IMAGE_NETWORKS))
 
 
-def make_backbone(backbone: str | nn.Module, inputs: int, hidden_size: int) -> nn.Module:
-    """The network of a name, or a copy of the user's own; the sizes are those of ``"mlp"``."""
+def make_backbone(
+    backbone: str | nn.Module, inputs: int, hidden_size: int, *, mirrored: bool
+) -> nn.Module:
+    """The network of a name, or a copy of the user's own.
+
+    The sizes are those of ``"mlp"``; whether images are mirrored for training, ``"fast"`` uses.
+    """
     if isinstance(backbone, nn.Module):
         return copy.deepcopy(backbone)
     if backbone == "mlp":
         return MLP(inputs, hidden_size=hidden_size)
+    if backbone == "fast":
+        return FastNet(mirrored)
     return IMAGE_NETWORKS[backbone]()
 
 

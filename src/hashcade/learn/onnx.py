@@ -19,6 +19,7 @@ from hashcade.codes import CodeShape
 from hashcade.errors import ConfigError
 from hashcade.learn.config import ResolvedConfig
 from hashcade.learn.dense_network import Ints
+from hashcade.learn.fast import FastNet, Residual
 from hashcade.learn.model import HashModel, HiddenAndInputs
 from hashcade.learn.networks import MLP, NIN, StrideNet
 
@@ -234,8 +235,24 @@ def _hidden_and_inputs(graph: _Graph, layer: Any, values: str) -> str:
     return graph.add("Concat", hidden, values, axis=1)
 
 
+def _fast(graph: _Graph, layer: Any, values: str) -> str:
+    if not layer.mirrored:
+        return _layers(graph, layer.layers, values)
+    # Images and their mirror images in one pass, so that the weights are stored once.
+    backwards = (np.array([-1]), np.array([np.iinfo(np.int64).min]), np.array([3]), np.array([-1]))
+    both = graph.add("Concat", values, graph.add("Slice", values, *backwards), axis=0)
+    features = graph.add("Reshape", _layers(graph, layer.layers, both), np.array([2, -1, 256]))
+    return graph.add("ReduceMean", features, np.array([0]), keepdims=0)
+
+
+def _residual(graph: _Graph, layer: Any, values: str) -> str:
+    return graph.add("Add", values, _layers(graph, layer.layers, values))
+
+
 _WRITERS: dict[type[nn.Module], _Writer] = {
     HiddenAndInputs: _hidden_and_inputs,
+    FastNet: _fast,
+    Residual: _residual,
     nn.Identity: lambda graph, layer, x: x,
     nn.Dropout: lambda graph, layer, x: x,
     nn.Linear: lambda graph, layer, x: graph.add("Gemm", x, *_weights(layer), transB=1),

@@ -23,7 +23,14 @@ from hashcade.learn.clustering import kmeans
 from hashcade.learn.dense_network import Ints
 from hashcade.learn.model import WHOLE, for_all, in_chunks, make_encoder, weights_of
 from hashcade.learn.sampler import ShuffledItems
-from hashcade.learn.stages import HashStage, JointStage, Metrics, Stage, search_metrics
+from hashcade.learn.stages import (
+    HashStage,
+    JointStage,
+    Metrics,
+    Stage,
+    WarmupStage,
+    search_metrics,
+)
 
 _RANDOM_CLASSES = 2048  # that a batch is compared with, besides its own
 _SLOW = 0.1  # factor on the learning rate of prototypes that start far apart
@@ -55,8 +62,7 @@ class PrototypeStage(Stage):
         return {}
 
     def sampler(self, seed: int) -> ShuffledItems:
-        size = self.config.classes_per_batch * self.config.items_per_class
-        return ShuffledItems(len(self.data.training), batch_size=size, random_state=seed)
+        return self.shuffled_items(seed)
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         assert self.model.vector_head is not None
@@ -285,6 +291,7 @@ def _blocks(parent: Ints | None, n_classes: int, size: int) -> list[Ints]:
 
 
 STAGES: dict[str, type[Stage]] = {
+    "warmup": WarmupStage,
     "base": Stage,
     "hash": HashStage,
     "joint": JointStage,

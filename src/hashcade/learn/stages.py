@@ -1,5 +1,6 @@
 """The stages of training: what each trains, by which loss, and how it is validated.
 
+- warmup: the features of a new network, as those of a classifier.
 - base: vectors for re-ranking, by triplet or npairs loss.
 - hash: slot scores, by the same loss on the codes that the solver gives the classes of a batch.
 - joint: sums of slot scores over a code book that is solved once, by cross-entropy.
@@ -25,6 +26,7 @@ from hashcade.index import Encoded, HashIndex
 from hashcade.learn.codebook import CodebookLoss, solve_codebook
 from hashcade.learn.config import StageConfig
 from hashcade.learn.dense_network import Ints
+from hashcade.learn.fast import FastNet, Muon, class_directions, is_filter, warmup_loss
 from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
 from hashcade.learn.model import (
     WHOLE,
@@ -60,18 +62,36 @@ class Stage:
         n, m = config.classes_per_batch, config.items_per_class
         return ClassSampler(labels, classes_per_batch=n, items_per_class=m, random_state=seed)
 
+    def shuffled_items(self, seed: int) -> ShuffledItems:
+        """Batches of as many items, whatever their classes."""
+        size = self.config.classes_per_batch * self.config.items_per_class
+        return ShuffledItems(len(self.data.training), batch_size=size, random_state=seed)
+
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Adam: the new layers at the full rate, the network below them at a part of it."""
+        """Adam: the new layers at the full rate, the network below them at a part of it.
+
+        Filters of a :class:`FastNet` are trained by :class:`Muon`.
+        """
         config = self.config
         new, below = self.modules()
-        rates = [(new, 1.0, config.weight_decay)]
-        rates.append((below, config.base_learning_rate, config.base_weight_decay))
+        network, filters = list(below.parameters()), []
+        if isinstance(self.model.base, FastNet):
+            filters = [p for p in network if is_filter(p)]
+            network = [p for p in network if not is_filter(p)]
+        factor = config.base_learning_rate
         groups = [
-            {"params": list(module.parameters()), "factor": factor, "weight_decay": decay}
-            for module, factor, decay in rates
-            if factor > 0 and any(True for _ in module.parameters())
+            {"params": params, "factor": factor, "weight_decay": decay}
+            for params, factor, decay in (
+                (list(new.parameters()), 1.0, config.weight_decay),
+                (network, factor, config.base_weight_decay),
+            )
+            if factor > 0 and params
         ]
-        return [torch.optim.Adam(groups, lr=config.learning_rate)]
+        optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam(groups, config.learning_rate)]
+        if filters and factor > 0:
+            group = {"params": filters, "factor": Muon.rate * factor}
+            optimizers.append(Muon([group], config.learning_rate))
+        return optimizers
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         """What is trained: the new layers, and the network below them."""
@@ -113,6 +133,34 @@ class Stage:
         vectors = for_all(self.model, self.model.vectors, items)
         nearest = exact_search(vectors, vectors, n_neighbors=1, same_set=True)
         return {"precision_at_1": precision_at(nearest.ids, labels, labels)}
+
+
+class WarmupStage(Stage):
+    """Trains the features as those of a classifier, whose directions of classes are fixed."""
+
+    keeps_last = True
+
+    def sampler(self, seed: int) -> ShuffledItems:
+        return self.shuffled_items(seed)
+
+    def modules(self) -> tuple[nn.Module, nn.Module]:
+        return nn.Module(), self.model.base
+
+    def outputs(self, items: Tensor, share: slice = WHOLE) -> Tensor:
+        return self.model.features(items[share])
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return warmup_loss(outputs, self._directions(outputs), labels)
+
+    def _directions(self, features: Tensor) -> Tensor:
+        n_classes, size = int(self.data.labels.max()) + 1, features.shape[1]
+        return class_directions(n_classes, size).to(features.device)
+
+    def validation_metrics(self, items: Tensor, labels: Ints) -> Metrics:
+        """Share of items whose features are nearest to the direction of their class."""
+        features = torch.from_numpy(for_all(self.model, self.model.features, items))
+        nearest = (features @ self._directions(features).T).argmax(dim=1).numpy()
+        return {"precision_at_1": 100.0 * float((nearest == labels).mean())}
 
 
 class HashStage(Stage):

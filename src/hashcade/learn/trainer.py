@@ -13,7 +13,9 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,9 +33,11 @@ from hashcade.errors import ConfigError
 from hashcade.learn.config import SCHEDULES, VALIDATIONS, ResolvedConfig, StageConfig
 from hashcade.learn.dense_network import Ints
 from hashcade.learn.distributed import Ranks
+from hashcade.learn.fast import FastNet, gains_from_bfloat16
 from hashcade.learn.files import Array, Run, StageState, pack, unpack
 from hashcade.learn.model import HashModel, new_model
 from hashcade.learn.prototypes import STAGES
+from hashcade.learn.sampler import ClassSampler, ShuffledItems
 from hashcade.learn.stages import Metrics, Stage
 from hashcade.learn.training_data import TrainingData
 
@@ -53,7 +57,10 @@ class _Cost(NamedTuple):
 
 
 class Trainer:
-    """Trains models on one data set; the stage of a ``base`` that is given is skipped."""
+    """Trains models on one data set; the stages that weights in ``base`` come from are skipped.
+
+    These are the ones of a base network with its embedding, or of a network alone.
+    """
 
     def __init__(
         self, data: TrainingData, device: torch.device, seed: int, run_dir: Path | None,
@@ -194,22 +201,30 @@ class Trainer:
         return model
 
     def _stages(self, config: ResolvedConfig) -> tuple[StageConfig, ...]:
-        return tuple(s for s in config.stages if self.base is None or s.name != "base")
+        skipped: tuple[str, ...] = ()
+        if self.base is not None:
+            whole = any(name.startswith("embedding.") for name in self.base)
+            skipped = ("warmup", "base") if whole else ("warmup",)
+        return tuple(s for s in config.stages if s.name not in skipped)
 
     def _gradient_step(
-        self, stage: Stage, optimizers: Sequence[torch.optim.Optimizer], rows: Ints, step: int
-    ) -> Tensor:
-        """One step on a batch of n classes × m items, int64[n · m]; the loss."""
+        self, stage: Stage, optimizers: Sequence[torch.optim.Optimizer], rows: Ints, step: int,
+        items: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """One step on a batch of n classes × m items, int64[n · m]; the loss.
+
+        ``items`` are those of the batch as training sees them, if they are made already.
+        """
         config, device_type = stage.config, self._device.type
-        words = np.random.SeedSequence([self._seed, int.from_bytes(config.name.encode()), step])
-        seed = int(words.generate_state(1, np.uint64)[0] >> 2)
-        torch.manual_seed(seed)
-        items = self.data.varied(rows, config.augment, seed + 1)
+        torch.manual_seed(self._seed_of(config, step))
+        items = self._varied(config, rows, step) if items is None else items
         items = items.to(self._device, non_blocking=True)
         labels = torch.from_numpy(self.data.labels[rows]).to(self._device)
         stage.train_mode()
         self._ranks.check_layers(stage.model)
-        with torch.autocast(device_type, dtype=torch.bfloat16, enabled=device_type == "cuda"):
+        fast = isinstance(stage.model.base, FastNet) and gains_from_bfloat16(self._device)
+        lower = fast or device_type == "cuda"
+        with torch.autocast(device_type, dtype=torch.bfloat16, enabled=lower):
             own = stage.outputs(items, self._ranks.share(len(rows)))
         outputs = self._ranks.gather(own.float(), len(rows))
         finite = bool(outputs.isfinite().all())  # the solver takes no other scores
@@ -231,11 +246,48 @@ class Trainer:
             optimizer.step()
         return loss.detach()
 
+    def _seed_of(self, config: StageConfig, step: int) -> int:
+        words = np.random.SeedSequence([self._seed, int.from_bytes(config.name.encode()), step])
+        return int(words.generate_state(1, np.uint64)[0] >> 2)
+
+    def _varied(self, config: StageConfig, rows: Ints, step: int) -> Tensor:
+        return self.data.varied(rows, config.augment, self._seed_of(config, step) + 1)
+
+    def _batches(
+        self, config: StageConfig, sampler: ClassSampler | ShuffledItems, first: int
+    ) -> Generator[tuple[Ints, Tensor | None], None, None]:
+        """Rows of every step from ``first`` on, and items that take time to make.
+
+        These are made while the step before is done.
+        """
+        n = sampler.batches_per_epoch
+
+        def rows() -> Iterator[tuple[int, Ints]]:
+            epoch, batches = -1, np.empty((0, 0), np.int64)
+            for step in range(first, config.steps):
+                if step // n != epoch:
+                    epoch = step // n
+                    batches = self.data.training[sampler.epoch(epoch)]
+                yield step, batches[step % n]
+
+        if self.data.items.ndim != 4 and not self.data.mapped:
+            yield from ((of_step, None) for _, of_step in rows())
+            return
+        with ThreadPoolExecutor(1, "hashcade-batches") as thread:
+            waiting: deque[tuple[Ints, Future[Tensor]]] = deque()
+            for step, of_step in rows():
+                waiting.append((of_step, thread.submit(self._varied, config, of_step, step)))
+                if len(waiting) > 1:
+                    before, items = waiting.popleft()
+                    yield before, items.result()
+            for of_step, items in waiting:
+                yield of_step, items.result()
+
     def _train_stage(
         self, stage: Stage, run: Run, interrupt: threading.Event,
         checkpoint: tuple[StageState, dict[str, Array]] | None,
     ) -> Metrics:  # fmt: skip
-        config, model, data = stage.config, stage.model, self.data
+        config, model = stage.config, stage.model
         sampler = stage.sampler(self._seed)
         self.progress.say(f"{config.name}: {sampler.describe()}")
         optimizers = stage.optimizers()
@@ -248,7 +300,7 @@ class Trainer:
             best = unpack(model, optimizers, tensors)
             at = f"step {state.step:,} of {config.steps:,}"
             self.progress.say(f"{config.name}: resuming after {at}")
-        epoch, batches = -1, np.empty((0, 0), np.int64)
+        batches = self._batches(config, sampler, state.step)
         saved = tick = time.perf_counter()
         started, tick_step = tick - state.seconds, state.step
         losses: list[Tensor] = []
@@ -261,11 +313,8 @@ class Trainer:
 
         while state.step < config.steps and state.seconds < limit:
             step = state.step
-            if step // sampler.batches_per_epoch != epoch:
-                epoch = step // sampler.batches_per_epoch
-                batches = data.training[sampler.epoch(epoch)]
-            rows = batches[step % sampler.batches_per_epoch]
-            losses.append(self._gradient_step(stage, optimizers, rows, step))
+            rows, items = next(batches)
+            losses.append(self._gradient_step(stage, optimizers, rows, step, items))
             state.step += 1
 
             # ---- now and then: validate, keep the best weights, log, save
@@ -306,6 +355,7 @@ class Trainer:
                 tick, tick_step = time.perf_counter(), state.step
                 losses, stage.solver_seconds = [], 0.0
 
+        batches.close()
         model.load_state_dict(best)
         return state.best_metrics
 

@@ -41,8 +41,9 @@ def tune(
     if len(trainer.data.validation) == 0:
         error = ValueError(f"tune={given!r} needs a validation set, which is empty")
         raise add_hint(error, "set validation_fraction above 0, and give 4 items of a class")
-    if config.stages[0].name == "base" and trainer.base is None:
-        base_only = replace(config, stages=config.stages[:1], n_codes=0)
+    shared = tuple(stage for stage in config.stages if stage.name in ("warmup", "base"))
+    if shared and trainer.base is None:
+        base_only = replace(config, stages=shared, n_codes=0)
         trainer.base = trainer.train(base_only, "tune/base")[0].base_weights()
     numbers = count(1)
 
