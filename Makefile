@@ -64,8 +64,13 @@ release: $(STAMP) ## Build wheel and source archive, and try the wheel in a new 
 readme: $(STAMP) ## Write the figures of the README from stored results
 	$(BIN)/python tools/readme.py README.md
 
-test-fast: $(STAMP) ## The quick tests alone
-	$(BIN)/python -m pytest
+# What measures time or fills the machine is marked alone, and follows when the rest is done. Both
+# passes always run, and the failure of either is a failure.
+test-fast: $(STAMP) ## The quick tests, two at a time, then one by one those that need all cores
+	@failed=0; \
+	$(BIN)/python -m pytest -m 'not slow and not alone' -n 2 --dist loadfile || failed=1; \
+	$(BIN)/python -m pytest -m 'not slow and alone' || failed=1; \
+	exit $$failed
 
 test-slow: $(STAMP) ## The slow tests, with many more examples per property
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m slow
