@@ -65,8 +65,9 @@ readme: $(STAMP) ## Write the figures of the README from stored results
 	$(BIN)/python tools/readme.py README.md
 
 # What measures time or fills the machine is marked alone, and follows when the rest is done. Both
-# passes always run, and the failure of either is a failure.
+# passes always run, and the failure of either is a failure. Kernels are compiled once, beforehand.
 test-fast: $(STAMP) ## The quick tests, two at a time, then one by one those that need all cores
+	@$(BIN)/hashcade warmup
 	@failed=0; \
 	$(BIN)/python -m pytest -m 'not slow and not alone' -n 2 --dist loadfile || failed=1; \
 	$(BIN)/python -m pytest -m 'not slow and alone' || failed=1; \

@@ -21,6 +21,7 @@ SHAPE = CodeShape(width=8, depth=2)
 N_QUERIES = 4000
 # What the service takes without a limit on work: 4,000 queries in all of 200,000 items.
 SETTINGS = {"max_work": 10**15, "max_batch": 4096, "max_body": 64 << 20, "deadline": 60}
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from hashcade.index import GroupedVectors, search, warmup
 
 DIM = 64
 SHAPE = CodeShape(width=8, depth=2)
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")
