@@ -10,6 +10,7 @@ DATA   ?= $(or $(HASHCADE_DATA),../shared/data)
 SEEDS  ?= 0 1 2
 REPRODUCE = $(BIN)/python -m experiments --data $(DATA)
 EACH_SEED = $(SEEDS:%=--seed %)
+ALONE   = $(shell grep -rl --include='*.py' 'mark[.]alone' tests)
 CODE   := src tests tools examples $(wildcard benchmarks experiments)
 
 .DEFAULT_GOAL := help
@@ -64,13 +65,13 @@ release: $(STAMP) ## Build wheel and source archive, and try the wheel in a new 
 readme: $(STAMP) ## Write the figures of the README from stored results
 	$(BIN)/python tools/readme.py README.md
 
-# What measures time or fills the machine is marked alone, and follows when the rest is done. Both
+# What measures time is marked alone, and follows when the rest is done, one by one. Both
 # passes always run, and the failure of either is a failure. Kernels are compiled once, beforehand.
-test-fast: $(STAMP) ## The quick tests, two at a time, then one by one those that need all cores
+test-fast: $(STAMP) ## The quick tests, two at a time, then those that measure time
 	@$(BIN)/hashcade warmup
 	@failed=0; \
-	$(BIN)/python -m pytest -m 'not slow and not alone' -n 2 --dist loadfile || failed=1; \
-	$(BIN)/python -m pytest -m 'not slow and alone' || failed=1; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not alone' -n 2 --dist loadfile || failed=1; \
+	$(BIN)/python -m pytest -m 'not slow and alone' $(ALONE) || failed=1; \
 	exit $$failed
 
 test-slow: $(STAMP) ## The slow tests, with many more examples per property

@@ -21,7 +21,6 @@ SHAPE = CodeShape(width=8, depth=2)
 N_QUERIES = 4000
 # What the service takes without a limit on work: 4,000 queries in all of 200,000 items.
 SETTINGS = {"max_work": 10**15, "max_batch": 4096, "max_body": 64 << 20, "deadline": 60}
-pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +174,7 @@ app.create_app = create_app
 log_to_stderr()
 run(sys.argv[1], **json.loads(sys.argv[2]))
 """
-    service = Process(place, log=tmp_path / "log", code=code, fold_seconds=0.2)
+    service = Process(place, log=tmp_path / "log", code=code, fold_seconds=0.2, stop_seconds=1.0)
     added = []
     if what == "fold":
         with Client(service.url) as client:

@@ -11,10 +11,9 @@ from tests.hostile.services import Attacked
 from tests.serve.factories import DIM, TOKEN, make_table
 
 LONG = 300 << 20
-QUICK, STRICT = 1.0, 0.1  # seconds for an honest client: other programs may have the cores
+QUICK, STRICT = 1.0, 0.1  # seconds for an honest client: quick tests run beside others
 # Of the service: for the head of a request, and for the rest of it.
 IDLE, DEADLINE = 2.0, 4.0
-pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +23,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def attacked(folder):
-    service = Attacked(make_table(folder / "table"), folder / "log", idle_seconds=IDLE, deadline=DEADLINE)
+    service = Attacked(
+        make_table(folder / "table"), folder / "log", idle_seconds=IDLE, deadline=DEADLINE
+    )
     yield service
     assert service.stop() == 0
 
