@@ -65,9 +65,9 @@ release: $(STAMP) ## Build wheel and source archive, and try the wheel in a new 
 readme: $(STAMP) ## Write the figures of the README from stored results
 	$(BIN)/python tools/readme.py README.md
 
-# What measures time is marked alone, and follows when the rest is done, one by one. Both
+# What measures time or attacks a service is marked alone, and follows one by one. Both
 # passes always run, and the failure of either is a failure. Kernels are compiled once, beforehand.
-test-fast: $(STAMP) ## The quick tests, two at a time, then those that measure time
+test-fast: $(STAMP) ## The quick tests, two at a time, then those that measure time or attack
 	@$(BIN)/hashcade warmup
 	@failed=0; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not alone' -n 2 --dist loadfile || failed=1; \

@@ -239,7 +239,7 @@ def drip(port, n, seconds, start):
 def pipeline(port, n_bytes, request):
     """Send requests one after the other without reading an answer."""
     client = connect(port)
-    client.settimeout(5.0)
+    client.settimeout(2.0)
     block = request.encode() * (1 + 65536 // len(request))
     sent = 0
     try:

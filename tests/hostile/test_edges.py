@@ -11,9 +11,10 @@ from tests.hostile.services import Attacked
 from tests.serve.factories import DIM, TOKEN, make_table
 
 LONG = 300 << 20
-QUICK, STRICT = 1.0, 0.1  # seconds for an honest client: quick tests run beside others
+QUICK, STRICT = 1.0, 0.1  # seconds for an honest client: other programs may have the cores
 # Of the service: for the head of a request, and for the rest of it.
 IDLE, DEADLINE = 2.0, 4.0
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,7 @@ def queries_of(service):
         return float(re.search(rb"^hashcade_queries_total (\S+)", answer.read(), re.MULTILINE)[1])
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("seconds", [1.5, pytest.param(10, marks=pytest.mark.slow)])
 def test_buckets_have_a_home_and_a_killed_service_is_not_noticed(tmp_path, seconds):
     place = make_table(tmp_path / "table")
