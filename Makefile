@@ -10,6 +10,7 @@ DATA   ?= $(or $(HASHCADE_DATA),../shared/data)
 SEEDS  ?= 0 1 2
 REPRODUCE = $(BIN)/python -m experiments --data $(DATA)
 EACH_SEED = $(SEEDS:%=--seed %)
+ALONE   = $(shell grep -rl --include='*.py' 'mark[.]alone' tests)
 CODE   := src tests tools examples $(wildcard benchmarks experiments)
 
 .DEFAULT_GOAL := help
@@ -64,8 +65,14 @@ release: $(STAMP) ## Build wheel and source archive, and try the wheel in a new 
 readme: $(STAMP) ## Write the figures of the README from stored results
 	$(BIN)/python tools/readme.py README.md
 
-test-fast: $(STAMP) ## The quick tests alone
-	$(BIN)/python -m pytest
+# What measures time or attacks a service is marked alone, and follows one by one. Both
+# passes always run, and the failure of either is a failure. Kernels are compiled once, beforehand.
+test-fast: $(STAMP) ## The quick tests, two at a time, then those that measure time or attack
+	@$(BIN)/hashcade warmup
+	@failed=0; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not alone' -n 2 --dist loadfile || failed=1; \
+	$(BIN)/python -m pytest -m 'not slow and alone' $(ALONE) || failed=1; \
+	exit $$failed
 
 test-slow: $(STAMP) ## The slow tests, with many more examples per property
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m slow

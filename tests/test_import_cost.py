@@ -5,6 +5,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 
 def run(code):
     start = time.perf_counter()
@@ -51,6 +53,7 @@ def test_loaders_import_pillow_and_pyarrow_only_when_used():
     assert not modules & {"numba", "llvmlite", "torch", "PIL", "pyarrow"}
 
 
+@pytest.mark.alone
 def test_import_takes_less_than_three_tenths_of_a_second():
     # Interleaved with the bare interpreter, so that a busy machine weighs on both.
     extra = []

@@ -16,6 +16,7 @@ from hashcade.batch import build_table
 from hashcade.errors import CorruptIndexError, DataError, StorageError
 from tests.batch.factories import digest, rows, write_shards
 
+ROOT = Path(__file__).parents[2]  # where ``tests`` can be imported
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
 
 
@@ -33,7 +34,7 @@ def settings_of(model, shards, output, **more):
 
 def run_killed(flush, settings):
     command = [sys.executable, "-m", "tests.batch.killed", str(flush), json.dumps(settings)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_killed_and_resumed(tmp_path, model, shards, expected):
@@ -68,7 +69,7 @@ def test_processes_killed_ten_times(tmp_path, model):
     while kills < 10:  # a build that ends in time is followed by another one
         settings |= {"output": str(tmp_path / str(outputs[-1])), "workers": 2}
         command = [sys.executable, "-m", "tests.batch.killed", "0", json.dumps(settings)]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
             try:
                 assert process.wait(rng.uniform(0.5, 4.0)) == 0
                 outputs.append(outputs[-1] + 1)

@@ -91,6 +91,7 @@ def test_every_setting_of_the_service_is_an_option(command):
             assert f"--{field.name.replace('_', '-')}" in text
 
 
+@pytest.mark.alone
 def test_help_takes_less_than_half_a_second(tmp_path):
     def seconds(*arguments):
         start = time.perf_counter()

@@ -192,9 +192,12 @@ def raw(reply):
 
 
 def free_port():
-    """A port that is free, and with it the cluster's own, 10,000 above."""
+    """A port that is free, and with it the cluster's own, 10,000 above.
+
+    Both are below those that Linux gives to clients, so that nobody takes them by chance.
+    """
     for _ in range(1000):
-        port = 20_000 + int.from_bytes(os.urandom(2)) % 25_000
+        port = 20_000 + int.from_bytes(os.urandom(2)) % 2_700
         with socket.socket() as low, socket.socket() as high:
             try:
                 low.bind(("127.0.0.1", port))
@@ -205,7 +208,7 @@ def free_port():
     raise RuntimeError("no free port")
 
 
-def wait_for(condition, log=lambda: "", seconds=30.0):
+def wait_for(condition, log=lambda: "", seconds=120.0):
     """Wait until a condition holds; servers that do not answer yet are no error."""
     deadline = time.monotonic() + seconds
     while True:

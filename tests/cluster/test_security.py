@@ -14,6 +14,7 @@ from tests.cluster.factories import Kind, assert_same, items, saved_table
 from tests.cluster.load import fill
 from tests.cluster.servers import Servers, closing
 
+TIMEOUT = 10.0  # seconds: connections make keys for TLS, on a busy machine
 USERS = Path(__file__).parents[2] / "deploy" / "redis-users.acl"
 
 
@@ -70,7 +71,7 @@ def connect(servers, certificates, name, **options):
         servers.url,
         username=f"hashcade-{name}",
         password=f"of-{name}",
-        timeout=0.5,  # the first connection makes keys for TLS on a busy machine
+        timeout=TIMEOUT,
         **{"ca_file": certificates / "ca.crt", **options},
     )
 
@@ -80,7 +81,7 @@ def test_the_writer_writes_and_the_reader_reads(secure, certificates, monkeypatc
     monkeypatch.setenv("HASHCADE_REDIS_USER", "hashcade-reader")
     monkeypatch.setenv("HASHCADE_REDIS_PASSWORD", "of-reader")
     monkeypatch.setenv("HASHCADE_REDIS_CA", str(certificates / "ca.crt"))
-    reader = Reader(secure.url, timeout=0.5)
+    reader = Reader(secure.url, timeout=TIMEOUT)
     assert reader.get_many(list(values)) == list(values.values())
     assert len(reader.masters) == 3
 
@@ -97,7 +98,7 @@ def test_a_table_is_published_by_one_and_searched_by_the_other(secure, certifica
         username="hashcade-reader",
         password="of-reader",
         ca_file=certificates / "ca.crt",
-        timeout=0.5,
+        timeout=TIMEOUT,
     ) as remote:
         assert_same(remote.search(encoded), table.search(encoded))
         with pytest.raises(ClusterError, match="refused"):
@@ -131,6 +132,7 @@ def test_a_wrong_password_is_refused_and_not_repeated_in_the_message(secure, cer
             username="hashcade-reader",
             password="guess",
             ca_file=certificates / "ca.crt",
+            timeout=TIMEOUT,
         )
     assert "HASHCADE_REDIS_PASSWORD" in caught.value.hint
     assert "guess" not in f"{caught.value!r} {caught.value.hint}"
@@ -138,7 +140,7 @@ def test_a_wrong_password_is_refused_and_not_repeated_in_the_message(secure, cer
 
 def test_no_password_is_refused(secure, certificates):
     with pytest.raises(ClusterError, match="refused") as caught:
-        Reader(secure.url, ca_file=certificates / "ca.crt")
+        Reader(secure.url, ca_file=certificates / "ca.crt", timeout=TIMEOUT)
     assert "HASHCADE_REDIS_PASSWORD" in caught.value.hint
 
 

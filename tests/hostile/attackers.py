@@ -191,7 +191,10 @@ def bombs(port, kinds, n, size):
 
 
 def hold(port, n, seconds, start="", receive_buffer=None, pause=0.0):
-    """Open connections, send the beginning of something, and do nothing; how many were closed."""
+    """Open connections, send the beginning of something, and do nothing; how many were closed.
+
+    So many seconds, or until all are closed.
+    """
     clients = []
     refused = 0
     for _ in range(n):
@@ -203,8 +206,10 @@ def hold(port, n, seconds, start="", receive_buffer=None, pause=0.0):
         except OSError:
             refused += 1
         time.sleep(pause)
-    time.sleep(seconds)
-    return {"opened": len(clients), "refused": refused, "closed": sum(map(_is_closed, clients))}
+    end = time.monotonic() + seconds
+    while (closed := sum(map(_is_closed, clients))) < len(clients) and time.monotonic() < end:
+        time.sleep(0.1)
+    return {"opened": len(clients), "refused": refused, "closed": closed}
 
 
 def _is_closed(client):
@@ -234,7 +239,7 @@ def drip(port, n, seconds, start):
 def pipeline(port, n_bytes, request):
     """Send requests one after the other without reading an answer."""
     client = connect(port)
-    client.settimeout(5.0)
+    client.settimeout(2.0)
     block = request.encode() * (1 + 65536 // len(request))
     sent = 0
     try:

@@ -8,7 +8,7 @@ import signal
 import time
 
 
-def in_child(function, *arguments, seconds=10.0, more_memory=None):
+def in_child(function, *arguments, seconds=60.0, more_memory=None):
     """What a function returns in a forked process: ``("done", value)``, or what became of it.
 
     ``("raised", text)``, ``("killed by", signal)`` or ``("hangs", seconds)``. ``more_memory`` is

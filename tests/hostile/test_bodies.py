@@ -35,6 +35,7 @@ def explode(attacked, kinds, n, size, p99, cases):
     assert "hashcade_requests_active 0.0" in attacked.get("/metrics")[1]
 
 
+@pytest.mark.alone
 @BOMBS
 def test_every_bomb_is_refused(attacked, cases):
     explode(attacked, attackers.KINDS, 1, BIG, 1.0, cases)

@@ -174,7 +174,7 @@ app.create_app = create_app
 log_to_stderr()
 run(sys.argv[1], **json.loads(sys.argv[2]))
 """
-    service = Process(place, log=tmp_path / "log", code=code, fold_seconds=0.2)
+    service = Process(place, log=tmp_path / "log", code=code, fold_seconds=0.2, stop_seconds=1.0)
     added = []
     if what == "fold":
         with Client(service.url) as client:

@@ -129,6 +129,7 @@ def free_port():
         return taken.getsockname()[1]
 
 
+@pytest.mark.alone
 @pytest.mark.promise("H6", "the service as user nobody, read-only, no home, 256 files, 1 GB")
 def test_the_service_starts_and_answers_in_under_5_seconds(folder, cases):
     package = install(folder)

@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.hostile.fuzz import FORMATS, Fuzzer
 
 QUICK = 30
+ROOT = Path(__file__).parents[2]  # where ``tests`` can be imported
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def test_many_changed_files(tmp_path, cases):
     environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-m", "tests.hostile.fuzz", "--cases", str(n)],
-        capture_output=True, text=True, env=environment, check=False,
+        cwd=ROOT, capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr

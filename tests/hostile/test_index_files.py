@@ -185,7 +185,7 @@ ATTACKS = {
 def test_no_number_of_a_stranger_is_used_unchecked(tmp_path, attack, cases):
     first_pass = "int8" if "code" in attack else None
     forge.edit(make(tmp_path / "a", first_pass=first_pass), ATTACKS[attack])
-    outcome, said = in_child(use, tmp_path / "a", seconds=20, more_memory=2 << 30)
+    outcome, said = in_child(use, tmp_path / "a", seconds=60, more_memory=2 << 30)
     assert outcome == "done", (outcome, said)
     assert said[2] == "unsound"
     if attack not in ("labels differ", "copies differ", "twice in a bucket"):  # found by verify

@@ -13,6 +13,7 @@ from hashcade.index import GroupedVectors, search, warmup
 
 DIM = 64
 SHAPE = CodeShape(width=8, depth=2)
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")
@@ -42,23 +43,37 @@ def long_searches():
     }, queries
 
 
+def seconds_until_stopped(stop, work):
+    """How long work goes on after it was stopped: the shortest of three.
+
+    In seconds of the processor where those are fewer: another program may have the cores.
+    """
+    clocks = time.perf_counter, time.process_time
+
+    def once():
+        since = []
+        timer = threading.Timer(0.1, lambda: (since.extend(now() for now in clocks), stop()))
+        timer.start()
+        work()
+        return min(now() - then for now, then in zip(clocks, since, strict=True))
+
+    return min(once() for _ in range(3))
+
+
 @pytest.mark.parametrize("name", long_searches()[0])
 def test_a_search_stops_within_a_tenth_of_a_second(large, name):
     options, queries = long_searches()
     options = options[name]
     n = 40 if options.get("n_neighbors", 0) > 10_000 else len(queries)
     options = {k: v[:n] if k in ("bucket_ids", "scores") else v for k, v in options.items()}
-    cancel, since = Cancel(), []
+    cancels = []
 
-    def stop():
-        since.append(time.perf_counter())
-        cancel.set()
+    def work():
+        cancels.append(Cancel())
+        with pytest.raises(Cancelled, match=rf"stopped after [\d,]+ of {n:,} queries"):
+            large.search(queries[:n], cancel=cancels[-1], **options)
 
-    timer = threading.Timer(0.1, stop)
-    timer.start()
-    with pytest.raises(Cancelled, match=rf"stopped after [\d,]+ of {n:,} queries"):
-        large.search(queries[:n], cancel=cancel, **options)
-    assert time.perf_counter() - since[0] < 0.1
+    assert seconds_until_stopped(lambda: cancels[-1].set(), work) < 0.1
 
 
 def test_what_was_stopped_before_it_began_does_nothing(large):
@@ -110,17 +125,12 @@ def ctrl_c():
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_long_search_can_be_interrupted(large, threads, ctrl_c):
     options, queries = long_searches()
-    since = []
 
-    def press_ctrl_c():
-        since.append(time.perf_counter())
-        os.kill(os.getpid(), signal.SIGINT)
+    def work():
+        with pytest.raises(KeyboardInterrupt):
+            large.search(queries, threads=threads, **options["buckets"])
 
-    timer = threading.Timer(0.1, press_ctrl_c)
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        large.search(queries, threads=threads, **options["buckets"])
-    assert time.perf_counter() - since[0] < 0.2
+    assert seconds_until_stopped(lambda: os.kill(os.getpid(), signal.SIGINT), work) < 0.2
 
 
 def test_nearest_vectors_stop():
@@ -128,13 +138,11 @@ def test_nearest_vectors_stop():
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(20_000, 64)).astype(np.float32)
     grouped = GroupedVectors(vectors, rng.integers(0, 100, 20_000))
-    cancel, since = Cancel(), []
+    cancels = []
 
-    def stop():
-        since.append(time.perf_counter())
-        cancel.set()
+    def work():
+        cancels.append(Cancel())
+        with pytest.raises(Cancelled, match=r"stopped after [\d,]+ of 20,000 items"):
+            grouped.nearest(vectors, 10, 100, cancels[-1])
 
-    threading.Timer(0.1, stop).start()
-    with pytest.raises(Cancelled, match=r"stopped after [\d,]+ of 20,000 items"):
-        grouped.nearest(vectors, 10, 100, cancel)
-    assert time.perf_counter() - since[0] < 0.1
+    assert seconds_until_stopped(lambda: cancels[-1].set(), work) < 0.1

@@ -220,24 +220,24 @@ rng = np.random.default_rng(0)
 y = np.repeat(np.arange(8), 12)
 X = rng.normal(size=(8, 16))[y] + rng.normal(size=(96, 16))
 print("ready", flush=True)
-hasher = Hasher(width=4, steps=100, embedding_size=8, base_steps=100, hidden_size=16,
-                assignment="codebook", joint_steps=100, run_dir=sys.argv[1] or None).fit(X, y)
+steps = int(sys.argv[3])
+hasher = Hasher(width=4, steps=steps, embedding_size=8, base_steps=steps, hidden_size=16,
+                assignment="codebook", joint_steps=steps, run_dir=sys.argv[1] or None).fit(X, y)
 hasher.save(sys.argv[2])
 """
 
 
-def start(run_dir, model):
-    process = subprocess.Popen(
-        [sys.executable, "-c", TRAIN, str(run_dir), str(model)], stdout=subprocess.PIPE, text=True
-    )
+def start(run_dir, model, steps):
+    command = [sys.executable, "-c", TRAIN, str(run_dir), str(model), str(steps)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
     return process
 
 
-def kill_until_done(tmp_path, delays):
+def kill_until_done(tmp_path, delays, n_steps):
     run_dir, n_kills, steps = tmp_path / "run", 0, []
     for delay in delays:
-        process = start(run_dir, tmp_path / "model")
+        process = start(run_dir, tmp_path / "model", n_steps)
         time.sleep(delay)
         if process.poll() is None:
             process.kill()
@@ -246,10 +246,10 @@ def kill_until_done(tmp_path, delays):
         if (tmp_path / "model").exists():
             break
         steps += sorted(p.name for p in run_dir.glob("checkpoint-*"))[-1:]
-    process = start(run_dir, tmp_path / "model")
+    process = start(run_dir, tmp_path / "model", n_steps)
     process.communicate(timeout=120)
     assert process.returncode == 0
-    process = start("", tmp_path / "whole")
+    process = start("", tmp_path / "whole", n_steps)
     process.communicate(timeout=120)
     assert process.returncode == 0
     one, two = (tmp_path / name / "model.safetensors" for name in ("model", "whole"))
@@ -258,14 +258,14 @@ def kill_until_done(tmp_path, delays):
 
 
 def test_a_killed_run_is_resumed(tmp_path):
-    n_kills, _ = kill_until_done(tmp_path, [0.4])
+    n_kills, _ = kill_until_done(tmp_path, [0.4], 50)
     assert n_kills == 1
 
 
 @pytest.mark.slow
 def test_a_killed_run_is_resumed_wherever_it_was(tmp_path):
     delays = np.random.default_rng(int(time.time())).uniform(0.2, 2.0, size=12)
-    n_kills, steps = kill_until_done(tmp_path, delays)
+    n_kills, steps = kill_until_done(tmp_path, delays, 100)
     assert n_kills >= 2
     assert steps == sorted(steps)
 

@@ -1,5 +1,6 @@
 """Choosing settings: what is tried, what is chosen, and why."""
 
+import functools
 import signal
 
 import numpy as np
@@ -145,14 +146,19 @@ def test_tuning_equals_fitting_with_what_it_chose(assignment):
     assert tuned.validation_ == by_hand.validation_
 
 
+@functools.cache
+def uninterrupted(assignment):
+    settings = {**QUICK, "embedding_size": 4, "base_steps": 20, "tune": 4, "assignment": assignment}
+    return Hasher(**settings).fit(*blobs()), settings
+
+
 @pytest.mark.parametrize(
     ("assignment", "stop_at"),
     [("codebook", 5), ("codebook", 30), ("codebook", 60), ("prototype", 30), ("prototype", 100)],
 )  # in the base, in trials, in the whole
 def test_an_interrupted_choice_is_resumed(monkeypatch, tmp_path, assignment, stop_at):
     X, y = blobs()
-    settings = {**QUICK, "embedding_size": 4, "base_steps": 20, "tune": 4, "assignment": assignment}
-    whole = Hasher(**settings).fit(X, y)
+    whole, settings = uninterrupted(assignment)
     steps = 0
 
     def show(*_):

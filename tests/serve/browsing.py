@@ -17,11 +17,19 @@ FLAGS = [
 ]  # fmt: skip
 ARTEFACTS = Path(__file__).parents[2] / "artefacts"
 PATIENCE = 120_000  # milliseconds: the machine may be busy
+# Every picture in view is there; those below it are loaded when somebody scrolls.
+LOADED = """() => [...document.images].every((image) => {
+    const box = image.getBoundingClientRect();
+    return image.complete || !box.width || box.top > innerHeight;
+})"""
 
 
 def keep(page, name):
     ARTEFACTS.mkdir(exist_ok=True)
-    page.wait_for_load_state("networkidle")
+    for _ in range(500):
+        if page.evaluate(LOADED):
+            break
+        page.wait_for_timeout(20)
     page.screenshot(path=ARTEFACTS / f"{name}.png", full_page=True)
 
 

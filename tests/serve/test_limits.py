@@ -11,9 +11,16 @@ from hashcade import ConfigError, IndexLockedError
 from hashcade.serve import ServeSettings, create_app, middleware
 from hashcade.serve.app import PAGES
 from hashcade.store import NewItems
-from tests.serve.factories import DIM, TOKEN, serving
+from tests.serve.factories import DIM, TOKEN, make_table, serving
 
 GOOD = {"vectors": [[0.0] * DIM], "bucket_ids": [[1]]}
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory):
+    """A client of one service for all requests that change nothing."""
+    with serving(table=make_table(tmp_path_factory.mktemp("unchanged") / "table")) as client:
+        yield client
 
 
 # -- who asks ------------------------------------------------------------------------------------
@@ -204,9 +211,9 @@ def test_more_than_the_limits_is_refused_with_both_sides(place, change, words):
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/search", "/v1/items"])
-def test_nonsense_is_a_4xx_in_one_line(client, path, body):
+def test_nonsense_is_a_4xx_in_one_line(unchanged, path, body):
     headers = {"Content-Type": "application/json"}
-    answer = client.post(path, content=body, headers=headers)
+    answer = unchanged.post(path, content=body, headers=headers)
     assert answer.status_code in (400, 422)
     error = answer.json()["error"]
     assert error
@@ -240,8 +247,8 @@ def test_nan_in_plain_arrays_is_refused(client):
         "/v1/buckets/../../etc/passwd",
     ],
 )
-def test_no_path_leads_out(client, path):
-    answer = client.get(path)
+def test_no_path_leads_out(unchanged, path):
+    answer = unchanged.get(path)
     assert answer.status_code in (404, 422)
     assert b"root:" not in answer.content
     assert b"import" not in answer.content

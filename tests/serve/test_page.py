@@ -147,8 +147,15 @@ def test_everything_by_keyboard(open_page):
     page.wait_for_selector("h1:has-text('The tree')")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("name", "width"), [("wide", 1280), ("narrow", 360)])
+@pytest.mark.parametrize(
+    ("scheme", "name", "width"),
+    [
+        ("light", "wide", 1280),
+        ("dark", "narrow", 360),
+        pytest.param("dark", "wide", 1280, marks=pytest.mark.slow),
+        pytest.param("light", "narrow", 360, marks=pytest.mark.slow),
+    ],
+)
 def test_light_dark_wide_narrow_and_open_to_everyone(open_page, scheme, name, width):
     pages = {"search": "", "item": "#/item/5", "tree": "#/tree", "bucket": "#/tree/", "api": "api"}
     page = None

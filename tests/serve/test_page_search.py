@@ -234,8 +234,15 @@ def test_titles_fit_into_their_areas(open_page, sentences):
     keep(page, "sentences-tree")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        ("dark", 1280),
+        ("light", 390),
+        pytest.param("light", 1280, marks=pytest.mark.slow),
+        pytest.param("dark", 390, marks=pytest.mark.slow),
+    ],
+)
 def test_every_view_is_open_to_everyone(open_page, sentences, scheme, width):
     url, table, _ = sentences
     path = "/".join(map(str, table.index.shape.paths(table[0].bucket_ids[0]).tolist()))

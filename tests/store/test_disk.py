@@ -67,7 +67,7 @@ while True:
     assert numbers[0] >= max(told, last), (numbers, told, last)
     last, seen = numbers[0], seen + 1
     print(seen, flush=True)
-    if told >= 999:
+    if told == int(sys.argv[3]):
         break
 """
 )
@@ -76,10 +76,11 @@ ONE_BY_ONE = (
     + """
 with HashTable.open(place) as table:
     table._live.fold_seconds = 0.05
-    for number in range(1000):
+    last = int(sys.argv[3])
+    for number in range(last + 1):
         payload = [{"round": "x", "number": number}] * 3
         table.upsert(["a", "b", "c"], items(3, 1.0), payload=payload)
-        if number in (0, 999) or number % 10 == 0:
+        if number == last or number % 10 == 0:
             open(sys.argv[2], "w").write(str(number))
 """
 )
@@ -175,7 +176,8 @@ def test_acknowledged_changes_survive_kill_9_fifty_times(place):
     kill_rounds(place, 50)
 
 
-def test_readers_beside_a_writer_see_whole_commits_and_miss_none(place, tmp_path):
+@pytest.mark.parametrize("last", [300, pytest.param(1000, marks=pytest.mark.slow)])
+def test_readers_beside_a_writer_see_whole_commits_and_miss_none(place, tmp_path, last):
     note = tmp_path / "note"
     note.write_text("")
     with HashTable.open(place) as table:
@@ -184,10 +186,10 @@ def test_readers_beside_a_writer_see_whole_commits_and_miss_none(place, tmp_path
         first = [{"round": "x", "number": -1}] * 3
         encoded = Encoded(np.ones((3, DIM), np.float32), np.full((3, 1), 3), None, by_path=False)
         table.upsert(["a", "b", "c"], encoded, payload=first)
-    readers = [start(READER, place, note) for _ in range(2)]
+    readers = [start(READER, place, note, last) for _ in range(2)]
     for process in readers:
         assert process.stdout.readline() == "1\n"  # it is reading
-    writer = start(ONE_BY_ONE, place, note)
+    writer = start(ONE_BY_ONE, place, note, last)
     for process in (writer, *readers):
         out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
