@@ -97,7 +97,8 @@ class HashIndex:
         faults = structure_problems(segment.arrays, segment.n_entries, dim, shape.n_buckets)
         if faults:
             raise CorruptIndexError("; ".join(faults))
-        empty = empty_snapshot(shape, dim, segment.labels is not None, unit_length)
+        first_pass = None if segment.codes is None else "int8"
+        empty = empty_snapshot(shape, dim, segment.labels is not None, unit_length, first_pass)
         return cls(empty.with_views([View(segment)], next_id))
 
     def blocks(self) -> Iterator[Block]:
