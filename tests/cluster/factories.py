@@ -22,6 +22,7 @@ class Kind:
     sparsity: int = 1
     metric: str = "euclidean"
     text_ids: bool = False
+    first_pass: str | None = None  # with which it is published
 
 
 def items(kind, n, rng):

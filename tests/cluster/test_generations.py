@@ -3,6 +3,7 @@
 import re
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,14 +115,14 @@ def test_blocks_that_lie_are_refused(server, reader, tmp_path):
     table.save(tmp_path / "t")
     manifest = publish(tmp_path / "t", reader, "t", activate=True)
     key = Generations(reader, "t").keys.of_generation(manifest.generation, "manifest")
-    lying = type(manifest)(**{**vars(manifest), "max_norm": 0.1})
+    lying = replace(manifest, max_norm=0.1)
     reader.run(key, "SET", key, lying.to_bytes())
     with (
         ClusterTable.open(server.url, name="t") as remote,
         pytest.raises(ClusterError, match="norm"),
     ):
         remote.search(items(KIND, 1, np.random.default_rng(1)), 20)
-    lying = type(manifest)(**{**vars(manifest), "n_entries": 10, "n_items": 10})
+    lying = replace(manifest, n_entries=10, n_items=10)
     reader.run(key, "SET", key, lying.to_bytes())
     with pytest.raises(ClusterError, match="contradict"):
         ClusterTable.open(server.url, name="t")

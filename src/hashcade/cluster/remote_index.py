@@ -104,6 +104,10 @@ class RemoteIndex(HashIndex):
         """Refused: it is stored in Redis."""
         raise ValueError("an index of a cluster is not saved: copy the table that was published")
 
+    def set_first_pass(self, first_pass: str | None) -> None:
+        """Refused: a table is published with codes, or without."""
+        raise ValueError("the first pass of a cluster is that which the table was published with")
+
     def compact(self) -> None:
         """Refused: that would fetch everything."""
         raise ValueError("an index of a cluster is not compacted: publish the table again")
