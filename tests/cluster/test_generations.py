@@ -70,10 +70,12 @@ def keys_of(server, pattern):
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped", "short", "foreign", "other"])
-@pytest.mark.parametrize("what", ["b", "f"])
-def test_damage_is_an_error_and_is_repaired(server, reader, tmp_path, what, damage):
+@pytest.mark.parametrize(
+    ("what", "first_pass"), [("b", None), ("f", None), ("b", "int8"), ("c", "int8")]
+)
+def test_damage_is_an_error_and_is_repaired(server, reader, tmp_path, what, first_pass, damage):
     (path,) = tables(tmp_path, 1)
-    publish(path, reader, "t", activate=True)
+    publish(path, reader, "t", activate=True, first_pass=first_pass)
     one, two = keys_of(server, f"*:{what}")[:2]
     with server.client() as client:
         if damage == "missing":
@@ -139,7 +141,7 @@ def test_a_publisher_that_dies_leaves_what_is_searched(server, reader, tmp_path)
     while True:
         dying = Dying(server.url, n)
         try:
-            publish(new, dying, "t", activate=True)
+            publish(new, dying, "t", activate=True, first_pass="int8")
             break
         except SystemExit:
             n += 1
@@ -152,7 +154,7 @@ def test_a_publisher_that_dies_leaves_what_is_searched(server, reader, tmp_path)
         publisher = Generations(reader, "t").keys.publisher
         if n > 1:
             with pytest.raises(ClusterError, match="another publisher"):
-                publish(new, reader, "t")
+                publish(new, reader, "t", first_pass="int8")
         reader.run(publisher, "DEL", publisher)  # as after 30 seconds
         if current == first:
             states = Generations(reader, "t").states()
@@ -165,16 +167,22 @@ def test_a_publisher_that_dies_leaves_what_is_searched(server, reader, tmp_path)
     assert verify(reader, "t") == []
 
 
-def test_publishing_again_restores_all_that_was_lost(server, reader, tmp_path):
+@pytest.mark.parametrize("first_pass", [None, "int8"])
+def test_publishing_again_restores_all_that_was_lost(server, reader, tmp_path, first_pass):
     (path,) = tables(tmp_path, 1)
-    publish(path, reader, "t", activate=True)
+    generation = publish(path, reader, "t", activate=True, first_pass=first_pass).generation
     keys = keys_of(server, "*")
     for some in (keys[::2], keys[1::2], [k for k in keys if b"{t}" in k]):
         with server.client() as client:
             client.unlink(*some)
-        publish(path, reader, "t", activate=True)
+        publish(path, reader, "t", activate=True, first_pass=first_pass)
         assert keys_of(server, "*") == keys
         assert verify(reader, "t") == []
+    manifest = Generations(reader, "t").keys.of_generation(generation, "manifest")
+    with server.client() as client:
+        client.unlink(manifest)
+    repair(path, reader, "t")
+    assert keys_of(server, "*") == keys
 
 
 @pytest.mark.slow
@@ -213,7 +221,10 @@ def test_activate_rollback_and_retire(server, reader, tmp_path):
     generations = Generations(reader, "t")
     with pytest.raises(ClusterError, match="no generation of 't' is active"):
         ClusterTable.open(server.url, name="t")
-    names = [publish(path, reader, "t", activate=path != two).generation for path in (one, two)]
+    names = [
+        publish(path, reader, "t", activate=path != two, first_pass=first_pass).generation
+        for path, first_pass in ((one, None), (two, "int8"))
+    ]
     assert generations.current()["generation"] == names[0]
     with pytest.raises(ClusterError, match="no previous"):
         generations.rollback()
@@ -243,7 +254,10 @@ def test_activate_rollback_and_retire(server, reader, tmp_path):
 def test_swaps_under_load(server, reader, tmp_path):
     """Every answer is that of one generation as a whole, before or after the swap."""
     paths = tables(tmp_path, 2)
-    names = [publish(path, reader, "t", activate=True).generation for path in paths]
+    names = [
+        publish(path, reader, "t", activate=True, first_pass=first_pass).generation
+        for path, first_pass in zip(paths, (None, "int8"), strict=True)
+    ]
     batches = [items(KIND, 2, np.random.default_rng([7, n])) for n in range(8)]
     expected = [
         {HashTable.load(p).search(b, **ALL_BUCKETS).ids.tobytes() for p in paths} for b in batches
