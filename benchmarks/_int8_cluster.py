@@ -63,9 +63,7 @@ def in_cluster(
             if rate is not None:
                 stack.enter_context(link(rate))
             kind = PlainServer if rate is None else LinkedServer
-            server = stack.enter_context(
-                closing(kind(folder / "redis", {"protected-mode": "no"}))
-            )
+            server = stack.enter_context(closing(kind(folder / "redis", {"protected-mode": "no"})))
             HashTable.from_parts(None, index, Catalog()).save(folder / "table")
             reader = Reader(server.url, timeout=5.0)
             stack.callback(reader.close)

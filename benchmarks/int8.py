@@ -250,7 +250,11 @@ def main():
             }
         )
         print(json.dumps(rows[-1]), flush=True)
-    about = {"machine": machine(), "versions": versions("numpy", "numba", "redis"), "rounds": rounds}
+    about = {
+        "machine": machine(),
+        "versions": versions("numpy", "numba", "redis"),
+        "rounds": rounds,
+    }
     result = {**about, "quick": quick, "rows": rows}
     if not quick:
         (RESULTS / "int8.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -93,6 +93,7 @@ def test_damage_is_an_error_and_is_repaired(server, reader, tmp_path, what, firs
     assert info.value.address == server.address
     assert "hashcade cluster repair" in info.value.hint
     assert len(verify(reader, "t")) == 1
+    assert reader.metrics.damaged == 1
     assert repair(path, reader, "t") == 1
     assert verify(reader, "t") == []
     assert repair(path, reader, "t") == 0

@@ -75,7 +75,8 @@ def test_ready_tells_of_generation_and_servers(address, shared_cluster):
 
 def test_metrics_of_the_cluster(address, shared_cluster):
     with serving(table=address) as client:
-        client.post("/v1/search", json=body(query()))
+        for _ in range(3):
+            client.post("/v1/search", json=body(query()))
         text = client.get("/metrics").text
         generation = client.app.state.service.durable.cluster.generation
         assert f'hashcade_cluster_generation_info{{generation="{generation}"}} 1.0' in text
@@ -83,7 +84,8 @@ def test_metrics_of_the_cluster(address, shared_cluster):
         for name in ("requests_total", "keys_total", "nodes_total", "bytes_total", "cache_bytes",
                      "blocks_fetched_total"):  # fmt: skip
             assert float(values[f"hashcade_cluster_{name}"]) > 0, name
-        assert float(values["hashcade_cluster_fallbacks_total"]) == 0
+        for name, value in (("fallbacks", 0), ("damaged", 0), ("searches", 3), ("cache_hits", 2)):
+            assert float(values[f"hashcade_cluster_{name}_total"]) == value, name
         server = shared_cluster.masters[0].address
         assert f'hashcade_cluster_fetch_seconds_total{{server="{server}"}}' in values
 

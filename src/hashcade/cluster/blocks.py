@@ -178,15 +178,18 @@ def fetch_vectors(
     apart = (np.diff(rows) != 0) | (np.diff(places) * size > size + _GAP)
     firsts = np.concatenate([[0], np.flatnonzero(apart) + 1])
     lasts = np.concatenate([firsts[1:] - 1, [len(rows) - 1]])
+    keys = {
+        row: block_keys(generations, manifest, directory, VECTORS, row)
+        for row in np.unique(rows).tolist()
+    }
     asked, spans = [], np.stack([rows[firsts], places[firsts], places[lasts] + 1], axis=1)
     for row, start, stop in spans.tolist():
-        keys = block_keys(generations, manifest, directory, VECTORS, row)
         at, end = start * size, stop * size
         while at < end:  # a part may end within a vector
             part, skipped = divmod(at, PART_ROOM)
             length = min(end - at, PART_ROOM - skipped)
             first = HEAD_BYTES + skipped
-            asked.append((keys[part], first, first + length - 1))
+            asked.append((keys[row][part], first, first + length - 1))
             at += length
     values = generations.reader.get_ranges(asked)
     for (key, first, last), value in zip(asked, values, strict=True):
@@ -199,7 +202,6 @@ def fetch_vectors(
     wrong = np.flatnonzero(np.array(vector_crcs(vectors), np.uint32) != crcs)
     if len(wrong):
         row, place = int(rows[wrong[0]]), int(places[wrong[0]])
-        keys = block_keys(generations, manifest, directory, VECTORS, row)
-        key = keys[place * size // PART_ROOM]
+        key = keys[row][place * size // PART_ROOM]
         raise generations.error(key, f"has a wrong checksum of vector {place} of its block")
-    return vectors.astype(np.float32, copy=False)
+    return np.asarray(vectors, np.float32)

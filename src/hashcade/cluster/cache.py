@@ -72,6 +72,10 @@ class Searches:
         return min(list(self._running), default=next(self._numbers))
 
 
+class _ThisThread(threading.local):
+    has_fetched = False  # since its search began
+
+
 class RemoteBlocks(NoCheck):
     """Checks of a segment whose blocks are in Redis: to check one is to fetch it.
 
@@ -83,6 +87,8 @@ class RemoteBlocks(NoCheck):
     n_bytes, n_fetched, n_dropped, n_vectors : int
         Bytes of vectors and codes that are here, single vectors by the page; blocks that were
         fetched and dropped so far; vectors that were fetched by themselves.
+    n_searches, n_hits : int
+        Searches so far, and how many of them found everything here.
     """
 
     stays_apart = True
@@ -91,6 +97,8 @@ class RemoteBlocks(NoCheck):
         self._generations, self._manifest, self.limit = generations, manifest, limit
         self.n_bytes = self.n_fetched = self.n_dropped = self.n_vectors = 0
         self.searches = Searches()
+        self.n_searches = self.n_hits = 0
+        self._own = _ThisThread()
         self._directory = read_directory(generations, manifest)
         self._offsets = np.concatenate([[0], np.cumsum(self._directory.counts)]).astype(np.int64)
         n = manifest.n_entries
@@ -134,12 +142,28 @@ class RemoteBlocks(NoCheck):
 
     # -- what a search asks for --------------------------------------------------------------------
 
+    def begin(self) -> int:
+        """Enter a search of this thread; returns its number."""
+        self._own.has_fetched = False
+        return self.searches.enter()
+
+    def end(self, number: int) -> None:
+        """It is over."""
+        self.searches.leave(number)
+        with self._lock:
+            self.n_searches += 1
+            self.n_hits += not self._own.has_fetched
+        if self.n_bytes > self.limit:
+            self.trim()
+
     def blocks(self, rows: Int64s | None = None) -> None:
         """Fetch blocks, with all of their vectors, that are not here."""
         rows = np.arange(len(self._present)) if rows is None else rows
         self.first_pass(rows)
         if self.vectors_here is not None and len(rows):
-            bounds = zip(self._offsets[rows].tolist(), self._offsets[rows + 1].tolist(), strict=True)
+            bounds = zip(
+                self._offsets[rows].tolist(), self._offsets[rows + 1].tolist(), strict=True
+            )
             self.vectors(np.concatenate([np.arange(start, stop) for start, stop in bounds]))
 
     def first_pass(self, rows: Int64s) -> None:
@@ -154,6 +178,7 @@ class RemoteBlocks(NoCheck):
                 self._underway |= dict.fromkeys(mine, done)
             if not missing:
                 break
+            self._own.has_fetched = True
             try:
                 self._fetch(mine)
             finally:
@@ -199,6 +224,7 @@ class RemoteBlocks(NoCheck):
         if self.vectors_here is None:
             return
         entries = entries[~self.vectors_here[entries]]
+        self._own.has_fetched |= len(entries) > 0
         at_once = max(1, AT_ONCE // self._memory["vectors"].entry_bytes)
         for at in range(0, len(entries), at_once):
             self._fetch_vectors(entries[at : at + at_once])

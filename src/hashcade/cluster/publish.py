@@ -53,8 +53,8 @@ def publish(
     what is missing is written again; so to repeat what was stopped is always right.
 
     With ``first_pass="int8"`` a search fetches int8 codes of a bucket, and then the vectors that
-    they leave: the same results, a third of the bytes, and a second round trip. See
-    docs/results/int8.md for where that is faster.
+    they leave: the same results, a third of the bytes, and a second round trip. It is faster for
+    large blocks and on slow networks, see docs/results/int8.md.
     """
     check_storage(first_pass)
     generations = Generations(reader, name)

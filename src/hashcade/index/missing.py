@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from hashcade._kernels import kernel
-from hashcade.index.distances import sum_of_squares
+from hashcade.index.cancel import NEVER
+from hashcade.index.distances import EUCLIDEAN, sum_of_squares
 from hashcade.index.kernel import search_segments, set_error
 
 
@@ -33,3 +35,10 @@ def missing_vectors(  # type: ignore[no-untyped-def]
         np.zeros(n_queries, np.int64), cancel, reach, missing, carries,
     )  # fmt: skip
     return missing[:n_missing].copy()
+
+
+def warmup(table: npt.NDArray[np.int64]) -> None:
+    """Compile it, or load it from the cache."""
+    queries, no_visits = np.zeros((1, 1), np.float32), np.empty((0, 6), np.int64)
+    none = np.empty(0, np.int64)
+    missing_vectors(table, no_visits, 0.0, queries, EUCLIDEAN, NEVER.address, none, 1, True)

@@ -223,9 +223,7 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
             is_first = False
 
 
-def _need_vectors(
-    searched: Snapshot, request: Request, planned: Int64s, carries: bool
-) -> None:
+def _need_vectors(searched: Snapshot, request: Request, planned: Int64s, carries: bool) -> None:
     """Have the vectors fetched that the codes of the planned visits leave, if they are not here."""
     checks = [view.segment.check for view in searched.views]
     if all(check.vectors_here is None for check in checks):

@@ -103,6 +103,7 @@ class _Collector:
         ("fallbacks", "Requests that a replica answered"),
         ("failures", "Requests that a server did not answer in time"),
         ("redirects", "Replies that named another server"),
+        ("damaged", "Values that were missing, or had a wrong checksum or content"),
     )
 
     def __init__(self, cluster: ClusterTable) -> None:
@@ -137,6 +138,9 @@ class _Collector:
         for name, text, value in (
             ("blocks_fetched", "Blocks that were not in the cache", cache.n_fetched),
             ("blocks_dropped", "Blocks that were dropped from the cache", cache.n_dropped),
+            ("vectors_fetched", "Vectors that were fetched by themselves", cache.n_vectors),
+            ("searches", "Searches of this generation", cache.n_searches),
+            ("cache_hits", "Searches that found everything in the cache", cache.n_hits),
         ):
             yield CounterMetricFamily(f"hashcade_cluster_{name}", text, value=value)
         info = InfoMetricFamily("hashcade_cluster_generation", "The generation that is searched")
