@@ -42,6 +42,8 @@ from hashcade.index.visits import counts_one_by_one, plan_visits
 # What a search returns: done, a NaN or a bucket id out of range, a block has to be checked first,
 # stopped.
 DONE, BAD_INPUT, UNCHECKED, CANCELLED = range(4)
+# What is done about vectors that are not here: nothing, a note, or a note and a bound for others.
+NO_NOTES, NOTE, CARRY = range(3)
 
 _LOOK = 1023  # entries ranked exactly between two looks at the flag: some 100 µs, or 1 ms if long
 _TILE = 4096  # entries whose fast distances are held at a time: they stay in the first cache
@@ -166,12 +168,12 @@ def _is_checked(table, segment, row):  # type: ignore[no-untyped-def]
 @helper()
 def search_segments(  # type: ignore[no-untyped-def]
     table, visits, queries, metric, norms, errors, exclude, keys, names, sizes, cancel,
-    reach, missing, carries,
+    notes, reach, missing,
 ):  # fmt: skip
     """Make the visits, and leave the best of each query in its heap; ``errors`` are absolute.
 
-    Returns how many vectors that it needs are not here. The first ends it, unless these are to be
-    noted, see ``missing.py``: ``reach`` then has the least bound so far of each query.
+    Returns how many vectors that it needs are not here. The first ends it, unless ``notes`` says
+    that ``missing`` takes them, see ``missing.py``; ``reach`` has the least bounds so far.
     """
     n_visits, dim, room = visits.shape[0], queries.shape[1], keys.shape[1]
     n_missing = 0
@@ -253,7 +255,7 @@ def search_segments(  # type: ignore[no-untyped-def]
                 elif metric == COSINE:
                     worst = (worst - 1.0) * norms[q]
                 bounds[k] = prune_bound(worst, relative, errors[q])
-            if partial and reach.shape[0] > 0:
+            if partial and notes == CARRY:
                 bounds[k] = min(bounds[k], reach[q])
         for low in range(start, farthest, tile):
             if is_cancelled(cancel):
@@ -298,16 +300,17 @@ def search_segments(  # type: ignore[no-untyped-def]
             if partial:
                 n_before = n_missing
                 n_missing = note_missing(
-                    rows, values, k, lane[k, 3], bounds[k], here, segment, missing, n_missing
-                )
-                if n_missing > 0 and reach.shape[0] == 0:
+                    rows, values, k, lane[k, 3], bounds[k], here, segment, notes != NO_NOTES,
+                    missing, n_missing,
+                )  # fmt: skip
+                if n_missing > 0 and notes == NO_NOTES:
                     return n_missing
                 if n_missing > n_before:
                     # With more than rounding can make of it: it must not be below the bound
                     # that the vectors will give.
                     slack = errors[q] + (1e-4 * norms[q] if metric == COSINE else 0.0)
                     bound = prune_bound(np.float64(bounds[k]), 1e-5, slack)
-                    reach[q] = min(reach[q], bound) if carries else reach[q]
+                    reach[q] = min(reach[q], bound)
                     continue
             sizes[q] = rerank(
                 rows, values, k, lane[k, 3], bounds[k], queries, q, metric, norms[q],
@@ -372,7 +375,7 @@ def search(  # type: ignore[no-untyped-def]
     if visits.shape[0] > 0:
         n_missing = search_segments(
             table, visits, queries, metric, norms, errors, exclude, distances, ids, sizes, cancel,
-            np.empty(0, np.float32), np.empty((0, 2), np.int64), False,
+            NO_NOTES, errors, visits,
         )  # fmt: skip
         if n_missing > 0:
             return UNCHECKED

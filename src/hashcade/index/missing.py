@@ -8,7 +8,7 @@ import numpy.typing as npt
 from hashcade._kernels import kernel
 from hashcade.index.cancel import NEVER
 from hashcade.index.distances import EUCLIDEAN, sum_of_squares
-from hashcade.index.kernel import search_segments, set_error
+from hashcade.index.kernel import CARRY, NOTE, search_segments, set_error
 
 
 @kernel()
@@ -28,11 +28,11 @@ def missing_vectors(  # type: ignore[no-untyped-def]
         n_entries += visits[visit, 3] - visits[visit, 2]
     distances = np.empty((n_queries, n_neighbors), np.float32)
     ids = np.empty((n_queries, n_neighbors), np.int64)
-    reach = np.full(n_queries, np.float32(np.inf))
+    reach = np.full(n_queries, np.inf)
     missing = np.empty((n_entries, 2), np.int64)
     n_missing = search_segments(
         table, visits, queries, metric, norms, errors, exclude, distances, ids,
-        np.zeros(n_queries, np.int64), cancel, reach, missing, carries,
+        np.zeros(n_queries, np.int64), cancel, CARRY if carries else NOTE, reach, missing,
     )  # fmt: skip
     return missing[:n_missing].copy()
 

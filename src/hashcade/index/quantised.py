@@ -164,12 +164,12 @@ def bound_distances(  # type: ignore[no-untyped-def]
 
 @helper()
 def note_missing(  # type: ignore[no-untyped-def]
-    rows, values, k, n_rows, bound, here, segment, missing, n_missing
+    rows, values, k, n_rows, bound, here, segment, notes, missing, n_missing
 ):
-    """Count on the entries to be ranked whose vectors are not here; note them if there is room."""
+    """Count on the entries to be ranked whose vectors are not here, and note them if told to."""
     for j in range(n_rows):
         if here[rows[k, j]] == 0 and not values[k, j] > bound:
-            if n_missing < missing.shape[0]:
+            if notes:
                 missing[n_missing, 0], missing[n_missing, 1] = segment, rows[k, j]
             n_missing += 1
     return n_missing
