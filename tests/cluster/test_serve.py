@@ -5,7 +5,7 @@ import pytest
 
 from hashcade import HashTable
 from hashcade.cli.options import byte_count
-from hashcade.cluster import Reader, publish
+from hashcade.cluster import Reader, Writer, publish
 from hashcade.errors import ClusterError, ConfigError
 from hashcade.index import Encoded
 from hashcade.serve import Client, ServeSettings
@@ -71,6 +71,28 @@ def test_ready_tells_of_generation_and_servers(address, shared_cluster):
         assert told["generation"] == client.app.state.service.durable.cluster.generation
         assert (told["directory_loaded"], told["servers_reachable"]) == (True, 1.0)
         assert told["slots_reachable"] == 1.0
+
+
+def test_an_answer_that_must_have_seen_a_change(place, plain_redis):
+    header = "X-Hashcade-Min-Sequence"
+    with (
+        Writer(place, Reader(plain_redis.url), "t") as writer,
+        serving(table=place, read_only=True) as local,
+    ):
+        writer.publish(activate=True)
+        with serving(table=f"{plain_redis.url}/t") as client:
+            asked = query(1)
+            (new,) = writer.add(asked).tolist()
+            seen = {header: str(writer.sequence)}
+            answer = client.post("/v1/search", json=body(asked), headers=seen)
+            assert new in answer.json()["ids"][0]
+            too_new = {header: str(writer.sequence + 1)}
+            answer = client.post("/v1/search", json=body(asked), headers=too_new)
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+            assert "has not arrived" in answer.json()["error"]
+            wrong = client.post("/v1/search", json=body(asked), headers={header: "-1"})
+            assert wrong.status_code == 422
+        assert local.post("/v1/search", json=body(asked), headers=seen).status_code == 422
 
 
 def test_metrics_of_the_cluster(address, shared_cluster):

@@ -53,6 +53,10 @@ class PublishedTable:
         table = self.cluster.table
         return State(table.index, table.catalog)
 
+    def has_seen(self, sequence: int) -> bool:
+        """Whether a change is here; looked for once, as nobody should keep a thread waiting."""
+        return self.cluster.sequence >= sequence or self.cluster.follow() >= sequence
+
     epoch = 0  # for changes, which there are none of
 
     def _refuse(self, *args: Any, **options: Any) -> Future[Any]:
