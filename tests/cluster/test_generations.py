@@ -10,32 +10,16 @@ import pytest
 
 from hashcade import ClusterError, HashTable, StorageError
 from hashcade.cluster import ClusterTable, Generations, Reader, publish, repair, retire, verify
-from tests.cluster.factories import Kind, assert_same, empty_table, items, saved_table
+from tests.cluster.factories import (
+    ALL_BUCKETS,
+    KIND,
+    assert_same,
+    empty_table,
+    items,
+    keys_of,
+    tables,
+)
 from tests.cluster.servers import PlainServer, Servers, closing, wait_for
-
-KIND = Kind(n=200)
-ALL_BUCKETS = {"n_neighbors": 300}  # a search that reads every block
-
-
-class Dying(Reader):
-    """A publisher that is gone from its n-th write on: also what it would do at its end."""
-
-    def __init__(self, url, n):
-        super().__init__(url)
-        self.left = n
-
-    def _write(self):
-        self.left -= 1
-        if self.left < 0:
-            raise SystemExit("killed")
-
-    def run(self, *args):
-        self._write()
-        return super().run(*args)
-
-    def pipeline(self, commands):
-        self._write()
-        return super().pipeline(commands)
 
 
 @pytest.fixture
@@ -50,23 +34,11 @@ def reader(server):
     reader.close()
 
 
-def tables(tmp_path, n, seed=0):
-    paths = [tmp_path / f"table{number}" for number in range(n)]
-    for number, path in enumerate(paths):
-        saved_table(path, KIND, np.random.default_rng([seed, number]))
-    return paths
-
-
 def search_all(server):
     """Read everything there is."""
     with ClusterTable.open(server.url, name="t") as table:
         table.search(items(KIND, 1, np.random.default_rng(1)), **ALL_BUCKETS)
         table.stats()
-
-
-def keys_of(server, pattern):
-    with server.client() as client:
-        return sorted(client.scan_iter(pattern))
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped", "short", "foreign", "other"])
@@ -129,43 +101,6 @@ def test_blocks_that_lie_are_refused(server, reader, tmp_path):
     reader.run(key, "SET", key, lying.to_bytes())
     with pytest.raises(ClusterError, match="contradict"):
         ClusterTable.open(server.url, name="t")
-
-
-def test_a_publisher_that_dies_leaves_what_is_searched(server, reader, tmp_path):
-    """At each of its writes; afterwards the same command completes it, or retire removes it."""
-    old, new = tables(tmp_path, 2)
-    first = publish(old, reader, "t", activate=True).generation
-    keys = keys_of(server, "*")
-    query = items(KIND, 2, np.random.default_rng(1))
-    expected = HashTable.load(old).search(query, **ALL_BUCKETS)
-    n = 0
-    while True:
-        dying = Dying(server.url, n)
-        try:
-            publish(new, dying, "t", activate=True, first_pass="int8")
-            break
-        except SystemExit:
-            n += 1
-        finally:
-            dying.close()
-        current = Generations(reader, "t").current()["generation"]
-        with ClusterTable.open(server.url, name="t") as table:
-            if current == first:
-                assert_same(table.search(query, **ALL_BUCKETS), expected)
-        publisher = Generations(reader, "t").keys.publisher
-        if n > 1:
-            with pytest.raises(ClusterError, match="another publisher"):
-                publish(new, reader, "t", first_pass="int8")
-        reader.run(publisher, "DEL", publisher)  # as after 30 seconds
-        if current == first:
-            states = Generations(reader, "t").states()
-            if "loading" in states.values():
-                assert retire(reader, "t") == []  # not without being told to
-            retire(reader, "t", incomplete=True)
-            assert keys_of(server, "*") == keys
-        publisher = Generations(reader, "t").keys.publisher
-    assert n >= 6  # lock, list, manifest, files, blocks, complete, activate
-    assert verify(reader, "t") == []
 
 
 @pytest.mark.parametrize("first_pass", [None, "int8"])

@@ -76,7 +76,7 @@ def publish(
     if mean > LARGE_BLOCK:
         warnings.append(
             f"a block has {mean / 1024:,.0f} KB on average, and a query reads one or more: train "
-            "with more buckets, or send queries of one bucket to one node"
+            "with more buckets, send queries of one bucket to one node, or use --first-pass int8"
         )
     result = {
         "generation": manifest.generation,
