@@ -172,8 +172,8 @@ bench-service: $(STAMP) ## The service under load, under kill -9, and beside the
 bench-one-add: $(STAMP) ## One change with 10^4 to 10^6 occupied buckets; writes docs/results
 	$(BIN)/python benchmarks/one_add.py
 
-bench-int8: $(STAMP) ## A first pass over int8 codes, in memory and from a cold disk; writes docs/results
-	HASHCADE_DATA=$(DATA) $(BIN)/python benchmarks/int8.py
+bench-int8: $(STAMP) redis-server ## A first pass over int8 codes, in memory, from a cold disk and in a cluster; writes docs/results
+	HASHCADE_DATA=$(DATA) PYTHONPATH=. $(BIN)/python benchmarks/int8.py
 
 bench-batch: $(STAMP) ## 20,000,000 items from 40 shards, killed ten times; 20 GB of disk; writes docs/results
 	$(PIP) ray

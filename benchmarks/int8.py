@@ -5,7 +5,8 @@ query at a time, a batch with each bucket once, and a batch of all queries. From
 mapped and every block was read before, then the pages are dropped (of the process and of the
 system), and one query is answered; bytes are those that the system read from the disk for it, as
 counted in /proc/self/io. Data: the Cifar-100 embeddings in HASHCADE_DATA, and gaussian classes
-with buckets of 1,000 and of 10,000; 64, 128 and 384 numbers.
+with buckets of 1,000 and of 10,000; 64, 128 and 384 numbers. In a cluster: see ``_int8_cluster``;
+it needs redis-server, and root for links of a given rate.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from _int8_cluster import in_cluster
 from _int8_page import write_page
 from _timing import interleaved, machine, quartiles, ratio, timed, versions
 
@@ -244,10 +246,15 @@ def main():
                 "encode_s": seconds,
                 "memory": in_memory(indexes, tests, lists, rounds),
                 "disk": from_disk(indexes, tests, lists, 10 if quick else 60),
+                "cluster": in_cluster(plain, tests, lists, 10 if quick else 150, rounds),
             }
         )
         print(json.dumps(rows[-1]), flush=True)
-    about = {"machine": machine(), "versions": versions("numpy", "numba"), "rounds": rounds}
+    about = {
+        "machine": machine(),
+        "versions": versions("numpy", "numba", "redis"),
+        "rounds": rounds,
+    }
     result = {**about, "quick": quick, "rows": rows}
     if not quick:
         (RESULTS / "int8.json").write_text(json.dumps(result, indent=1) + "\n")

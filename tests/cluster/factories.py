@@ -22,6 +22,11 @@ class Kind:
     sparsity: int = 1
     metric: str = "euclidean"
     text_ids: bool = False
+    first_pass: str | None = None  # with which it is published
+
+
+KIND = Kind(n=200)
+ALL_BUCKETS = {"n_neighbors": 300}  # a search that reads every block
 
 
 def items(kind, n, rng):
@@ -78,3 +83,15 @@ def assert_same(found, expected):
         assert one.tolist() == two.tolist(), name
     assert found.distances.tobytes() == expected.distances.tobytes()
     assert found.payload.tolist() == expected.payload.tolist()
+
+
+def tables(tmp_path, n, seed=0):
+    paths = [tmp_path / f"table{number}" for number in range(n)]
+    for number, path in enumerate(paths):
+        saved_table(path, KIND, np.random.default_rng([seed, number]))
+    return paths
+
+
+def keys_of(server, pattern):
+    with server.client() as client:
+        return sorted(client.scan_iter(pattern))

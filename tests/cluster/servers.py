@@ -24,16 +24,18 @@ CLUSTER_OPTIONS = {
 class Server:
     """One redis-server process. Nothing is saved: after a kill it comes back empty."""
 
+    command, host = ("redis-server",), "127.0.0.1"
+
     def __init__(self, folder, options):
         self.folder, self.options = Path(folder), options
         self.folder.mkdir(parents=True, exist_ok=True)
         self.port, self.process = free_port(), None
-        self.address = f"127.0.0.1:{self.port}"
+        self.address = f"{self.host}:{self.port}"
         self.start()
 
     def start(self):
         options = {
-            "bind": "127.0.0.1",
+            "bind": self.host,
             "dir": str(self.folder),
             "save": "",
             "repl-diskless-sync-delay": "0",
@@ -45,10 +47,10 @@ class Server:
         config = self.folder / "redis.conf"
         config.write_text("".join(f'{name} "{value}"\n' for name, value in options.items()))
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(["redis-server", str(config)], stdout=log, stderr=log)
+            self.process = subprocess.Popen([*self.command, config], stdout=log, stderr=log)
 
     def client(self, **options):
-        return redis.Redis("127.0.0.1", self.port, socket_timeout=5, protocol=2, **options)
+        return redis.Redis(self.host, self.port, socket_timeout=5, protocol=2, **options)
 
     def signal(self, number):
         self.process.send_signal(number)

@@ -76,6 +76,7 @@ def assert_equal(remote, local, kind, rng):
         depth=st.integers(1, 3),
         metric=st.sampled_from(["euclidean", "cosine", "inner_product"]),
         text_ids=st.booleans(),
+        first_pass=st.sampled_from([None, "int8"]),
     ),
     seed=st.integers(0, 2**20),
     cache_bytes=st.sampled_from([0, 1 << 30]),
@@ -88,7 +89,7 @@ def test_same_answers_while_it_is_changed(
     saved_table(path, kind, rng)
     reader = Reader(shared_cluster.url)
     with Writer(path, reader, "changed") as writer:
-        writer.publish(activate=True)
+        writer.publish(activate=True, first_pass=kind.first_pass)
         with ClusterTable.open(
             shared_cluster.url, name="changed", cache_bytes=cache_bytes
         ) as remote:
@@ -101,7 +102,7 @@ def test_same_answers_while_it_is_changed(
             with ClusterTable.open(shared_cluster.url, name="changed") as late:
                 assert late.sequence == writer.sequence
                 assert_equal(late, writer.table, kind, rng)
-            manifest = writer.publish(activate=True)
+            manifest = writer.publish(activate=True, first_pass=kind.first_pass)
             remote.refresh()
             assert remote.generation == manifest.generation
             change(writer, kind, rng)

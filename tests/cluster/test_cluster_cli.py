@@ -26,7 +26,7 @@ def test_from_publishing_to_retiring(plain_redis, tmp_path, run):
     for number in range(3):
         path = tmp_path / str(number)
         saved_table(path, Kind(), np.random.default_rng(number))
-        activate = [] if number == 1 else ["--activate"]
+        activate = ["--first-pass", "int8"] if number == 1 else ["--activate"]
         text = run("publish", path, *place, *activate)
         assert ("not active" in text) == (number == 1)
         assert "on average" in text

@@ -3,38 +3,23 @@
 import re
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hashcade import ClusterError, HashTable, StorageError
 from hashcade.cluster import ClusterTable, Generations, Reader, publish, repair, retire, verify
-from tests.cluster.factories import Kind, assert_same, empty_table, items, saved_table
+from tests.cluster.factories import (
+    ALL_BUCKETS,
+    KIND,
+    assert_same,
+    empty_table,
+    items,
+    keys_of,
+    tables,
+)
 from tests.cluster.servers import PlainServer, Servers, closing, wait_for
-
-KIND = Kind(n=200)
-ALL_BUCKETS = {"n_neighbors": 300}  # a search that reads every block
-
-
-class Dying(Reader):
-    """A publisher that is gone from its n-th write on: also what it would do at its end."""
-
-    def __init__(self, url, n):
-        super().__init__(url)
-        self.left = n
-
-    def _write(self):
-        self.left -= 1
-        if self.left < 0:
-            raise SystemExit("killed")
-
-    def run(self, *args):
-        self._write()
-        return super().run(*args)
-
-    def pipeline(self, commands):
-        self._write()
-        return super().pipeline(commands)
 
 
 @pytest.fixture
@@ -49,13 +34,6 @@ def reader(server):
     reader.close()
 
 
-def tables(tmp_path, n, seed=0):
-    paths = [tmp_path / f"table{number}" for number in range(n)]
-    for number, path in enumerate(paths):
-        saved_table(path, KIND, np.random.default_rng([seed, number]))
-    return paths
-
-
 def search_all(server):
     """Read everything there is."""
     with ClusterTable.open(server.url, name="t") as table:
@@ -63,16 +41,13 @@ def search_all(server):
         table.stats()
 
 
-def keys_of(server, pattern):
-    with server.client() as client:
-        return sorted(client.scan_iter(pattern))
-
-
 @pytest.mark.parametrize("damage", ["missing", "flipped", "short", "foreign", "other"])
-@pytest.mark.parametrize("what", ["b", "f"])
-def test_damage_is_an_error_and_is_repaired(server, reader, tmp_path, what, damage):
+@pytest.mark.parametrize(
+    ("what", "first_pass"), [("b", None), ("f", None), ("b", "int8"), ("c", "int8")]
+)
+def test_damage_is_an_error_and_is_repaired(server, reader, tmp_path, what, first_pass, damage):
     (path,) = tables(tmp_path, 1)
-    publish(path, reader, "t", activate=True)
+    publish(path, reader, "t", activate=True, first_pass=first_pass)
     one, two = keys_of(server, f"*:{what}")[:2]
     with server.client() as client:
         if damage == "missing":
@@ -90,6 +65,7 @@ def test_damage_is_an_error_and_is_repaired(server, reader, tmp_path, what, dama
     assert info.value.address == server.address
     assert "hashcade cluster repair" in info.value.hint
     assert len(verify(reader, "t")) == 1
+    assert reader.metrics.damaged == 1
     assert repair(path, reader, "t") == 1
     assert verify(reader, "t") == []
     assert repair(path, reader, "t") == 0
@@ -114,66 +90,35 @@ def test_blocks_that_lie_are_refused(server, reader, tmp_path):
     table.save(tmp_path / "t")
     manifest = publish(tmp_path / "t", reader, "t", activate=True)
     key = Generations(reader, "t").keys.of_generation(manifest.generation, "manifest")
-    lying = type(manifest)(**{**vars(manifest), "max_norm": 0.1})
+    lying = replace(manifest, max_norm=0.1)
     reader.run(key, "SET", key, lying.to_bytes())
     with (
         ClusterTable.open(server.url, name="t") as remote,
         pytest.raises(ClusterError, match="norm"),
     ):
         remote.search(items(KIND, 1, np.random.default_rng(1)), 20)
-    lying = type(manifest)(**{**vars(manifest), "n_entries": 10, "n_items": 10})
+    lying = replace(manifest, n_entries=10, n_items=10)
     reader.run(key, "SET", key, lying.to_bytes())
     with pytest.raises(ClusterError, match="contradict"):
         ClusterTable.open(server.url, name="t")
 
 
-def test_a_publisher_that_dies_leaves_what_is_searched(server, reader, tmp_path):
-    """At each of its writes; afterwards the same command completes it, or retire removes it."""
-    old, new = tables(tmp_path, 2)
-    first = publish(old, reader, "t", activate=True).generation
-    keys = keys_of(server, "*")
-    query = items(KIND, 2, np.random.default_rng(1))
-    expected = HashTable.load(old).search(query, **ALL_BUCKETS)
-    n = 0
-    while True:
-        dying = Dying(server.url, n)
-        try:
-            publish(new, dying, "t", activate=True)
-            break
-        except SystemExit:
-            n += 1
-        finally:
-            dying.close()
-        current = Generations(reader, "t").current()["generation"]
-        with ClusterTable.open(server.url, name="t") as table:
-            if current == first:
-                assert_same(table.search(query, **ALL_BUCKETS), expected)
-        publisher = Generations(reader, "t").keys.publisher
-        if n > 1:
-            with pytest.raises(ClusterError, match="another publisher"):
-                publish(new, reader, "t")
-        reader.run(publisher, "DEL", publisher)  # as after 30 seconds
-        if current == first:
-            states = Generations(reader, "t").states()
-            if "loading" in states.values():
-                assert retire(reader, "t") == []  # not without being told to
-            retire(reader, "t", incomplete=True)
-            assert keys_of(server, "*") == keys
-        publisher = Generations(reader, "t").keys.publisher
-    assert n >= 6  # lock, list, manifest, files, blocks, complete, activate
-    assert verify(reader, "t") == []
-
-
-def test_publishing_again_restores_all_that_was_lost(server, reader, tmp_path):
+@pytest.mark.parametrize("first_pass", [None, "int8"])
+def test_publishing_again_restores_all_that_was_lost(server, reader, tmp_path, first_pass):
     (path,) = tables(tmp_path, 1)
-    publish(path, reader, "t", activate=True)
+    generation = publish(path, reader, "t", activate=True, first_pass=first_pass).generation
     keys = keys_of(server, "*")
     for some in (keys[::2], keys[1::2], [k for k in keys if b"{t}" in k]):
         with server.client() as client:
             client.unlink(*some)
-        publish(path, reader, "t", activate=True)
+        publish(path, reader, "t", activate=True, first_pass=first_pass)
         assert keys_of(server, "*") == keys
         assert verify(reader, "t") == []
+    manifest = Generations(reader, "t").keys.of_generation(generation, "manifest")
+    with server.client() as client:
+        client.unlink(manifest)
+    repair(path, reader, "t")
+    assert keys_of(server, "*") == keys
 
 
 @pytest.mark.slow
@@ -212,7 +157,10 @@ def test_activate_rollback_and_retire(server, reader, tmp_path):
     generations = Generations(reader, "t")
     with pytest.raises(ClusterError, match="no generation of 't' is active"):
         ClusterTable.open(server.url, name="t")
-    names = [publish(path, reader, "t", activate=path != two).generation for path in (one, two)]
+    names = [
+        publish(path, reader, "t", activate=path != two, first_pass=first_pass).generation
+        for path, first_pass in ((one, None), (two, "int8"))
+    ]
     assert generations.current()["generation"] == names[0]
     with pytest.raises(ClusterError, match="no previous"):
         generations.rollback()
@@ -242,7 +190,10 @@ def test_activate_rollback_and_retire(server, reader, tmp_path):
 def test_swaps_under_load(server, reader, tmp_path):
     """Every answer is that of one generation as a whole, before or after the swap."""
     paths = tables(tmp_path, 2)
-    names = [publish(path, reader, "t", activate=True).generation for path in paths]
+    names = [
+        publish(path, reader, "t", activate=True, first_pass=first_pass).generation
+        for path, first_pass in zip(paths, (None, "int8"), strict=True)
+    ]
     batches = [items(KIND, 2, np.random.default_rng([7, n])) for n in range(8)]
     expected = [
         {HashTable.load(p).search(b, **ALL_BUCKETS).ids.tobytes() for p in paths} for b in batches

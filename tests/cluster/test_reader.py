@@ -41,7 +41,7 @@ def test_values_come_back_in_order_from_all_servers(reader):
     assert reader.metrics.nodes - before == 3  # one round trip to each master
     assert reader.get_many([]) == []
     first = next(iter(values))
-    assert reader.get_range(first, 3, 9) == values[first][3:10]
+    assert reader.get_ranges([(first, 3, 9)]) == [values[first][3:10]]
     assert reader.node_of(first) in reader.masters
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from hashcade import HashTable
 from hashcade.cli.options import byte_count
-from hashcade.cluster import Reader, publish
+from hashcade.cluster import Reader, Writer, publish
 from hashcade.errors import ClusterError, ConfigError
 from hashcade.index import Encoded
 from hashcade.serve import Client, ServeSettings
@@ -73,9 +73,32 @@ def test_ready_tells_of_generation_and_servers(address, shared_cluster):
         assert told["slots_reachable"] == 1.0
 
 
+def test_an_answer_that_must_have_seen_a_change(place, plain_redis):
+    header = "X-Hashcade-Min-Sequence"
+    with (
+        Writer(place, Reader(plain_redis.url), "t") as writer,
+        serving(table=place, read_only=True) as local,
+    ):
+        writer.publish(activate=True)
+        with serving(table=f"{plain_redis.url}/t") as client:
+            asked = query(1)
+            (new,) = writer.add(asked).tolist()
+            seen = {header: str(writer.sequence)}
+            answer = client.post("/v1/search", json=body(asked), headers=seen)
+            assert new in answer.json()["ids"][0]
+            too_new = {header: str(writer.sequence + 1)}
+            answer = client.post("/v1/search", json=body(asked), headers=too_new)
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+            assert "has not arrived" in answer.json()["error"]
+            wrong = client.post("/v1/search", json=body(asked), headers={header: "-1"})
+            assert wrong.status_code == 422
+        assert local.post("/v1/search", json=body(asked), headers=seen).status_code == 422
+
+
 def test_metrics_of_the_cluster(address, shared_cluster):
     with serving(table=address) as client:
-        client.post("/v1/search", json=body(query()))
+        for _ in range(3):
+            client.post("/v1/search", json=body(query()))
         text = client.get("/metrics").text
         generation = client.app.state.service.durable.cluster.generation
         assert f'hashcade_cluster_generation_info{{generation="{generation}"}} 1.0' in text
@@ -83,7 +106,8 @@ def test_metrics_of_the_cluster(address, shared_cluster):
         for name in ("requests_total", "keys_total", "nodes_total", "bytes_total", "cache_bytes",
                      "blocks_fetched_total"):  # fmt: skip
             assert float(values[f"hashcade_cluster_{name}"]) > 0, name
-        assert float(values["hashcade_cluster_fallbacks_total"]) == 0
+        for name, value in (("fallbacks", 0), ("damaged", 0), ("searches", 3), ("cache_hits", 2)):
+            assert float(values[f"hashcade_cluster_{name}_total"]) == value, name
         server = shared_cluster.masters[0].address
         assert f'hashcade_cluster_fetch_seconds_total{{server="{server}"}}' in values
 

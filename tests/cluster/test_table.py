@@ -22,8 +22,8 @@ def reader(shared_cluster):
     reader.close()
 
 
-def published(reader, path, name):
-    return publish(path, reader, name, activate=True)
+def published(reader, path, name, first_pass=None):
+    return publish(path, reader, name, activate=True, first_pass=first_pass)
 
 
 @st.composite
@@ -54,6 +54,7 @@ def searches(draw):
         sparsity=st.integers(1, 4),
         metric=st.sampled_from(["euclidean", "cosine", "inner_product"]),
         text_ids=st.booleans(),
+        first_pass=st.sampled_from([None, "int8"]),
     ),
     asked=st.lists(searches(), min_size=3, max_size=6),
     cache_bytes=st.sampled_from([0, 1 << 12, 1 << 30]),
@@ -63,7 +64,7 @@ def test_same_answers(shared_cluster, reader, tmp_path_factory, kind, asked, cac
     rng = np.random.default_rng(seed)
     path = tmp_path_factory.mktemp("table") / "t"
     saved_table(path, kind, rng)
-    published(reader, path, "same")
+    published(reader, path, "same", kind.first_pass)
     local = HashTable.load(path)
     with ClusterTable.open(shared_cluster.url, name="same", cache_bytes=cache_bytes) as remote:
         assert len(remote) == len(local)
@@ -78,6 +79,7 @@ def test_same_answers(shared_cluster, reader, tmp_path_factory, kind, asked, cac
         assert known in remote
         assert remote[known].vector.tolist() == local[known].vector.tolist()
         one = items(kind, 1, rng)
+        local.index.compact()  # an explanation tells of segments if items have several entries
         assert remote.explain(one) == local.explain(one)
         sizes = {"n_segments", "n_removed_entries", "bytes_vectors", "bytes_other"}
         stats = [{k: v for k, v in t.stats().items() if k not in sizes} for t in (remote, local)]
@@ -85,24 +87,54 @@ def test_same_answers(shared_cluster, reader, tmp_path_factory, kind, asked, cac
     local.close()
 
 
-def test_large_blocks_are_cut(shared_cluster, reader, tmp_path):
-    kind = Kind(n=3000, dim=64, width=2, depth=1)
+@pytest.mark.parametrize("first_pass", [None, "int8"])
+def test_large_blocks_are_cut(shared_cluster, reader, tmp_path, first_pass):
+    kind = Kind(n=9000, dim=66, width=2, depth=1)  # parts end within vectors
     rng = np.random.default_rng(1)
     saved_table(tmp_path / "t", kind, rng)
-    manifest = published(reader, tmp_path / "t", "cut")
+    manifest = published(reader, tmp_path / "t", "cut", first_pass)
     assert manifest.mean_block_bytes > 256 << 10
     local = HashTable.load(tmp_path / "t")
     with ClusterTable.open(shared_cluster.url, name="cut") as remote:
         queries = items(kind, 20, rng)
         assert_same(remote.search(queries, 5), local.search(queries, 5))
+        if first_pass:
+            remote.table.index.remote.blocks()
+            remote.table.index.verify()
 
 
-def test_a_tiny_cache_under_threads(shared_cluster, reader, tmp_path):
+def test_few_vectors_are_fetched(shared_cluster, reader, tmp_path):
+    """Codes once, then a few vectors; no more bytes than these have, and a head or two."""
+    kind = Kind(n=4000, dim=64, width=2, depth=1)
+    rng = np.random.default_rng(1)
+    table = empty_table(kind)
+    found = items(kind, kind.n, rng)
+    found.vectors[:] = rng.normal(size=found.vectors.shape)
+    table.add(found)
+    table.save(tmp_path / "t")
+    published(reader, tmp_path / "t", "few", "int8")
+    with ClusterTable.open(shared_cluster.url, name="few") as remote:
+        before = remote.reader.metrics.bytes
+        query = items(kind, 1, rng)
+        assert_same(remote.search(query, 5), table.search(query, 5))
+        assert 5 <= remote.cache.n_vectors < 100
+        assert remote.cache.n_fetched == 1
+        count = int(remote.search(query, 5).candidates[0])
+        entry = 8 + 4 + 64 + 12 + 4  # id, label, code, its bounds, checksum
+        most = count * entry + remote.cache.n_vectors * (256 + 1024) + 100
+        assert count * entry < remote.reader.metrics.bytes - before < most
+        again = remote.reader.metrics.bytes
+        assert_same(remote.search(query, 5), table.search(query, 5))
+        assert remote.reader.metrics.bytes == again
+
+
+@pytest.mark.parametrize("first_pass", [None, "int8"])
+def test_a_tiny_cache_under_threads(shared_cluster, reader, tmp_path, first_pass):
     """Blocks come and go under searches that are running, and every answer is right."""
     kind = Kind(n=6000, dim=32, width=8, depth=2)
     rng = np.random.default_rng(2)
     saved_table(tmp_path / "t", kind, rng)
-    published(reader, tmp_path / "t", "tiny")
+    published(reader, tmp_path / "t", "tiny", first_pass)
     local = HashTable.load(tmp_path / "t")
     batches = [items(kind, 3, rng) for _ in range(60)]
     expected = [local.search(batch, 10, n_probe=2) for batch in batches]
@@ -126,18 +158,20 @@ def test_a_tiny_cache_under_threads(shared_cluster, reader, tmp_path):
         assert not wrong, wrong[0]
         assert remote.cache.n_dropped > 100
         remote.search(batches[0], 10)
-        assert remote.cache.n_bytes <= 200_000  # those of one search, and what shares a group
+        # Those of one search, and what shares a group.
+        assert remote.cache.n_bytes <= (400_000 if first_pass else 200_000)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
-def test_dropped_blocks_give_their_memory_back(shared_cluster, reader, tmp_path):
+@pytest.mark.parametrize("first_pass", [None, "int8"])
+def test_dropped_blocks_give_their_memory_back(shared_cluster, reader, tmp_path, first_pass):
     kind = Kind(n=100_000, dim=64, width=16, depth=2)  # 26 MB of vectors
     rng = np.random.default_rng(6)
     table = empty_table(kind)
     table.add(items(kind, kind.n, rng))
     table.save(tmp_path / "t")
-    published(reader, tmp_path / "t", "memory")
+    published(reader, tmp_path / "t", "memory", first_pass)
     queries = items(kind, 3000, rng)
     grown = []
     for cache_bytes in (1 << 30, 1 << 30, 1 << 20):  # the first one warms up
@@ -187,7 +221,10 @@ def test_what_it_refuses(shared_cluster, reader, tmp_path):
         for change in (remote.add, remote.upsert, remote.remove):
             with pytest.raises(ValueError, match="is for searching"):
                 change([1])
-        for change in (remote.table.index.compact, lambda: remote.table.index.save(tmp_path / "x")):
+        index = remote.table.index
+        for change in (
+            index.compact, lambda: index.save(tmp_path / "x"), lambda: index.set_first_pass("int8")
+        ):  # fmt: skip
             with pytest.raises(ValueError, match="of a cluster"):
                 change()
     empty_table(kind)

@@ -1,6 +1,7 @@
 """The first pass over int8 codes: it never drops a neighbour, so results are the same with it."""
 
 import tempfile
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hashcade import CodeShape, HashIndex
-from hashcade.index import METRICS, encode_int8, survivors
+from hashcade.index import METRICS, NoCheck, encode_int8, survivors
 
 SIZES = ["plain", "ties", "far", "tiny", "huge", "denormal", "mixed", "zero", "close"]
 
@@ -87,6 +88,49 @@ def from_disk(index):
         return HashIndex.load(folder)
 
 
+class Elsewhere(NoCheck):
+    """Vectors are NaN here until they are asked for."""
+
+    stays_apart = True
+
+    def __init__(self, segment):
+        self._all = segment.vectors
+        self.here = np.full_like(segment.vectors, np.nan)
+        self.vectors_here = np.zeros(segment.n_entries, dtype=bool)
+
+    def vectors(self, entries):
+        assert (np.diff(entries) > 0).all()
+        self.here[entries] = self._all[entries]
+        self.vectors_here[entries] = True
+
+
+def elsewhere(index):
+    """The same without its vectors."""
+    (view,) = index._snapshot.views
+    check = Elsewhere(view.segment)
+    segment = replace(view.segment, vectors=check.here.view(), check=check)
+    return HashIndex.from_segment(
+        segment, shape=index.shape, next_id=index.next_id, unit_length=index.unit_length
+    )
+
+
+def test_few_vectors_are_asked_for():
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(2000, 64)).astype(np.float32)
+    shape = CodeShape(width=2, depth=1)
+    index = HashIndex.build(np.arange(2000) % 2, vectors, shape=shape, first_pass="int8")
+    remote = elsewhere(index)
+    query = {"vectors": vectors[:1], "bucket_ids": [[0, 1]]}
+    assert remote.search(**query).ids.tolist() == index.search(**query).ids.tolist()
+    check = remote._snapshot.views[0].segment.check
+    # Both buckets, the second bounded by the first.
+    assert 10 <= check.vectors_here.sum() < 80
+    before = check.vectors_here.sum()
+    remote.search(**query)
+    remote.item(3)
+    assert check.vectors_here.sum() <= before + 1
+
+
 @settings(max_examples=40, deadline=None)
 @given(worlds(), st.data())
 def test_results_are_those_without_it(drawn, data):
@@ -124,7 +168,8 @@ def test_the_same_bits_with_and_without(seed, dim, kind, sparsity, filtered, uni
     coded = HashIndex.build(
         buckets[:300], vectors[:300], shape=shape, unit_length=unit, first_pass="int8"
     )
-    for index in (plain, coded):
+    remote = elsewhere(coded)
+    for index in (plain, coded, remote):
         index.add(buckets[300:], vectors[300:])
         index.remove(np.arange(0, 400, 7))
     stored = from_disk(coded)
@@ -142,7 +187,7 @@ def test_the_same_bits_with_and_without(seed, dim, kind, sparsity, filtered, uni
                 "max_candidates": limit, "fill": "none" if filtered else "path",
             }  # fmt: skip
             a = plain.search(queries, **options)
-            for index in (coded, stored):
+            for index in (coded, stored, remote):
                 b = index.search(queries, **options)
                 for field in ("ids", "distances", "candidates", "truncated"):
                     one, other = getattr(a, field), getattr(b, field)

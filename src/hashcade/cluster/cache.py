@@ -9,12 +9,14 @@ read them; a search that needs one now only puts the mark back. Their memory goe
 reached, the oldest first, and never before all searches that began with the mark in place are over.
 So what is in use comes back before it is dropped, and a search that finds everything there pays
 for entering its number in a table, and nothing else.
+
+In a generation with a first pass a block comes without its vectors: a search looks at the codes,
+and then asks for the vectors that it needs, which ``vectors_here`` tells. They go with the block.
 """
 
 from __future__ import annotations
 
 import itertools
-import mmap
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -25,9 +27,18 @@ import numpy.typing as npt
 from hashcade.errors import ClusterError
 from hashcade.index import NoCheck, Segment, wrong_labels, wrong_numbers, wrong_values
 
-from .blocks import fetch_blocks, gather, read_directory, split_block
+from .blocks import (
+    AT_ONCE,
+    block_keys,
+    fetch_blocks,
+    fetch_vectors,
+    gather,
+    read_directory,
+    split_block,
+)
 from .generations import Generations
-from .manifest import Manifest
+from .manifest import VECTORS, Manifest
+from .memory import PAGE, Reserved
 
 Int64s = npt.NDArray[np.int64]
 
@@ -61,46 +72,57 @@ class Searches:
         return min(list(self._running), default=next(self._numbers))
 
 
+class _ThisThread(threading.local):
+    has_fetched = False  # since its search began
+
+
 class RemoteBlocks(NoCheck):
     """Checks of a segment whose blocks are in Redis: to check one is to fetch it.
 
     Attributes
     ----------
     limit : int
-        Bytes of vectors that may be here; more are here only while running searches need them.
+        Bytes of vectors and codes that may be here; more are only while running searches need them.
         Ids, item numbers and labels, up to 20 bytes an entry, stay once they were read.
-    n_bytes, n_fetched, n_dropped : int
-        Bytes of vectors that are here; blocks that were fetched and dropped so far.
+    n_bytes, n_fetched, n_dropped, n_vectors : int
+        Bytes of vectors and codes that are here, single vectors by the page; blocks that were
+        fetched and dropped so far; vectors that were fetched by themselves.
+    n_searches, n_hits : int
+        Searches so far, and how many of them found everything here.
     """
 
     stays_apart = True
 
     def __init__(self, generations: Generations, manifest: Manifest, limit: int) -> None:
         self._generations, self._manifest, self.limit = generations, manifest, limit
-        self.n_bytes = self.n_fetched = self.n_dropped = 0
+        self.n_bytes = self.n_fetched = self.n_dropped = self.n_vectors = 0
         self.searches = Searches()
+        self.n_searches = self.n_hits = 0
+        self._own = _ThisThread()
         self._directory = read_directory(generations, manifest)
         self._offsets = np.concatenate([[0], np.cumsum(self._directory.counts)]).astype(np.int64)
-        self._row_bytes = 4 * manifest.dim
-        self._memory = _reserve(manifest.n_entries * self._row_bytes)
-        vectors = np.frombuffer(self._memory, np.float32, manifest.n_entries * manifest.dim)
-        self._arrays: dict[str, npt.NDArray[Any]] = {
-            "vectors": vectors.reshape(manifest.n_entries, manifest.dim)
+        n = manifest.n_entries
+        self._memory = {
+            name: Reserved(n, entry)
+            for arrays in manifest.kinds.values()
+            for name, entry in arrays.items()
         }
-        self._columns = {}  # keeps the memory alive
-        for name, kind in manifest.columns.items():
-            self._columns[name] = _reserve(manifest.n_entries * kind.itemsize)
-            native = kind.newbyteorder("=")
-            self._arrays[name] = np.frombuffer(self._columns[name], native, manifest.n_entries)
+        self._arrays = {name: memory.array for name, memory in self._memory.items()}
+        self._kind, kept = next(iter(manifest.kinds)), manifest.columns
+        self._dropped = [each for name, each in self._memory.items() if name not in kept]
+        whole = manifest.kinds[self._kind].items()  # what comes with a block
+        self._entry_bytes = sum(entry.itemsize for name, entry in whole if name not in kept)
+        if self._kind != VECTORS:
+            self.vectors_here = np.zeros(n, dtype=np.bool_)
         n_rows = manifest.n_buckets
         self.checked: npt.NDArray[np.bool_] = np.zeros(n_rows + 1, dtype=np.bool_)
         self._present = np.zeros(n_rows, dtype=np.bool_)
         # Rows of a group are neighbours; group g are rows starts[g]..starts[g + 1] - 1.
-        filled = self._offsets[:-1] * self._row_bytes // GROUP_BYTES
+        filled = self._offsets[:-1] * self._entry_bytes // GROUP_BYTES
         self._group = np.cumsum(np.diff(filled, prepend=filled[:1]) > 0)
         n_groups = int(self._group[-1]) + 1 if n_rows else 0
         self._starts = np.searchsorted(self._group, np.arange(n_groups + 1))
-        self._places = self._offsets[self._starts[:-1]] * self._row_bytes  # of groups, in memory
+        self._firsts = self._offsets[self._starts]  # entries of groups
         self._bytes = np.zeros(n_groups, dtype=np.int64)  # that are here
         self._lock = threading.Lock()
         self._marked: OrderedDict[int, int] = OrderedDict()  # group: when it was last asked for
@@ -115,14 +137,37 @@ class RemoteBlocks(NoCheck):
         return Segment(
             arrays["vectors"], arrays["ids"], arrays.get("labels"), arrays.get("items"),
             self._directory.buckets, self._offsets, self._manifest.n_items, self._manifest.max_norm,
-            check=self,
+            check=self, codes=arrays.get("codes"), code_bounds=arrays.get("code_bounds"),
         )  # fmt: skip
 
     # -- what a search asks for --------------------------------------------------------------------
 
+    def begin(self) -> int:
+        """Enter a search of this thread; returns its number."""
+        self._own.has_fetched = False
+        return self.searches.enter()
+
+    def end(self, number: int) -> None:
+        """It is over."""
+        self.searches.leave(number)
+        with self._lock:
+            self.n_searches += 1
+            self.n_hits += not self._own.has_fetched
+        if self.n_bytes > self.limit:
+            self.trim()
+
     def blocks(self, rows: Int64s | None = None) -> None:
-        """Fetch blocks that are not here. Within a search: they stay until its end."""
+        """Fetch blocks, with all of their vectors, that are not here."""
         rows = np.arange(len(self._present)) if rows is None else rows
+        self.first_pass(rows)
+        if self.vectors_here is not None and len(rows):
+            bounds = zip(
+                self._offsets[rows].tolist(), self._offsets[rows + 1].tolist(), strict=True
+            )
+            self.vectors(np.concatenate([np.arange(start, stop) for start, stop in bounds]))
+
+    def first_pass(self, rows: Int64s) -> None:
+        """Fetch blocks that are not here. Within a search: they stay until its end."""
         while True:
             with self._lock:
                 self._touch(rows)
@@ -133,6 +178,7 @@ class RemoteBlocks(NoCheck):
                 self._underway |= dict.fromkeys(mine, done)
             if not missing:
                 break
+            self._own.has_fetched = True
             try:
                 self._fetch(mine)
             finally:
@@ -157,17 +203,13 @@ class RemoteBlocks(NoCheck):
     def _fetch(self, rows: list[int]) -> None:
         """Fetch blocks, check them, write them into place, and only then mark them."""
         generations, manifest, directory = self._generations, self._manifest, self._directory
-        for row, data in zip(
-            rows, fetch_blocks(generations, manifest, directory, rows), strict=True
-        ):
+        found = fetch_blocks(generations, manifest, directory, self._kind, rows)
+        for row, data in zip(rows, found, strict=True):
             if isinstance(data, ClusterError):
                 raise data
             start, stop = self._offsets[row : row + 2].tolist()
-            arrays = split_block(data, manifest)
-            for problem in wrong_values(arrays, 0, stop - start, manifest.limits):
-                bucket = int(directory.buckets[row])
-                key = generations.keys.block(manifest.generation, bucket, 1)[0]
-                raise generations.error(key, f"has wrong values: {problem}")
+            arrays = split_block(data, manifest, self._kind)
+            self._refuse_wrong(arrays, self._kind, row)
             for name, array in arrays.items():
                 if name not in self._whole:  # what is there as a whole, others may be reading
                     self._arrays[name][start:stop] = array
@@ -175,10 +217,61 @@ class RemoteBlocks(NoCheck):
             self.checked[rows] = True
             self._present[rows] = True
             self.n_fetched += len(rows)
-            for row in rows:
-                n_bytes = int(directory.counts[row]) * self._row_bytes
-                self._bytes[self._group[row]] += n_bytes
-                self.n_bytes += n_bytes
+            self._count(np.unique(self._group[rows]))
+
+    def vectors(self, entries: Int64s) -> None:
+        """Fetch vectors that are not here, of blocks that are."""
+        if self.vectors_here is None:
+            return
+        entries = entries[~self.vectors_here[entries]]
+        self._own.has_fetched |= len(entries) > 0
+        at_once = max(1, AT_ONCE // self._memory["vectors"].entry_bytes)
+        for at in range(0, len(entries), at_once):
+            self._fetch_vectors(entries[at : at + at_once])
+        self.trim()
+
+    def _fetch_vectors(self, entries: Int64s) -> None:
+        """Two threads may do so at once, and write the same."""
+        assert self.vectors_here is not None
+        rows = np.searchsorted(self._offsets, entries, "right") - 1
+        names = ("ids", "codes", "code_bounds", "vector_crcs")
+        arrays = {name: self._arrays[name][entries] for name in names}
+        places, crcs = entries - self._offsets[rows], arrays.pop("vector_crcs")
+        arrays["vectors"] = fetch_vectors(
+            self._generations, self._manifest, self._directory, rows, places, crcs
+        )
+        self._refuse_wrong(arrays, VECTORS, int(rows[0]))
+        self._arrays["vectors"][entries] = arrays["vectors"]
+        with self._lock:
+            self.vectors_here[entries] = True
+            self.n_vectors += len(entries)
+            self._count(np.unique(self._group[rows]))
+
+    def _refuse_wrong(self, arrays: dict[str, npt.NDArray[Any]], kind: str, row: int) -> None:
+        """Raise an error that names a block if it has values that must not be."""
+        n, limits = len(arrays["ids"]), self._manifest.limits
+        if "vectors" in arrays:
+            problems = wrong_values(arrays, 0, n, limits)
+        else:
+            numbers = wrong_numbers(arrays, 0, n, limits)
+            problems = itertools.chain(numbers, wrong_labels(arrays, 0, n))
+        for problem in problems:
+            key = block_keys(self._generations, self._manifest, self._directory, kind, row)[0]
+            raise self._generations.error(key, f"has wrong values: {problem}")
+
+    def _count(self, groups: Int64s) -> None:
+        """Count the bytes of some groups anew."""
+        for group in groups.tolist():
+            rows = slice(self._starts[group], self._starts[group + 1])
+            n_entries = int(self._directory.counts[rows][self._present[rows]].sum())
+            n_bytes = n_entries * self._entry_bytes
+            if self.vectors_here is not None:
+                first = self._firsts[group]
+                here = first + np.flatnonzero(self.vectors_here[first : self._firsts[group + 1]])
+                pages = here * self._memory["vectors"].entry_bytes // PAGE
+                n_bytes += len(np.unique(pages)) * PAGE
+            self.n_bytes += n_bytes - int(self._bytes[group])
+            self._bytes[group] = n_bytes
 
     def ids(self) -> None:
         """Fetch ids and item numbers of all entries: 8 to 12 bytes each."""
@@ -189,7 +282,7 @@ class RemoteBlocks(NoCheck):
 
     def section(self, name: str) -> None:
         """Fetch ids, item numbers or labels of all entries."""
-        if name not in self._columns or name in self._whole:
+        if name not in self._manifest.columns or name in self._whole:
             return
         with self._loading:
             if name in self._whole:
@@ -233,33 +326,25 @@ class RemoteBlocks(NoCheck):
 
     def _drop(self, group: int) -> None:
         first, last = self._starts[group : group + 2].tolist()
-        start, stop = (self._offsets[[first, last]] * self._row_bytes).tolist()
-        first_page, end_page = start // mmap.PAGESIZE, -(-stop // mmap.PAGESIZE)
-        if self._is_shared(first_page, group):
-            first_page += 1
-        if end_page > first_page and self._is_shared(end_page - 1, group):
-            end_page -= 1
-        if end_page > first_page:
-            place, length = first_page * mmap.PAGESIZE, (end_page - first_page) * mmap.PAGESIZE
-            length = min(length, len(self._memory) - place)
-            self._memory.madvise(mmap.MADV_DONTNEED, place, length)
+        start, stop = self._firsts[group : group + 2].tolist()
+        if self.vectors_here is not None:
+            self.vectors_here[start:stop] = False
+        for memory in self._dropped:
+            first_page, end_page = memory.pages(start, stop)
+            if self._is_shared(memory, first_page, group):
+                first_page += 1
+            if end_page > first_page and self._is_shared(memory, end_page - 1, group):
+                end_page -= 1
+            memory.give_back(first_page, end_page)
         self.n_dropped += int(self._present[first:last].sum())
         self._present[first:last] = False
         self.n_bytes -= int(self._bytes[group])
         self._bytes[group] = 0
 
-    def _is_shared(self, page: int, group: int) -> bool:
+    def _is_shared(self, memory: Reserved, page: int, group: int) -> bool:
         """Whether another group that is here, or on its way, has a part of this page."""
-        low = int(np.searchsorted(self._places, page * mmap.PAGESIZE, "right")) - 1
-        high = int(np.searchsorted(self._places, (page + 1) * mmap.PAGESIZE, "left"))
+        first, end = memory.entries(page)
+        low = int(np.searchsorted(self._firsts[:-1], first, "right")) - 1
+        high = int(np.searchsorted(self._firsts[:-1], end, "left"))
         others = (other for other in range(low, high) if other != group)
         return any(other in self._marked or other in self._unmarked for other in others)
-
-
-def _reserve(n_bytes: int) -> mmap.mmap:
-    """Addresses without memory: a page is there once it is written to."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
-    memory = mmap.mmap(-1, max(n_bytes, 1), flags=flags)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):  # else the first byte of a block would take 2 MB
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return memory

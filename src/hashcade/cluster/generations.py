@@ -232,7 +232,8 @@ class Generations:
             raise self.error(key, str(error)) from None
 
     def error(self, key: str, what: str) -> ClusterError:
-        """An error that names a key and its server."""
+        """An error that names a key and its server; it is counted."""
+        self.reader.metrics.count(damaged=1)
         address = self.reader.node_of(key)
         hint = f"hashcade cluster repair TABLE URL --name {self.keys.name}"
         return ClusterError(f"{key} at {address} {what}", address=address, hint=hint)

@@ -11,6 +11,7 @@
     hashcade:{NAME}:changes:LINEAGE      stream of the changes of a table since it was published
     hashcade:{NAME/BUCKET}:g:GEN:b       block of a bucket
     hashcade:{NAME/BUCKET.P}:g:GEN:b     its part P from 1 on, if it has more than 256 KB
+    hashcade:{NAME/BUCKET}:g:GEN:c       with a first pass: all of it but the vectors, and codes
     hashcade:{NAME/FILE.P}:g:GEN:f       part P of a file: directory, ids, items.db, the model, ...
 
 What is between braces decides on the server: all that has to change together is at one server,
@@ -28,7 +29,8 @@ PART_BYTES = 256 << 10  # a value is no longer: a server does nothing else while
 _NAME = re.compile("[0-9A-Za-z_.-]{1,64}")
 _HEAD = struct.Struct("<4sIQII8x")  # mark, CRC-32 of the rest, its length, number, how many parts
 _MARK = b"hcd1"
-PART_ROOM = PART_BYTES - _HEAD.size  # for data
+HEAD_BYTES = _HEAD.size
+PART_ROOM = PART_BYTES - HEAD_BYTES  # for data
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,10 @@ class Keys:
         """Key of the changes of a table."""
         return f"hashcade:{{{self.name}}}:changes:{lineage}"
 
-    def block(self, generation: str, bucket: int, n_parts: int) -> list[str]:
-        """Keys of the parts of a block."""
+    def block(self, generation: str, kind: str, bucket: int, n_parts: int) -> list[str]:
+        """Keys of the parts of a block of a kind."""
         names = [str(bucket), *(f"{bucket}.{part}" for part in range(1, n_parts))]
-        return [f"hashcade:{{{self.name}/{name}}}:g:{generation}:b" for name in names]
+        return [f"hashcade:{{{self.name}/{name}}}:g:{generation}:{kind}" for name in names]
 
     def file(self, generation: str, file: str, n_parts: int) -> list[str]:
         """Keys of the parts of a file."""

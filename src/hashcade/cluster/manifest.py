@@ -6,6 +6,7 @@ import json
 import math
 import zlib
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hashcade.errors import ClusterError, IncompatibleFormatError
 from hashcade.index import Limits
 
 FORMAT, VERSION = "hashcade-generation", 1
+VECTORS, CODES = "b", "c"  # kinds of blocks, as their keys end
 _LARGEST = 2**62
 
 
@@ -32,6 +34,7 @@ class Manifest:
     max_norm: float
     unit_length: bool
     labels: str | None  # kind of number, "<i4" or "<i8"; None: the index has no labels
+    first_pass: str | None  # "int8": codes have blocks of their own, and vectors come one by one
     model: str | None  # fingerprint; None: there is none
     sequence: int  # number of the last change that it has
     lineage: str | None  # of the table whose changes follow; None: none do
@@ -52,7 +55,7 @@ class Manifest:
 
     @property
     def columns(self) -> dict[str, np.dtype[Any]]:
-        """Arrays of a block but for the vectors, in their order, with their kinds of numbers."""
+        """Arrays of a block but for vectors and codes, in their order, and what an entry has."""
         kinds: dict[str, np.dtype[Any]] = {"ids": np.dtype("<i8")}
         if self.has_items:
             kinds["items"] = np.dtype("<i4")
@@ -60,10 +63,22 @@ class Manifest:
             kinds["labels"] = np.dtype(self.labels)
         return kinds
 
-    @property
-    def entry_bytes(self) -> int:
-        """Bytes of an entry in a block."""
-        return 4 * self.dim + sum(kind.itemsize for kind in self.columns.values())
+    @cached_property
+    def kinds(self) -> dict[str, dict[str, np.dtype[Any]]]:
+        """Kinds of blocks, that which a search reads first before the other, and their arrays."""
+        vectors = {"vectors": np.dtype(("<f4", (self.dim,)))}
+        if self.first_pass is None:
+            return {VECTORS: {**self.columns, **vectors}}
+        codes: dict[str, np.dtype[Any]] = {
+            "codes": np.dtype(("<i1", (self.dim,))),
+            "code_bounds": np.dtype(("<f4", (3,))),
+            "vector_crcs": np.dtype("<u4"),
+        }
+        return {CODES: {**self.columns, **codes}, VECTORS: vectors}
+
+    def entry_bytes(self, kind: str) -> int:
+        """Bytes of an entry in a block of this kind."""
+        return sum(array.itemsize for array in self.kinds[kind].values())
 
     def to_bytes(self) -> bytes:
         """The value: a checksum, and JSON."""
@@ -101,7 +116,9 @@ def _check(manifest: Manifest) -> None:
         raise ValueError("counts contradict each other")
     if not manifest.has_items and manifest.n_items != manifest.n_entries:
         raise ValueError(f"n_items={manifest.n_items} must be n_entries={manifest.n_entries}")
-    if manifest.n_entries * manifest.entry_bytes > _LARGEST:
+    if manifest.first_pass not in (None, "int8"):
+        raise ValueError(f"first_pass={manifest.first_pass!r} is not known")
+    if manifest.n_entries * sum(map(manifest.entry_bytes, manifest.kinds)) > _LARGEST:
         raise ValueError("it is larger than memory can be")
     norm = manifest.max_norm
     if type(norm) not in (int, float) or not math.isfinite(norm) or norm < 0:

@@ -19,6 +19,8 @@ class ReaderMetrics:
         Requests answered by a replica because the master failed or was avoided.
     failures, redirects, refreshes : int
         Servers that did not answer in time, replies that named another server, slot maps read.
+    damaged : int
+        Values that were missing, or whose checksum or content was wrong.
     seconds, answers : dict
         For each server the time spent waiting for it and the number of its answers.
     """
@@ -31,6 +33,7 @@ class ReaderMetrics:
     failures: int = 0
     redirects: int = 0
     refreshes: int = 0
+    damaged: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     answers: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from hashcade.index import HashIndex, SearchResult
+from hashcade.index import HashIndex, SearchResult, warmup
 
 from .cache import Int64s, RemoteBlocks
 from .manifest import Manifest
@@ -40,6 +40,8 @@ class RemoteIndex(HashIndex):
         cls, manifest: Manifest, blocks: RemoteBlocks, codes_of: Callable[[Int64s], Int64s]
     ) -> RemoteIndex:
         """An index of a generation."""
+        if manifest.first_pass is not None:
+            warmup(elsewhere=True)
         index = cls.from_segment(
             blocks.segment(), shape=manifest.shape, next_id=manifest.next_id,
             unit_length=manifest.unit_length,
@@ -59,13 +61,11 @@ class RemoteIndex(HashIndex):
     def search(self, *args: Any, **options: Any) -> SearchResult:
         """See ``HashIndex.search``."""
         remote = self.remote
-        number = remote.searches.enter()  # without a context manager, which takes longer
+        number = remote.begin()  # without a context manager, which takes longer
         try:
             r = super().search(*args, **options)
         finally:
-            remote.searches.leave(number)
-            if remote.n_bytes > remote.limit:
-                remote.trim()
+            remote.end(number)
         return RemoteResult(
             r.distances, r.ids, r.candidates, r.truncated, r.snapshot, r.searched, r.exclude,
             self.codes_of,
@@ -103,6 +103,10 @@ class RemoteIndex(HashIndex):
     def save(self, *args: Any, **options: Any) -> None:
         """Refused: it is stored in Redis."""
         raise ValueError("an index of a cluster is not saved: copy the table that was published")
+
+    def set_first_pass(self, first_pass: str | None) -> None:
+        """Refused: a table is published with codes, or without."""
+        raise ValueError("the first pass of a cluster is that which the table was published with")
 
     def compact(self) -> None:
         """Refused: that would fetch everything."""

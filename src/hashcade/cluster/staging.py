@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -35,25 +36,29 @@ Progress = Callable[[int, int], None]
 class Staged:
     """A table ready to be published; ``folder`` is an empty directory for its files."""
 
-    def __init__(self, table: Path, folder: Path, progress: Progress) -> None:
+    def __init__(
+        self, table: Path, folder: Path, progress: Progress, first_pass: str | None
+    ) -> None:
         self.folder = folder
         self.state: State = load_state(table, read_only=True)[0]
         index = self.state.index
         if len(index) == 0:
             raise ClusterError(f"{table} is empty: there is nothing to publish")
-        buckets, counts, crcs, sizes = [], [], [], []
+        buckets, counts, sizes = [], [], []
+        crcs: dict[str, list[int]] = defaultdict(list)
         files = {name: (folder / name).open("wb") for name in _COLUMNS}
         labels, done = None, 0
         try:
             for block in index.blocks():
-                arrays = block_arrays(block)
+                kinds = block_arrays(block, first_pass)
+                arrays = next(iter(kinds.values()))
                 for name in _COLUMNS:
                     files[name].write(arrays.get(name, b""))
-                data = b"".join(arrays.values())
                 buckets.append(block.bucket)
                 counts.append(len(block.ids))
-                crcs.append(zlib.crc32(data))
-                sizes.append(len(data))
+                for kind, parts in kinds.items():
+                    crcs[kind].append(zlib.crc32(b"".join(parts.values())))
+                sizes.append(sum(map(len, arrays.values())))
                 if block.labels is not None:
                     labels = f"<i{block.labels.dtype.itemsize}"
                 done += len(block.ids)
@@ -62,7 +67,9 @@ class Staged:
             for file in files.values():
                 file.close()
         self.directory = Directory(
-            np.array(buckets, np.int64), np.array(counts, np.int64), np.array(crcs, np.uint32)
+            np.array(buckets, np.int64),
+            np.array(counts, np.int64),
+            {kind: np.array(sums, np.uint32) for kind, sums in crcs.items()},
         )
         (folder / DIRECTORY).write_bytes(self.directory.to_bytes())
         self.state.catalog.write(folder, "published")
@@ -72,7 +79,6 @@ class Staged:
             shutil.copytree(table / MODEL_DIR, folder / MODEL_DIR)
         paths = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.stat().st_size]
         described = {path.relative_to(folder).as_posix(): _describe(path) for path in paths}
-        self.block_sizes = np.array(sizes)
         manifest = Manifest(
             generation="",
             shape=index.shape,
@@ -84,12 +90,13 @@ class Staged:
             max_norm=index.max_norm,
             unit_length=index.unit_length,
             labels=labels,
+            first_pass=first_pass,
             model=model,
             sequence=self.state.catalog.last_change,
             lineage=self.state.catalog.lineage,
             created_at="",
-            mean_block_bytes=float(self.block_sizes.mean()),
-            p99_block_bytes=float(np.percentile(self.block_sizes, 99)),
+            mean_block_bytes=float(np.mean(sizes)),
+            p99_block_bytes=float(np.percentile(sizes, 99)),
             files=described,
         )
         self.manifest = replace(
@@ -101,8 +108,9 @@ class Staged:
     @property
     def n_bytes(self) -> int:
         """Bytes of all values."""
-        files: int = sum(file["bytes"] for file in self.manifest.files.values())
-        return int(self.block_sizes.sum()) + files
+        manifest = self.manifest
+        files: int = sum(file["bytes"] for file in manifest.files.values())
+        return manifest.n_entries * sum(map(manifest.entry_bytes, manifest.kinds)) + files
 
     def file_values(self, keys: Keys, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Keys and values of files, the directory of blocks first."""
@@ -112,20 +120,22 @@ class Staged:
                 for number, key in enumerate(keys.file(self.manifest.generation, name, total)):
                     yield key, frame(file.read(PART_ROOM), number, total)
 
-    def block_values(self, keys: Keys, buckets: Container[int]) -> Iterator[tuple[str, bytes]]:
-        """Keys and values of the blocks of these buckets."""
-        crcs = iter(self.directory.crcs.tolist())
-        for block in self.state.index.blocks():
-            data = b"".join(block_arrays(block).values())
-            if zlib.crc32(data) != next(crcs, None):
-                raise ClusterError("the table changed while it was read", hint="try again")
-            if block.bucket not in buckets:
-                continue
-            total = n_parts(len(data))
-            names = keys.block(self.manifest.generation, block.bucket, total)
-            for number, key in enumerate(names):
-                part = data[number * PART_ROOM : (number + 1) * PART_ROOM]
-                yield key, frame(part, number, total)
+    def block_values(
+        self, keys: Keys, wanted: Container[tuple[str, int]] | None = None
+    ) -> Iterator[tuple[str, bytes]]:
+        """Keys and values of all blocks, or of some kinds and buckets."""
+        for row, block in enumerate(self.state.index.blocks()):
+            for kind, arrays in block_arrays(block, self.manifest.first_pass).items():
+                data, crcs = b"".join(arrays.values()), self.directory.crcs[kind]
+                if row >= len(crcs) or zlib.crc32(data) != crcs[row]:
+                    raise ClusterError("the table changed while it was read", hint="try again")
+                if wanted is not None and (kind, block.bucket) not in wanted:
+                    continue
+                total = n_parts(len(data))
+                names = keys.block(self.manifest.generation, kind, block.bucket, total)
+                for number, key in enumerate(names):
+                    part = data[number * PART_ROOM : (number + 1) * PART_ROOM]
+                    yield key, frame(part, number, total)
 
     def close(self) -> None:
         """Release the table."""

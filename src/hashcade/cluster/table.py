@@ -81,9 +81,8 @@ class ClusterTable:
         self._cache_bytes, self._cache_dir = cache_bytes, cache_dir
         self._model, self._networks = model, networks
         self._node = uuid4().hex
-        self._loaded: dict[
-            str, weakref.ref[RemoteBlocks]
-        ] = {}  # also those that searches still use
+        # Also those that searches still use.
+        self._loaded: dict[str, weakref.ref[RemoteBlocks]] = {}
         self._refreshing = threading.Lock()
         self._registered = 0.0
         self.failure: str | None = None
@@ -131,8 +130,7 @@ class ClusterTable:
         cache_bytes = checked_count("cache_bytes", cache_bytes, at_least=0)
         reader = Reader(url, timeout=timeout, username=username, password=password, ca_file=ca_file)
         try:
-            folder = None if cache_dir is None else Path(cache_dir)
-            local = None if model is None else Path(model)
+            folder, local = (None if p is None else Path(p) for p in (cache_dir, model))
             return cls(reader, name, cache_bytes, folder, local, networks)
         except BaseException:
             reader.close()
@@ -243,13 +241,15 @@ class ClusterTable:
         """Number of the last change that is here."""
         return self._current.sequence
 
+    def follow(self) -> int:
+        """Look for changes now, at the master, and return the number of the last one here."""
+        with self._refreshing:
+            self._current = self._followed(self._current, at_master=True)
+        return self.sequence
+
     def _wait_for(self, sequence: int) -> None:
         end = time.monotonic() + _WAIT_SECONDS
-        while True:
-            with self._refreshing:
-                self._current = self._followed(self._current, at_master=True)
-            if self.sequence >= sequence:
-                return
+        while self.follow() < sequence:
             if time.monotonic() > end:
                 raise ClusterError(
                     f"change {sequence} has not arrived, the last one here is {self.sequence}",

@@ -133,14 +133,15 @@ class Writer:
 
     # -- generations -------------------------------------------------------------------------------
 
-    def publish(self, *, activate: bool = False) -> Manifest:
+    def publish(self, *, activate: bool = False, first_pass: str | None = None) -> Manifest:
         """Publish the table as it is now; see :func:`hashcade.cluster.publish`."""
         with self._lock:
             if self._base is None:
                 self.table.keep_changes(self.sequence)
             manifest = publish(
-                self._path, self._generations.reader, self._generations.keys.name, activate=activate
-            )
+                self._path, self._generations.reader, self._generations.keys.name,
+                activate=activate, first_pass=first_pass,
+            )  # fmt: skip
             self._base = self._find_base()
             assert self._base is not None
             self.table.keep_changes(self._base)

@@ -96,7 +96,9 @@ class Passing:
             segment = view.segment
             if segment.items is not None:  # one of the entries of each item
                 entries = entries[np.unique(segment.items[entries], return_index=True)[1]]
-            segment.check.blocks(np.unique(segment.rows_of(entries)))
+            entries = np.sort(entries)
+            segment.check.first_pass(np.unique(segment.rows_of(entries)))
+            segment.check.vectors(entries)
             ids.append(segment.ids[entries])
             vectors.append(as_float32(segment.vectors[entries]))
         names = np.concatenate(ids)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hashcade._validate import checked_count, checked_seed, checked_vectors, name_ids
 from hashcade.codes import CodeShape
 from hashcade.errors import CorruptIndexError, StorageError, add_hint
-from hashcade.index import inspect, nearest, storage, validate
+from hashcade.index import inspect, missing, nearest, storage, validate
 from hashcade.index.blocks import Block, blocks_of
 from hashcade.index.cancel import Cancel
 from hashcade.index.checksums import structure_problems
@@ -97,7 +97,8 @@ class HashIndex:
         faults = structure_problems(segment.arrays, segment.n_entries, dim, shape.n_buckets)
         if faults:
             raise CorruptIndexError("; ".join(faults))
-        empty = empty_snapshot(shape, dim, segment.labels is not None, unit_length)
+        first_pass = None if segment.codes is None else "int8"
+        empty = empty_snapshot(shape, dim, segment.labels is not None, unit_length, first_pass)
         return cls(empty.with_views([View(segment)], next_id))
 
     def blocks(self) -> Iterator[Block]:
@@ -471,11 +472,16 @@ class HashIndex:
         return f"HashIndex({len(self)} items, dim={self.dim}, {buckets})"
 
 
-def warmup() -> None:
-    """Compile all that the index needs, or load it from the cache: then no search waits for it."""
+def warmup(*, elsewhere: bool = False) -> None:
+    """Compile all that the index needs, or load it from the cache: then no search waits for it.
+
+    ``elsewhere``: also for segments whose vectors are not all here, see ``NoCheck.vectors_here``.
+    """
     vectors = np.zeros((1, 1), dtype=np.float32)
     index = HashIndex.build([0], vectors, shape=CodeShape(width=2, depth=1))
     index.search(vectors, bucket_ids=np.array([[0]]), threads=1)
     index.explain(vectors[0], bucket_ids=[0])
     index.set_first_pass("int8")
+    if elsewhere:
+        missing.warmup(index._snapshot.table)
     nearest.warmup()

@@ -99,7 +99,8 @@ def item(snapshot: Snapshot, item_id: int) -> dict[str, Any]:
         entries, _ = view.entries_of(np.array([item_id], dtype=np.int64))
         if len(entries) > 0:
             segment, rows = view.segment, view.segment.rows_of(entries)
-            segment.check.blocks(np.unique(rows))
+            segment.check.first_pass(np.unique(rows))
+            segment.check.vectors(entries[:1])
             label = NO_LABEL if segment.labels is None else int(segment.labels[entries[0]])
             return {
                 "id": item_id,
@@ -118,7 +119,7 @@ def bucket_items(snapshot: Snapshot, bucket_id: int) -> tuple[Int64s, Int64s | N
         segment = view.segment
         row = int(np.searchsorted(segment.buckets, bucket_id))
         if row < len(segment.buckets) and segment.buckets[row] == bucket_id:
-            segment.check.blocks(np.array([row]))
+            segment.check.first_pass(np.array([row]))
             live = view.live_entries(int(segment.offsets[row]), int(segment.offsets[row + 1]))
             ids.append(segment.ids[live])
             if segment.labels is not None:

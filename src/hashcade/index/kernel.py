@@ -36,12 +36,14 @@ from hashcade.index.distances import (
 from hashcade.index.layout import array_at, entries_at, segment_row
 from hashcade.index.prefetch import will_read, will_read_rows
 from hashcade.index.probe import is_above, pop, push, replace_root, sort_pairs
-from hashcade.index.quantised import bound_distances
+from hashcade.index.quantised import bound_distances, note_missing
 from hashcade.index.visits import counts_one_by_one, plan_visits
 
 # What a search returns: done, a NaN or a bucket id out of range, a block has to be checked first,
 # stopped.
 DONE, BAD_INPUT, UNCHECKED, CANCELLED = range(4)
+# What is done about vectors that are not here: nothing, a note, or a note and a bound for others.
+NO_NOTES, NOTE, CARRY = range(3)
 
 _LOOK = 1023  # entries ranked exactly between two looks at the flag: some 100 µs, or 1 ms if long
 _TILE = 4096  # entries whose fast distances are held at a time: they stay in the first cache
@@ -165,10 +167,16 @@ def _is_checked(table, segment, row):  # type: ignore[no-untyped-def]
 
 @helper()
 def search_segments(  # type: ignore[no-untyped-def]
-    table, visits, queries, metric, norms, errors, exclude, keys, names, sizes, cancel
-):
-    """Make the visits, and leave the best of each query in its heap; ``errors`` are absolute."""
+    table, visits, queries, metric, norms, errors, exclude, keys, names, sizes, cancel,
+    notes, reach, missing,
+):  # fmt: skip
+    """Make the visits, and leave the best of each query in its heap; ``errors`` are absolute.
+
+    Returns how many vectors that it needs are not here. The first ends it, unless ``notes`` says
+    that ``missing`` takes them, see ``missing.py``; ``reach`` has the least bounds so far.
+    """
     n_visits, dim, room = visits.shape[0], queries.shape[1], keys.shape[1]
+    n_missing = 0
     # Twice the worst relative error of the fast pass; that of inner products is absolute.
     fast_error = (dim + 8) * 2.0**-23 if metric == EUCLIDEAN else 0.0
     longest: Any = np.int64(0)
@@ -228,7 +236,9 @@ def search_segments(  # type: ignore[no-untyped-def]
         # In memory short vectors are as fast as their codes, and faster for several queries at
         # once, by which they are read once; but not from a disk.
         mapped = table[base + layout.MAPPED] != 0
-        is_faster = mapped or (dim >= _CODED_DIM and together < 3)
+        here = entries_at(table, segment, layout.VECTORS_HERE, np.uint8)
+        partial = here.shape[0] > 0
+        is_faster = mapped or partial or (dim >= _CODED_DIM and together < 3)
         coded = is_faster and table[base + layout.CODES] != 0
         if coded and mapped:
             will_read(table[base + layout.CODES] + start * dim, (farthest - start) * dim)
@@ -245,6 +255,8 @@ def search_segments(  # type: ignore[no-untyped-def]
                 elif metric == COSINE:
                     worst = (worst - 1.0) * norms[q]
                 bounds[k] = prune_bound(worst, relative, errors[q])
+            if partial and notes == CARRY:
+                bounds[k] = min(bounds[k], reach[q])
         for low in range(start, farthest, tile):
             if is_cancelled(cancel):
                 break
@@ -285,11 +297,41 @@ def search_segments(  # type: ignore[no-untyped-def]
                     table[base + layout.VECTORS], dim * (2 if halved else 4), start, farthest,
                     rows, k, lane[k, 3],
                 )  # fmt: skip
+            if partial:
+                n_before = n_missing
+                n_missing = note_missing(
+                    rows, values, k, lane[k, 3], bounds[k], here, segment, notes != NO_NOTES,
+                    missing, n_missing,
+                )  # fmt: skip
+                if n_missing > 0 and notes == NO_NOTES:
+                    return n_missing
+                if n_missing > n_before:
+                    # With more than rounding can make of it: it must not be below the bound
+                    # that the vectors will give.
+                    slack = errors[q] + (1e-4 * norms[q] if metric == COSINE else 0.0)
+                    bound = prune_bound(np.float64(bounds[k]), 1e-5, slack)
+                    reach[q] = min(reach[q], bound)
+                    continue
             sizes[q] = rerank(
                 rows, values, k, lane[k, 3], bounds[k], queries, q, metric, norms[q],
                 vectors, halves, wide, ids, several, keys, names, sizes[q], cancel,
             )  # fmt: skip
         done += together
+    return n_missing
+
+
+@helper()
+def set_error(queries, q, metric, square, max_norm, norms, errors):  # type: ignore[no-untyped-def]
+    """Write the norm of a query, and by how much fast distances to it may be off."""
+    norms[q], errors[q] = math.sqrt(square), 1e-36
+    if metric == COSINE:
+        norms[q] = exact_norm(queries, q)
+    if metric != EUCLIDEAN:
+        size = norms[q] * max_norm
+        # Beyond 1e37 float32 may overflow: everything is ranked exactly. Twice the 8 that sums
+        # need: a cosine distance is rounded too, relative to 1.
+        dim = queries.shape[1]
+        errors[q] = np.inf if size > 1e37 else (dim + 16) * 2.0**-23 * size + 1e-36
 
 
 @kernel()
@@ -304,7 +346,7 @@ def search(  # type: ignore[no-untyped-def]
     for the others see :func:`plan_visits`. Returns ``DONE``, or why not; then contents of the
     result are undefined.
     """
-    n_queries, dim = queries.shape
+    n_queries = queries.shape[0]
     norms, errors = np.empty(n_queries), np.empty(n_queries)
     for local in range(first, last):
         q = order[local] if order.shape[0] > 0 else local
@@ -314,14 +356,7 @@ def search(  # type: ignore[no-untyped-def]
         for k in range(bucket_ids.shape[1]):
             if bucket_ids[q, k] < 0 or bucket_ids[q, k] > table[layout.MAX_BUCKET_ID]:
                 return BAD_INPUT
-        norms[q], errors[q] = math.sqrt(square), 1e-36
-        if metric == COSINE:
-            norms[q] = exact_norm(queries, q)
-        if metric != EUCLIDEAN:
-            size = norms[q] * max_norm
-            # Beyond 1e37 float32 may overflow: everything is ranked exactly. Twice the 8 that sums
-            # need: a cosine distance is rounded too, relative to 1.
-            errors[q] = np.inf if size > 1e37 else (dim + 16) * 2.0**-23 * size + 1e-36
+        set_error(queries, q, metric, square, max_norm, norms, errors)
     one_by_one = counts_one_by_one(table, exclude, max_candidates)
     for segment in range(table[layout.N_SEGMENTS]):
         n_blocks = table[segment_row(segment) + layout.N_OWN_BUCKETS]
@@ -338,9 +373,12 @@ def search(  # type: ignore[no-untyped-def]
             return UNCHECKED
     sizes = np.zeros(n_queries, dtype=np.int64)
     if visits.shape[0] > 0:
-        search_segments(
-            table, visits, queries, metric, norms, errors, exclude, distances, ids, sizes, cancel
-        )
+        n_missing = search_segments(
+            table, visits, queries, metric, norms, errors, exclude, distances, ids, sizes, cancel,
+            NO_NOTES, errors, visits,
+        )  # fmt: skip
+        if n_missing > 0:
+            return UNCHECKED
     if is_cancelled(cancel):
         return CANCELLED
     for local in range(first, last):

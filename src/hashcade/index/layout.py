@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 (
     N_ENTRIES, VECTORS, IDS, ITEMS, REMOVED, N_OWN_BUCKETS, OFFSETS, CHECKED,
     FIRST_ITEM, FIRST_ENTRY, CODES, CODE_BOUNDS, MAPPED,
-    HALVED, SEGMENT_LENGTH,
-) = range(15)  # fmt: skip
+    HALVED, VECTORS_HERE, SEGMENT_LENGTH,
+) = range(16)  # fmt: skip
 
 
 def describe(snapshot: Snapshot) -> npt.NDArray[np.int64]:
@@ -55,7 +55,7 @@ def describe(snapshot: Snapshot) -> npt.NDArray[np.int64]:
             _address(segment.items), _address(view.removed), len(segment.buckets),
             _address(segment.offsets), _address(segment.check.checked), first_item, first_entry,
             _address(segment.codes), _address(segment.code_bounds), segment.check.mapped,
-            segment.vectors.dtype == np.float16,
+            segment.vectors.dtype == np.float16, _address(segment.check.vectors_here),
         ]  # fmt: skip
         first_item += segment.n_items
         first_entry += segment.n_entries

@@ -162,6 +162,19 @@ def bound_distances(  # type: ignore[no-untyped-def]
         nearest_upper[k, (low - start) // CHUNK] = least_upper
 
 
+@helper()
+def note_missing(  # type: ignore[no-untyped-def]
+    rows, values, k, n_rows, bound, here, segment, notes, missing, n_missing
+):
+    """Count on the entries to be ranked whose vectors are not here, and note them if told to."""
+    for j in range(n_rows):
+        if here[rows[k, j]] == 0 and not values[k, j] > bound:
+            if notes:
+                missing[n_missing, 0], missing[n_missing, 1] = segment, rows[k, j]
+            n_missing += 1
+    return n_missing
+
+
 @kernel()
 def _survivors(codes, bounds, queries, n_neighbors, metric, rows):  # type: ignore[no-untyped-def]
     n = codes.shape[0]

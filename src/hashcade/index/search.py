@@ -24,6 +24,7 @@ from hashcade.index import filters, kernel, validate, visits
 from hashcade.index.cancel import NEVER, Cancel
 from hashcade.index.distances import COSINE, METRICS
 from hashcade.index.filters import Filter, Passing
+from hashcade.index.missing import missing_vectors
 from hashcade.index.segment import NO_LABEL, Float32s, Int64s
 from hashcade.index.snapshot import Snapshot
 
@@ -238,6 +239,7 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
             n_shares = min(n, max(threads * _SHARES_PER_THREAD * (threads > 1), int(by_size), 1))
 
     table, max_norm = searched.table, searched.max_norm
+    is_first = True
     while True:
         if n_shares == 0:
             n_done = 0
@@ -266,7 +268,26 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
             validate.checked_buckets(request.bucket_ids, n, snapshot.shape)
             if metric == COSINE:
                 validate.refuse_zero_vectors(queries)
-        plan(snapshot, request)  # checks what is about to be read
+        planned, _ = plan(snapshot, request)  # checks what is about to be read
+        if status == kernel.UNCHECKED:
+            _need_vectors(searched, request, planned, is_first)
+            is_first = False
+
+
+def _need_vectors(searched: Snapshot, request: Request, planned: Int64s, carries: bool) -> None:
+    """Have the vectors fetched that the codes of the planned visits leave, if they are not here."""
+    checks = [view.segment.check for view in searched.views]
+    if all(check.vectors_here is None for check in checks):
+        return
+    missing = missing_vectors(
+        searched.table, planned, searched.max_norm, request.queries, request.metric,
+        request.cancel.address, request.exclude, request.n_neighbors, carries,
+    )  # fmt: skip
+    request.cancel.check(f"after 0 of {len(request.queries):,} queries")
+    for number, check in enumerate(checks):
+        entries = np.unique(missing[missing[:, 0] == number, 1])
+        if len(entries):
+            check.vectors(entries)
 
 
 def _what_to_search(snapshot: Snapshot, request: Request) -> tuple[Snapshot, Int64s, Any]:
@@ -352,6 +373,6 @@ def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s]:
         rows = np.unique(planned[planned[:, 1] == number, 5])
         for at in range(0, len(rows), _CHECKED_AT_ONCE):
             request.cancel.check(f"after 0 of {n:,} queries")
-            view.segment.check.blocks(rows[at : at + _CHECKED_AT_ONCE])
+            view.segment.check.first_pass(rows[at : at + _CHECKED_AT_ONCE])
     request.cancel.check(f"after 0 of {n:,} queries")
     return planned, candidates

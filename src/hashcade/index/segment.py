@@ -53,9 +53,18 @@ class NoCheck:
     checked: npt.NDArray[np.bool_] | None = None
     mapped = False  # whether arrays lie in a file, and are read without being read ahead
     stays_apart = False  # True: it is elsewhere, and must not be copied into another segment
+    # Which entries have their vectors here; None: all. Else a search asks codes which it needs.
+    vectors_here: npt.NDArray[np.bool_] | None = None
 
     def blocks(self, rows: Int64s | None = None) -> None:
         """Raise ``CorruptIndexError`` if a block of these buckets, or any, is damaged."""
+
+    def first_pass(self, rows: Int64s) -> None:
+        """The same for what a search reads first: all of these blocks but perhaps the vectors."""
+        self.blocks(rows)
+
+    def vectors(self, entries: Int64s) -> None:
+        """See that the vectors of these entries, ascending, are here; blocks were checked."""
 
     def ids(self) -> None:
         """Raise ``CorruptIndexError`` if ids or item numbers are damaged."""

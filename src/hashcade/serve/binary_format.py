@@ -25,6 +25,7 @@ from hashcade.codes import CodeShape
 from hashcade.results import Matches
 
 MEDIA_TYPE = "application/octet-stream"
+SEQUENCE_HEADER = "X-Hashcade-Min-Sequence"  # number of a change that an answer must have seen
 BUCKET_HEADER = "X-Hashcade-Bucket"  # so that a load balancer can send a bucket to one service
 _FLOATS, _INTS = np.dtype("<f4"), np.dtype("<i8")
 TEXTS = ("labels", "names", "payload")

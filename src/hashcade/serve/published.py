@@ -53,6 +53,10 @@ class PublishedTable:
         table = self.cluster.table
         return State(table.index, table.catalog)
 
+    def has_seen(self, sequence: int) -> bool:
+        """Whether a change is here; looked for once, as nobody should keep a thread waiting."""
+        return self.cluster.sequence >= sequence or self.cluster.follow() >= sequence
+
     epoch = 0  # for changes, which there are none of
 
     def _refuse(self, *args: Any, **options: Any) -> Future[Any]:
@@ -103,6 +107,7 @@ class _Collector:
         ("fallbacks", "Requests that a replica answered"),
         ("failures", "Requests that a server did not answer in time"),
         ("redirects", "Replies that named another server"),
+        ("damaged", "Values that were missing, or had a wrong checksum or content"),
     )
 
     def __init__(self, cluster: ClusterTable) -> None:
@@ -137,6 +142,9 @@ class _Collector:
         for name, text, value in (
             ("blocks_fetched", "Blocks that were not in the cache", cache.n_fetched),
             ("blocks_dropped", "Blocks that were dropped from the cache", cache.n_dropped),
+            ("vectors_fetched", "Vectors that were fetched by themselves", cache.n_vectors),
+            ("searches", "Searches of this generation", cache.n_searches),
+            ("cache_hits", "Searches that found everything in the cache", cache.n_hits),
         ):
             yield CounterMetricFamily(f"hashcade_cluster_{name}", text, value=value)
         info = InfoMetricFamily("hashcade_cluster_generation", "The generation that is searched")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Header, Path, Query
 from fastapi.responses import Response
 from pydantic_core import to_json
 from starlette.convertors import StringConvertor, register_url_convertor
@@ -18,7 +18,13 @@ from starlette.exceptions import HTTPException
 from hashcade.index import Encoded
 from hashcade.results import Matches
 from hashcade.serve import schemas
-from hashcade.serve.binary_format import BUCKET_HEADER, MEDIA_TYPE, read_query, write_matches
+from hashcade.serve.binary_format import (
+    BUCKET_HEADER,
+    MEDIA_TYPE,
+    SEQUENCE_HEADER,
+    read_query,
+    write_matches,
+)
 from hashcade.serve.responses import (
     IMAGE_BODY,
     Call,
@@ -29,8 +35,25 @@ from hashcade.serve.responses import (
     json_body,
 )
 from hashcade.serve.service import Snapshot, errors_as_answers
+from hashcade.store import DurableIndex
 
-router = APIRouter(prefix="/v1", tags=["search"])
+
+async def _see_change(
+    call: ThisCall,
+    min_sequence: Annotated[int | None, Header(alias=SEQUENCE_HEADER, ge=0, le=2**62)] = None,
+) -> None:
+    """Have a change seen whose number the one who made it knows."""
+    if min_sequence is None:
+        return
+    durable = call.service.durable
+    if isinstance(durable, DurableIndex):
+        raise HTTPException(422, f"{SEQUENCE_HEADER} is for tables in a cluster")
+    if not await call.search_thread(partial(durable.has_seen, min_sequence)):
+        message = f"change {min_sequence} has not arrived here yet"
+        raise HTTPException(503, message, {"Retry-After": "1"})
+
+
+router = APIRouter(prefix="/v1", tags=["search"], dependencies=[Depends(_see_change)])
 ItemId = Annotated[str, Path(min_length=1, max_length=1000)]
 SearchOptions = Annotated[schemas.ItemOptions, Query()]
 _PROBE, _RESULT = 100, 400  # candidates that take as long as a bucket, and as a result
