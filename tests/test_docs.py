@@ -20,9 +20,12 @@ import time
 import urllib.request
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet
 import pytest
 
 import hashcade
+from hashcade import HashTable
 from hashcade.cli.app import make_app
 from hashcade.cli.errors import run
 
@@ -30,7 +33,12 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
 sys.path.insert(0, str(ROOT / "tests" / "cli"))
-from cli_factories import clean_environment, make_photos, make_query  # noqa: E402
+from cli_factories import (  # noqa: E402
+    clean_environment,
+    make_embeddings,
+    make_photos,
+    make_query,
+)
 
 # -- what a document promises ----------------------------------------------------------------------
 
@@ -99,16 +107,22 @@ def running_service(folder):
         process.communicate(timeout=60)
 
 
+def make_packages(folder):
+    """Texts with embeddings and labels in columns, and two queries."""
+    X, y = make_embeddings(n=300)
+    columns = {"embedding": list(X), "section": y.astype(str)}
+    columns["package"] = columns["text"] = [f"package {row}" for row in range(len(X))]
+    pyarrow.parquet.write_table(pyarrow.table(columns), folder / "packages.parquet")
+    np.save(folder / "questions.npy", X[:2])
+
+
 def prepare(path, folder, namespace):
     """What a reader of a document has already."""
     if path == README:
         make_photos(folder / "photos", per_class=20)
         make_query(folder / "query.jpg")
+        make_packages(folder)
     if path.stem == "service":
-        import numpy as np
-
-        from hashcade import HashTable
-
         rng = np.random.default_rng(0)
         y = rng.integers(0, 5, 200)
         X = (rng.normal(size=(5, 8))[y] + 0.2 * rng.normal(size=(200, 8))).astype(np.float32)
