@@ -64,6 +64,9 @@ release: $(STAMP) ## Build wheel and source archive, and try the wheel in a new 
 readme: $(STAMP) ## Write the figures of the README from stored results
 	$(BIN)/python tools/readme.py README.md
 
+figures: $(STAMP) ## Draw the figures of docs/method.md
+	$(BIN)/python tools/figures.py
+
 test-fast: $(STAMP) ## The quick tests alone
 	$(BIN)/python -m pytest
 

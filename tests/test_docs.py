@@ -218,6 +218,15 @@ def test_the_readme_has_the_stored_figures(monkeypatch):
     assert readme.PICTURE.is_file()
 
 
+def test_the_figures_are_what_their_program_draws(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import figures
+
+    for name, draw in figures.FIGURES.items():
+        stored = (figures.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+        assert stored == draw(), "run: make figures"
+
+
 def test_the_site_is_built_without_a_warning(tmp_path):
     """Every page is in its list, and every link in it leads somewhere."""
     pytest.importorskip("material")

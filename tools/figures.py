@@ -181,7 +181,7 @@ def decide() -> str:
             drawing.circle(tuple(at), 6 if decides else 4, color, filled=0.9)
         drawing.text((mean[0], mean[1] - 78), f"slot {group}", colors[group])
     drawing.circle(tuple(query), 8, ACCENT, filled=1)
-    drawing.text((query[0], query[1] + 22), "query", ACCENT, bold=True)
+    drawing.text((query[0] + 14, query[1] + 6), "query", ACCENT, "start", bold=True)
     steps = [
         "the network makes a point of the query",
         "groups: classes whose codes begin alike;",
