@@ -67,6 +67,9 @@ readme: $(STAMP) ## Write the figures of the README from stored results
 figures: $(STAMP) ## Draw the figures of docs/method.md
 	$(BIN)/python tools/figures.py
 
+page-picture: demo ## Take the picture of the service's page, with Chromium
+	$(BIN)/python tools/page_picture.py
+
 test-fast: $(STAMP) ## The quick tests alone
 	$(BIN)/python -m pytest
 

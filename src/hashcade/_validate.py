@@ -99,9 +99,9 @@ def as_array(name: str, value: object) -> npt.NDArray[Any]:
             return np.asarray(tensor.float())
     try:
         array = np.asarray(value)
-        if array.dtype == object and array.ndim == 1 and len(array):
-            if isinstance(array[0], (np.ndarray, list)):  # a column of embeddings
-                array = np.stack(array.tolist())
+        column = array.dtype == object and array.ndim == 1 and len(array) > 0
+        if column and isinstance(array[0], (np.ndarray, list)):  # of embeddings
+            array = np.stack(array.tolist())
         return array
     except ValueError as error:  # rows of different length
         raise ValueError(f"{name} is not a rectangular array: {error}") from None
