@@ -65,6 +65,12 @@ release: $(STAMP) ## Build wheel and source archive, and try the wheel in a new 
 readme: $(STAMP) ## Write the figures of the README from stored results
 	$(BIN)/python tools/readme.py README.md
 
+figures: $(STAMP) ## Draw the figures of docs/method.md
+	$(BIN)/python tools/figures.py
+
+page-picture: demo ## Take the picture of the service's page, with Chromium
+	$(BIN)/python tools/page_picture.py
+
 # What measures time or attacks a service is marked alone, and follows one by one. Both
 # passes always run, and the failure of either is a failure. Kernels are compiled once, beforehand.
 test-fast: $(STAMP) ## The quick tests, two at a time, then those that measure time or attack

@@ -20,16 +20,24 @@ import time
 import urllib.request
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet
 import pytest
 
 import hashcade
+from hashcade import HashTable
 from hashcade.cli.app import make_app, run
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
 sys.path.insert(0, str(ROOT / "tests" / "cli"))
-from cli_factories import clean_environment, make_photos, make_query  # noqa: E402
+from cli_factories import (  # noqa: E402
+    clean_environment,
+    make_embeddings,
+    make_photos,
+    make_query,
+)
 
 # -- what a document promises ----------------------------------------------------------------------
 
@@ -98,16 +106,22 @@ def running_service(folder):
         process.communicate(timeout=60)
 
 
+def make_packages(folder):
+    """Texts with embeddings and labels in columns, and two queries."""
+    X, y = make_embeddings(n=300)
+    columns = {"embedding": list(X), "section": y.astype(str)}
+    columns["package"] = columns["text"] = [f"package {row}" for row in range(len(X))]
+    pyarrow.parquet.write_table(pyarrow.table(columns), folder / "packages.parquet")
+    np.save(folder / "questions.npy", X[:2])
+
+
 def prepare(path, folder, namespace):
     """What a reader of a document has already."""
     if path == README:
         make_photos(folder / "photos", per_class=20)
         make_query(folder / "query.jpg")
+        make_packages(folder)
     if path.stem == "service":
-        import numpy as np
-
-        from hashcade import HashTable
-
         rng = np.random.default_rng(0)
         y = rng.integers(0, 5, 200)
         X = (rng.normal(size=(5, 8))[y] + 0.2 * rng.normal(size=(200, 8))).astype(np.float32)
@@ -201,6 +215,15 @@ def test_the_readme_has_the_stored_figures(monkeypatch):
     assert end
     assert figures.strip() == readme.table().strip(), "run: python tools/readme.py README.md"
     assert readme.PICTURE.is_file()
+
+
+def test_the_figures_are_what_their_program_draws(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import figures
+
+    for name, draw in figures.FIGURES.items():
+        stored = (figures.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+        assert stored == draw(), "run: make figures"
 
 
 def test_the_site_is_built_without_a_warning(tmp_path):

@@ -29,11 +29,11 @@ ROWS = {  # (method, setting) of the benchmark: name in the README
     ("HashTable", "n_probe=1"): "**hashcade**",
 }
 LEARNED = {"HashTable": "prototype", "softmax classifier": "softmax"}
-LINES = {  # method and vectors of the curves: name, color, and at which point the name stands
-    ("prototype", "learned"): ("hashcade", "#d1495b", -1),
-    ("softmax", "given"): ("classifier", "#3b7dd8", -3),
-    ("means", "given"): ("class means", "#8a6fb0", 0),
-    ("kmeans", "given"): ("k-means (IVF)", "#2a9d6f", 0),
+LINES = {  # method and vectors of the curves: name, color, and where the name stands
+    ("prototype", "learned"): ("hashcade", "#d1495b", "end"),
+    ("softmax", "given"): ("classifier", "#3b7dd8", "middle"),
+    ("means", "given"): ("class means", "#8a6fb0", "above"),
+    ("kmeans", "given"): ("k-means (IVF)", "#2a9d6f", "before"),
 }
 
 
@@ -97,6 +97,20 @@ def line(data: str, name: str, point: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def name_at(
+    points: list[tuple[float, float]], place: str
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The point of a line that its name stands at, and how far from it: beside all lines."""
+    if place == "middle":
+        half = sum(f(precision for _, precision in points) for f in (min, max)) / 2
+        return min(points, key=lambda point: abs(point[1] - half)), (8, 2)
+    return {
+        "end": (points[-1], (8, -4)),
+        "above": (points[0], (0, 7)),
+        "before": (points[0], (-8, -4)),
+    }[place]
+
+
 def draw(path: Path) -> None:
     """Precision over the items that are compared with a query."""
     import matplotlib as mpl
@@ -107,7 +121,7 @@ def draw(path: Path) -> None:
     figure = Figure(figsize=(10, 4), layout="constrained")
     rows = [row for row in stored_rows("curves") if row["database"] == "train"]
     for axes, (data, title) in zip(figure.subplots(1, 2), DRAWN.items(), strict=True):
-        for (method, vectors), (name, color, at) in LINES.items():
+        for (method, vectors), (name, color, place) in LINES.items():
             points = sorted(
                 (
                     row["settings"]["data"]["n_train"] / row["metrics"]["suf_16"],
@@ -121,8 +135,9 @@ def draw(path: Path) -> None:
             )
             axes.plot(*zip(*points, strict=True), color=color, marker="o", markersize=3.5,
                       linewidth=2.5 if method == "prototype" else 1.5)  # fmt: skip
-            axes.annotate(name, points[at], xytext=(6, 7), textcoords="offset points",
-                          color=color)  # fmt: skip
+            at, offset = name_at(points, place)
+            axes.annotate(name, at, xytext=offset, textcoords="offset points", color=color,
+                          horizontalalignment="right" if place == "before" else "left")  # fmt: skip
         axes.set_xscale("log")
         left, right = axes.get_xlim()
         axes.set_xlim(left, right * (right / left) ** 0.2)  # room for names

@@ -88,7 +88,7 @@ def checked_choice(name: str, value: object, choices: Iterable[str]) -> str:
 
 def as_array(name: str, value: object) -> npt.NDArray[Any]:
     """Take a list, an array, a torch tensor or a column of a table as a numpy array."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and value.dtype != object:
         return value
     tensor: Any = value
     if hasattr(tensor, "detach"):  # a tensor: out of autograd, and into main memory
@@ -98,7 +98,11 @@ def as_array(name: str, value: object) -> npt.NDArray[Any]:
         except TypeError:  # bfloat16 and its like, which numpy does not have
             return np.asarray(tensor.float())
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
+        column = array.dtype == object and array.ndim == 1 and len(array) > 0
+        if column and isinstance(array[0], (np.ndarray, list)):  # of embeddings
+            array = np.stack(array.tolist())
+        return array
     except ValueError as error:  # rows of different length
         raise ValueError(f"{name} is not a rectangular array: {error}") from None
 

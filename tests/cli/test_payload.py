@@ -49,6 +49,15 @@ def places(shop, cwd):
     return cwd
 
 
+def test_columns_that_are_not_kept_are_named(places, command):
+    line = "not kept: {}; --ids and --payload keep columns with the items"
+    built = command("build", "table", "shop.parquet", "-o", "new")
+    assert line.format("sku, text, price, tags, raw") in built.err.splitlines()
+    asked = command("build", "table", "shop.parquet", "-o", "kept", "--payload", "text")
+    assert "not kept" not in asked.err
+    assert "not kept" not in command("search", "table", "query.parquet").err
+
+
 def test_fit_keeps_ids_and_columns(shop):
     table = HashTable.load(shop.table)
     assert len(table) == 300

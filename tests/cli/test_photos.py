@@ -88,7 +88,7 @@ def test_features_are_computed_once(photos, command, cwd, monkeypatch):
     assert command("train", photos / "photos", "-o", "model", *SHORT).code == 0
 
 
-def test_without_the_extra_one_line_says_what_is_lost(photos, command, cwd, monkeypatch):
+def test_without_the_extra_photos_are_refused_with_two_ways_out(photos, command, cwd, monkeypatch):
     from importlib.util import find_spec
 
     def without(name):
@@ -97,12 +97,12 @@ def test_without_the_extra_one_line_says_what_is_lost(photos, command, cwd, monk
     monkeypatch.setattr("hashcade._extras.find_spec", without)
     short = ["--steps", 2, "--base-steps", 2]
     done = command("fit", photos / "photos", "-o", "table", *short)
-    assert done.code == 0
-    assert (
-        "learning from scratch at 32×32, far less precise than pre-trained features: pip install "
-        "'hashcade[transfer]' (or say --from-scratch)"
-    ) in done.err.splitlines()
-    asked = command("fit", photos / "photos", "-o", "other", *short, "--from-scratch")
+    assert done.code == 2
+    assert "pip install 'hashcade[transfer]'; or add --from-scratch" in done.err
+    np.savez("images.npz", X=np.zeros((20, 32, 32, 3), np.uint8), y=np.arange(20) % 2)
+    assert command("fit", "images.npz", "-o", "table", *short).err == done.err
+    asked = command("fit", photos / "photos", "-o", "table", *short, "--from-scratch")
+    assert asked.code == 0
     assert "pip install" not in asked.err
     assert Hasher.load("table/model").config_.item_shape == (32, 32, 3)
     for verb in (["search", photos / "table", photos / "query.jpg"],

@@ -13,10 +13,12 @@ from hashcade.cluster import ClusterTable, Generations, Reader, publish, repair,
 from tests.cluster.factories import (
     ALL_BUCKETS,
     KIND,
+    Kind,
     assert_same,
     empty_table,
     items,
     keys_of,
+    saved_table,
     tables,
 )
 from tests.cluster.servers import PlainServer, Servers, closing, wait_for

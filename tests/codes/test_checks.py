@@ -1,6 +1,7 @@
 import warnings
 
 import numpy as np
+import pyarrow
 import pytest
 
 from hashcade._validate import as_array, checked_count, checked_number, name_rows
@@ -229,3 +230,15 @@ def test_counts_that_are_no_integers_are_refused(value):
 def test_arrays_pass_through_untouched():
     array = np.arange(3)
     assert as_array("x", array) is array
+
+
+def test_a_column_of_embeddings_is_an_array_of_rows():
+    rows = [np.arange(3, dtype=np.float32), np.ones(3, np.float32)]
+    column = np.empty(2, object)
+    column[:] = rows
+    assert as_array("x", column).tolist() == as_array("x", rows).tolist() == [[0, 1, 2], [1, 1, 1]]
+    arrow = pyarrow.chunked_array([pyarrow.array(rows)])
+    assert as_array("x", arrow).dtype == np.float32
+    column[1] = rows[1][:2]
+    with pytest.raises(ValueError, match="x is not a rectangular array"):
+        as_array("x", column)

@@ -214,7 +214,7 @@ def test_results_show_their_names_and_payload(open_page, tmp_path):
     with HashTable.open(path) as table:
         item = table[3]
         same = Encoded(item.vector[None], np.array([item.bucket_ids]), None, by_path=False)
-        table.add(same, ids=[9000], names=["near.png"], payload=[payload])
+        table.add(same, ids=[9000], names=["folder/near.png"], payload=[payload])
     with process(path, read_only=True, deadline=120, log=tmp_path / "log") as service:
         page = open_page("#/item/3", base=service.url, width=360)
         page.wait_for_selector(".neighbours li")
@@ -223,7 +223,8 @@ def test_results_show_their_names_and_payload(open_page, tmp_path):
         assert first.locator(".text").inner_text() == "<b>two</b> words"  # never markup
         assert first.locator("dt").all_inner_texts() == ["name", "tags", "more"]
         shown = first.locator("dd").all_inner_texts()
-        assert shown[:2] == ["near.png", '["x",1]']
+        assert shown[:2] == ["near.png", '["x",1]']  # a name is whole in its title alone
+        assert first.locator("dl div").first.get_attribute("title") == "name: folder/near.png"
         assert first.locator("dd").last.bounding_box()["height"] < 100
         assert page.locator(".neighbours li").nth(1).locator("dl").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth") <= 360

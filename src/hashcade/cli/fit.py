@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from hashcade.data import ImageFeatures, Items
 
 _SCRATCH_SIZE = (32, 32)
-_NO_FEATURES = (
-    "learning from scratch at 32×32, far less precise than pre-trained features: pip install "
-    "'hashcade[transfer]' (or say --from-scratch)"
+_NO_NETWORK = "the pre-trained network that photos are learned with is not installed"
+_INSTALL = (
+    "run: pip install 'hashcade[transfer]'; or add --from-scratch, to learn from the images alone "
+    "at 32×32, which takes longer and is far less precise"
 )
 _NO_LABELS = "Learn without labels: clusters of the embeddings take the place of classes."
 
@@ -91,15 +92,20 @@ def _learn(
     kind = out.MODEL if metric is None else out.TABLE
     out.refuse_existing(output, kind, force=given.force)
     sides, budget = opt.image_size(given.size), opt.seconds(given.budget)
-    from hashcade.data import required_extras
+    from hashcade.data import holds_images, required_extras
 
     scratch = _wants_scratch(given)
     check_extras(torch="train", **required_extras(data))
     features = None if scratch else _features(given, sides)
+    no_network = features is None and not scratch
+    if no_network and holds_images(data):  # before photos are read, which takes long
+        raise ConfigError(_NO_NETWORK, hint=_INSTALL)
     size = None if features is not None else sides or _SCRATCH_SIZE
     # A table takes all items, a model alone does not need them.
     sample = {"sample": given.sample, "random_state": given.random_state} if metric is None else {}
     found = read_data(data, given, labelled, size, features, keep, **sample)
+    if no_network and found.is_images:
+        raise ConfigError(_NO_NETWORK, hint=_INSTALL)
     _refuse_options_for_other_data(given, found)
     settings = _settings(given, found) | {"budget": budget}
     settings |= {"features": features if found.features else None, **_parsed(given.setting)}
@@ -110,8 +116,6 @@ def _learn(
 
     if not given.quiet:
         out.say(_describe(found))
-        if found.is_images and not scratch:
-            out.say(_NO_FEATURES)
     y: Any = labels_of(found)
     wanted = features.image_size if features is not None and found.features else size
     warnings = out.warn(warn.about_data(found, y, wanted)) if first else []

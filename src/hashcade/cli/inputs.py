@@ -44,6 +44,8 @@ def read_data(
         data = load_items(path, **options)
     for line in data.skipped:
         say(f"skipped: {line}")
+    if keep is not None and keep.payload is None and data.unread and not reading.quiet:
+        say(f"not kept: {', '.join(data.unread)}; --ids and --payload keep columns with the items")
     return data
 
 

@@ -98,7 +98,7 @@ _FEATURES = (
     "What photos are learned from: efficientnet-lite0 (extra transfer), or the path of an ONNX "
     "file of an image encoder (extra onnx). The model keeps it."
 )
-_USUAL_FEATURES = "efficientnet-lite0, if it is installed"
+_USUAL_FEATURES = "efficientnet-lite0"
 _PIXELS = (
     "How an ONNX file takes pixels: imagenet (less the mean colour, over the deviation), clip, "
     "half (-1 to 1), unit (0 to 1) or raw (0 to 255)."

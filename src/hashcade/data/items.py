@@ -38,7 +38,7 @@ class Items:
     the source has no names. Where images became
     features of a pre-trained network, ``features`` is its name. ``n_small`` counts image files that
     had to be enlarged. ``ids`` and ``payload``, a dict per item, are those columns of the source
-    that were asked for.
+    that were asked for; ``unread`` are the names of its other columns.
     """
 
     items: NDArray[Any]
@@ -50,6 +50,7 @@ class Items:
     n_small: int = 0
     ids: tuple[Any, ...] | None = None
     payload: tuple[dict[str, Any], ...] | None = None
+    unread: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.items)

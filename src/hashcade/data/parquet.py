@@ -107,6 +107,7 @@ class _Found:
     labels: Any = ()
     ids: list[object] | None = None
     payload: list[dict[str, Any]] | None = None
+    unread: tuple[str, ...] = ()
 
     def part(self, rows: NDArray[np.int64]) -> _Found:
         def taken(values: Any) -> Any:
@@ -114,11 +115,12 @@ class _Found:
                 return values[rows]
             return None if values is None else [values[row] for row in rows.tolist()]
 
-        return _Found(taken(self.labels), taken(self.ids), taken(self.payload))
+        return _Found(taken(self.labels), taken(self.ids), taken(self.payload), self.unread)
 
     def kept(self) -> dict[str, Any]:
         ids = None if self.ids is None else tuple(self.ids)
-        return {"ids": ids, "payload": None if self.payload is None else tuple(self.payload)}
+        payload = None if self.payload is None else tuple(self.payload)
+        return {"ids": ids, "payload": payload, "unread": self.unread}
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,8 @@ class Columns:
                 if fields and found.payload is None:
                     found.payload = []
                 distinct = list(dict.fromkeys(names))
+                read = {self.items, *names}
+                found.unread = tuple(n for n in parquet.schema_arrow.names if n not in read)
                 for batch in parquet.iter_batches(_BATCH_ROWS, columns=distinct) if names else ():
                     if self.labels is not None:
                         labels.append(_values(batch.column(self.labels)))

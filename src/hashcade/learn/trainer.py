@@ -433,8 +433,7 @@ def _digest(values: Mapping[str, Tensor | Array]) -> str:
 def _describe(record: Mapping[str, Any]) -> str:
     text = f"{record['stage']} {record['step']:,}  loss {record['loss']:.3f}"
     if "precision_at_1" in record:
-        text += f"  Pr@1 {record['precision_at_1']:.1f}"
+        text += f"  precision@1 {record['precision_at_1']:.1f} %"
     if "speedup_factor" in record:
-        text += f"  SUF {record['speedup_factor']:.1f}  NMI {record['bucket_nmi']:.1f}"
-    speed, share = record["items_per_second"], record["solver_share"]
-    return f"{text}  {speed:,.0f} items/s  solver {100 * share:.0f} %"
+        text += f"  speed-up {record['speedup_factor']:.1f}"
+    return f"{text}  {record['items_per_second']:,.0f} items/s"

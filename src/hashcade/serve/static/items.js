@@ -19,14 +19,19 @@ export const inDigits = (value) => value === null ? "beyond range" : value.toPre
 function fieldList(pairs) {
   const present = pairs.filter(([, value]) => value !== null);
   if (!present.length) return null;
-  return el("dl", { class: "fields" }, present.map(([name, value]) =>
-    el("div", { title: `${name}: ${asText(value)}` }, el("dt", {}, name), el("dd", {}, asText(value)))));
+  return el("dl", { class: "fields" }, present.map(([name, value, whole = value]) =>
+    el("div", { title: `${name}: ${asText(whole)}` }, el("dt", {}, name), el("dd", {}, asText(value)))));
 }
 
-// Name and payload, without the field that stands in the tile.
-export function otherFields(item) {
+// The file alone: the folders before it are the same for a whole class, and fill the tile.
+const fileName = (path) => path.split("/").filter(Boolean).pop() ?? path;
+
+// Name and payload, without the field that stands in the tile; the id too, if it is text and asked for.
+export function otherFields(item, withId = false) {
   const main = item.picture ? null : mainField(item);
-  return fieldList([["name", item.name ?? null], ...Object.entries(item.payload ?? {}).filter(([name]) => name !== main?.[0])]);
+  const id = withId && typeof item.id === "string" ? item.id : null;
+  const name = item.name ? ["name", fileName(item.name), item.name] : ["name", null];
+  return fieldList([["id", id], name, ...Object.entries(item.payload ?? {}).filter(([name]) => name !== main?.[0])]);
 }
 
 export function face(item) {
@@ -53,8 +58,8 @@ export function itemTile(item, { note = null, other = false } = {}) {
     note === null ? null : el("small", { class: "note" }, note));
 }
 
-// The same with name and payload below it.
-export const describedTile = (item, options) => el("div", {}, itemTile(item, options), otherFields(item));
+// The same with id, name and payload below it.
+export const describedTile = (item, options) => el("div", {}, itemTile(item, options), otherFields(item, true));
 
 export const gridClass = (items, more = "") =>
   `grid ${more} ${items.some((item) => !item.picture && mainField(item)) ? "texts" : ""}`.trim();

@@ -48,12 +48,14 @@ export function layOut(map, sizes, tiles) {
     style.setProperty("--lines", shown);
     const left = h - 2 * PADDING - shown * 1.2 * font - 2 * SMALL_LINE - 18;
     style.setProperty("--says", `${Math.max(0, SMALL_LINE * Math.floor(left / SMALL_LINE))}px`);
-    // Pictures as large as fit side by side into what the words leave.
-    const n = tile.querySelectorAll(".thumb").length || 1;
+    // Pictures as large as fit side by side into what the words leave, and no more than do.
+    const thumbs = tile.querySelectorAll(".thumb");
     const free = [w - 28, h - 118];
+    const fitting = (side) => Math.floor((free[0] + 5) / (side + 5)) * Math.floor((free[1] + 5) / (side + 5));
     let side = Math.min(110, ...free);
-    while (side > 26 && Math.floor((free[0] + 5) / (side + 5)) * Math.floor((free[1] + 5) / (side + 5)) < n) side -= 2;
+    while (side > 26 && fitting(side) < (thumbs.length || 1)) side -= 2;
     style.setProperty("--face", `${Math.floor(side)}px`);
+    thumbs.forEach((thumb, number) => { thumb.style.display = number < fitting(side) ? "" : "none"; });
   });
 }
 
