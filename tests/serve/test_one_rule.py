@@ -6,7 +6,7 @@ from threadpoolctl import threadpool_limits
 
 from hashcade import HashTable
 from hashcade.serve import Client
-from hashcade.serve.service import Service
+from hashcade.serve.responses import Call
 from tests.serve.factories import process, serving
 
 BYTES = {"Content-Type": "application/octet-stream"}
@@ -96,13 +96,13 @@ def test_service_and_client_find_what_the_table_finds(case, tmp_path):
 def test_with_a_filter_as_many_codes_are_ranked_as_the_table_ranks(case, monkeypatch):
     place, items = case
     monkeypatch.setattr("hashcade.index.filters.EXACT_MATCHES", 5)
-    asked, encode = [], Service.encode_items
+    asked, encode = [], Call.encode
 
-    def spy(self, items, n_probe, *more):
+    def spy(self, vectors, n_probe=1):
         asked.append(n_probe)
-        return encode(self, items, n_probe, *more)
+        return encode(self, vectors, n_probe)
 
-    monkeypatch.setattr(Service, "encode_items", spy)
+    monkeypatch.setattr(Call, "encode", spy)
     table, kept = HashTable.load(place), list(range(0, 200, 7))
     with serving(table=place, read_only=True) as client:
         for selection in ({"where": {"id": kept}}, {"filter_ids": kept}):
