@@ -191,7 +191,7 @@ def _scratch(experiment: str, loss: str, width: int) -> Recipe:
         "backbone": "fast",
         "embedding_size": 64 if loss == "npairs" else 256,
         "warmup_steps": 5250,
-        "base_steps": 800,
+        "base_steps": 500,
         **fit,
     }
     learned: Settings = {"hidden_size": 512, "steps": 1000 if loss == "npairs" else 500, **fit}
@@ -204,7 +204,7 @@ def _scratch(experiment: str, loss: str, width: int) -> Recipe:
         by_method={
             "ours+": codebook,
             "ours+adapt": codebook,
-            "ours-end-to-end": {"steps": 800},
+            "ours-end-to-end": {"steps": 500},
             "softmax": {"hidden_size": 512},
             "prototype": {"hidden_size": 512},
         },
