@@ -219,7 +219,7 @@ def test_a_page_without_markers_is_not_overwritten(copied, text):
     ("arguments", "message"),
     [
         (("cifar10", "smoke"), "experiment='cifar10' must be one of cifar100, imagenet"),
-        (("cifar100", "fast"), "preset='fast' must be one of paper, cpu, transfer, smoke"),
+        (("cifar100", "fast"), "preset='fast' must be one of paper, cpu, scratch, transfer, smoke"),
     ],
 )
 def test_unknown_names(tmp_path, arguments, message):

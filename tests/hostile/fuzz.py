@@ -36,9 +36,9 @@ from hashcade.data import IMAGE_FORMATS, load_items, load_npz, read_image, read_
 from hashcade.errors import CorruptIndexError, HashcadeError
 from hashcade.index import Encoded, encode_int8
 from hashcade.store import Catalog, load_state
-from hashcade.store.catalog import _crc, _payload_crc
 from hashcade.store.changes import Add, Remove, apply_changes, from_record, to_records
 from hashcade.store.database import SCHEMA
+from hashcade.store.rows import payload_crc, row_crc
 from tests.hostile import forge
 
 SECONDS, WALL, MEMORY = 1.0, 30.0, 64 << 20  # of work; until it hangs; beyond ten times the file
@@ -453,8 +453,8 @@ def _mutate_row(rng, db):
         if not isinstance(values[0], int):
             values[0] = row[0]
         try:
-            values[4] = _crc(*values[:4]) if column != "crc" else values[4]
-            values[6] = _payload_crc(values[0], values[5]) if column != "payload_crc" else values[6]
+            values[4] = row_crc(*values[:4]) if column != "crc" else values[4]
+            values[6] = payload_crc(values[0], values[5]) if column != "payload_crc" else values[6]
         except (UnicodeError, TypeError):
             pass
     if rng.random() < 0.1:

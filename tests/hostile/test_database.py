@@ -10,8 +10,8 @@ import pytest
 
 from hashcade import CorruptIndexError, HashTable, StorageError
 from hashcade.store import load_state
-from hashcade.store.catalog import _crc, _payload_crc
 from hashcade.store.database import connect
+from hashcade.store.rows import payload_crc, row_crc
 from tests.hostile.fuzz import TRIGGERS, golden_table
 
 
@@ -94,13 +94,13 @@ def row(**changes):
     values |= changes
     described = [values[name] for name in ("number", "id", "label", "name")]
     text = values["payload"]
-    payload_crc = _payload_crc(1, text)
-    if payload_crc != payload_crc:  # not text: any number is as wrong
-        payload_crc = -1
+    of_payload = payload_crc(1, text)
+    if of_payload != of_payload:  # not text: any number is as wrong
+        of_payload = -1
     return (
         "UPDATE items SET id = ?, label = ?, name = ?, crc = ?, payload = ?, payload_crc = ?"
         " WHERE number = 1",
-        *described[1:], _crc(*described), text, payload_crc,
+        *described[1:], row_crc(*described), text, of_payload,
     )  # fmt: skip
 
 
