@@ -1,6 +1,6 @@
-"""Learning on the images of Cifar-100, from scratch: both networks with both losses.
+"""Learning on the images of Cifar-100, from scratch: three networks with both losses.
 
-    python benchmarks/learn_images.py                    # 20 minutes for each of the four
+    python benchmarks/learn_images.py                    # 20 minutes for each of the six
     python benchmarks/learn_images.py --minutes 0.5      # to see that it runs
     python benchmarks/learn_images.py --only stride-npairs
 
@@ -12,7 +12,8 @@ runs are stored in ``--work``.
 
 Printed are images per second and, on the validation set (a tenth of the training set), Pr@1 of the
 base network by exhaustive search and Pr@1 of the hash table, with its SUF;
-``docs/results/learn.md`` gets the same. Progress goes to stderr.
+``docs/results/learn.md`` gets the same, and ``learn.png`` precision over time. Progress goes to
+stderr. None of the networks is warmed up as a classifier.
 
 The data are cifar-100-python, as a folder or as the official archive, in $HASHCADE_DATA or
 ../shared/data beside the repository.
@@ -38,7 +39,7 @@ sys.path.append(str(ROOT))  # for experiments, which is not installed
 from experiments.__main__ import default_data, default_work  # noqa: E402
 from experiments.datasets import load_dataset  # noqa: E402
 
-RUNS = [(network, loss) for network in ("stride", "nin") for loss in ("npairs", "triplet")]
+RUNS = [(network, loss) for network in ("stride", "nin", "fast") for loss in ("npairs", "triplet")]
 PROBE_STEPS = 12
 BASE_PART = 0.75  # of the time; the hash stage only fine-tunes
 TRAINING_PART = 0.9  # of the time; the rest is left for validation
@@ -50,7 +51,7 @@ def settings_of(network: str, loss: str) -> dict[str, Any]:
     """The paper's hash function and batches: 64 classes of 2 for npairs; 32 of 4 for triplet."""
     classes, items = (64, 2) if loss == "npairs" else (32, 4)
     return {
-        "backbone": network, "loss": loss, "width": 32, "learning_rate": 1e-3, "assignment": "path",
+        "backbone": network, "loss": loss, "width": 32, "assignment": "path",
         "classes_per_batch": classes, "items_per_class": items,
     }  # fmt: skip
 
@@ -108,6 +109,11 @@ def run(
         "hash_precision_at_1": best["hash"]["precision_at_1"],
         "speedup_factor": best["hash"]["speedup_factor"],
         "bucket_nmi": best["hash"]["bucket_nmi"],
+        "over_time": [
+            [record["seconds"] / 60, record["precision_at_1"]]
+            for record in records
+            if record["stage"] == "base"
+        ],
     }
 
 
@@ -124,10 +130,12 @@ HEAD = """# Learning from images, from scratch
 
 Written by `make bench-learn`. Raw results: `learn.json`.
 
-{where}. Cifar-100, both networks with both losses. Each run takes as many steps as fit into
+{where}. Cifar-100, three networks with both losses. Each run takes as many steps as fit into
 {minutes:g} minutes on 2 otherwise idle cores. Results are percentages on the validation set, a
 tenth of the training set, which also selects the weights: Pr@1 of the base network by exhaustive
-search, and Pr@1 after hashing with width 32, depth 2.
+search, and Pr@1 after hashing with width 32, depth 2. No network is warmed up as a classifier.
+
+![Precision of the base networks over time](learn.png)
 
 | network | loss | images per second, base + hash | steps | Pr@1 base | Pr@1 hash | SUF | NMI |
 |---|---|---|---|---|---|---|---|
@@ -144,11 +152,26 @@ def table_row(row: dict[str, Any]) -> str:
     )
 
 
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Draw Pr@1 of the base networks over the time of their training."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    for axes, loss in zip(figure.subplots(1, 2, sharey=True), ("npairs", "triplet"), strict=True):
+        for row in rows:
+            if row["loss"] == loss:
+                label = f"{row['network']}, {row['images_per_second']['base']:,.0f} images/s"
+                axes.plot(*zip(*row["over_time"], strict=True), marker="o", label=label)
+        axes.set(title=loss, xlabel="minutes", ylabel="Pr@1, validation set (%)")
+        axes.legend()
+    figure.savefig(path, dpi=110)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     names = [f"{network}-{loss}" for network, loss in RUNS]
     parser.add_argument("--minutes", type=float, default=20.0, help="for each run (default: 20)")
-    parser.add_argument("--only", choices=names, help="one run of the four")
+    parser.add_argument("--only", choices=names, help="one run of the six")
     parser.add_argument("--threads", type=int, default=2, help="for the steps (default: 2)")
     parser.add_argument("--speeds-only", action="store_true", help="measure the speeds and stop")
     parser.add_argument("--work", type=Path, default=WORK, help=f"default: {WORK}")
@@ -178,6 +201,7 @@ def main() -> int:
         head = HEAD.format(where=where, minutes=arguments.minutes)
         page = head + "\n".join(table_row(row) for row in rows) + "\n"
         (arguments.results / "learn.md").write_text(page, encoding="utf-8")
+        plot(rows, arguments.results / "learn.png")
         raw = json.dumps({"machine": here, "rows": rows}, indent=1) + "\n"
         (arguments.results / "learn.json").write_text(raw, encoding="utf-8")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from experiments.datasets import Dataset
 from experiments.presets import Recipe
 from hashcade.data import augment, efficientnet_features
 from hashcade.errors import ConfigError
-from hashcade.learn import Hasher, base_features
+from hashcade.learn import Hasher, base_features, base_vectors
 
 Floats = npt.NDArray[np.float32]
 
@@ -63,12 +64,14 @@ def make_base(
         return Hasher(**settings, run_dir=run_dir, verbose=verbose).fit(views, labels, start=start)
 
     hasher = cache.hasher("base", identity, fit)
-    train_vectors = cache.array("train", identity, lambda: hasher.embed(train))
-    test_vectors = cache.array("test", identity, lambda: hasher.embed(test))
+    embed = hasher.embed
     if recipe.frozen:
-        views = cache.array("views", identity, lambda: _feature_views(hasher, train, seed))
-        train = views[:, 0]
-        test = cache.array("features", identity, lambda: base_features(hasher, test))
+        views = cache.array("views", identity, lambda: _feature_views(hasher, images[0], seed))
+        train = np.ascontiguousarray(views[:, 0])
+        test = cache.array("features", identity, lambda: base_features(hasher, images[1]))
+        embed = partial(base_vectors, hasher)  # the network need not look at them again
+    train_vectors = cache.array("train", identity, lambda: embed(train))
+    test_vectors = cache.array("test", identity, lambda: embed(test))
     return Base(
         hasher=hasher,
         train_items=train,
@@ -106,14 +109,13 @@ def warmed_up(
 def _feature_views(hasher: Hasher, images: npt.NDArray[np.uint8], seed: int) -> Floats:
     """Features of images and of changed ones, float32[n, views, size].
 
-    Those of mirror images, or where the network takes care of them itself, of two other crops.
+    Those of mirror images, or where the network takes care of them itself, of other crops.
     """
     if hasher.config_.backbone == "fast":
-        rng = np.random.default_rng(seed)
-        changed = [augment(images, rng) for _ in range(2)]
+        changed = augment(images, np.random.default_rng(seed))
     else:
-        changed = [np.ascontiguousarray(images[:, :, ::-1])]
-    return np.stack([base_features(hasher, each) for each in (images, *changed)], axis=1)
+        changed = np.ascontiguousarray(images[:, :, ::-1])
+    return np.stack([base_features(hasher, each) for each in (images, changed)], axis=1)
 
 
 def input_items(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hashcade import Hasher, HashIndex
-from hashcade.learn import base_features
+from hashcade.learn import base_features, base_vectors
 from tests.learn.factories import QUICK, blobs, images
 
 
@@ -111,4 +111,6 @@ def test_what_items_look_like_is_public(fitted):
     hasher = Hasher(width=4, steps=2, base_steps=2, backbone="stride").fit(X, y)
     assert hasher.item_shape == (8, 8, 3)
     assert (hasher.config_.takes_images, hasher.config_.image_size) == (True, (8, 8))
-    assert base_features(hasher, X).shape == (30, 256)
+    features = base_features(hasher, X)
+    assert features.shape == (30, 256)
+    np.testing.assert_allclose(base_vectors(hasher, features), hasher.embed(X), rtol=1e-5)

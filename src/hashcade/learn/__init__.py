@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hashcade.learn.distributed import is_first_rank
     from hashcade.learn.fast import FastNet
     from hashcade.learn.files import copy_model, model_fingerprint, read_config
-    from hashcade.learn.hasher import Hasher, base_features
+    from hashcade.learn.hasher import Hasher, base_features, base_vectors
     from hashcade.learn.inputs import checked_classes, checked_embeddings
     from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
     from hashcade.learn.networks import MLP, NIN, StrideNet
@@ -36,7 +36,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         "clustering": ["kmeans"],
         "config": ["ResolvedConfig", "StageConfig"],
         "distributed": ["is_first_rank"],
-        "hasher": ["Hasher", "base_features"],
+        "hasher": ["Hasher", "base_features", "base_vectors"],
         "inputs": ["checked_classes", "checked_embeddings"],
         "losses": ["hash_npairs_loss", "hash_triplet_loss", "npairs_loss", "triplet_loss"],
         "files": ["copy_model", "model_fingerprint", "read_config"],
@@ -56,7 +56,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
 
 __all__ = [
     "MLP", "NIN", "ClassSampler", "FastNet", "Hasher", "ResolvedConfig", "StageConfig", "StrideNet",
-    "base_features", "checked_classes", "checked_embeddings", "copy_model", "hash_npairs_loss",
-    "hash_triplet_loss", "is_first_rank", "kmeans", "learning_rate_factor", "model_fingerprint",
-    "npairs_loss", "read_config", "triplet_loss", "warmup",
+    "base_features", "base_vectors", "checked_classes", "checked_embeddings", "copy_model",
+    "hash_npairs_loss", "hash_triplet_loss", "is_first_rank", "kmeans", "learning_rate_factor",
+    "model_fingerprint", "npairs_loss", "read_config", "triplet_loss", "warmup",
 ]  # fmt: skip

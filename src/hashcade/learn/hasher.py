@@ -680,3 +680,12 @@ def base_features(hasher: Hasher, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
 
     model = hasher._fitted()._model()
     return for_all(model, model.features, torch.from_numpy(hasher._items(X)))
+
+
+def base_vectors(hasher: Hasher, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Vectors for re-ranking of items whose :func:`base_features` are known, float32[n, size]."""
+    torch: Any = require_extra("torch", "train")
+    from hashcade.learn.model import for_all
+
+    model = hasher._fitted()._model()
+    return for_all(model, model.vectors_of_features, torch.from_numpy(features))

@@ -97,7 +97,7 @@ class HashModel(nn.Module):
         equal = all(torch.equal(other[name], w) for name, w in self.base.state_dict().items())
         if self.embedding is None or not equal:
             return self.vectors(items), scores, points
-        return self._vectors(features), scores, points  # one pass serves both
+        return self.vectors_of_features(features), scores, points  # one pass serves both
 
     def points(self, hidden: Tensor) -> Tensor:
         """Points to compare with prototypes, float[n, size], of unit length."""
@@ -106,9 +106,10 @@ class HashModel(nn.Module):
 
     def vectors(self, items: Tensor) -> Tensor:
         """Vectors for re-ranking, float[n, size]."""
-        return items if self.embedding is None else self._vectors(self.features(items))
+        return items if self.embedding is None else self.vectors_of_features(self.features(items))
 
-    def _vectors(self, features: Tensor) -> Tensor:
+    def vectors_of_features(self, features: Tensor) -> Tensor:
+        """Vectors for re-ranking, of what :meth:`features` gave."""
         assert self.embedding is not None
         vectors: Tensor = self.embedding(features)
         return F.normalize(vectors, dim=1) if self.unit_length else vectors
