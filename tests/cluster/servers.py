@@ -21,6 +21,9 @@ CLUSTER_OPTIONS = {
 }
 
 
+_given = set()  # ports
+
+
 class Server:
     """One redis-server process. Nothing is saved: after a kill it comes back empty."""
 
@@ -196,10 +199,16 @@ def raw(reply):
 def free_port():
     """A port that is free, and with it the cluster's own, 10,000 above.
 
-    Both are below those that Linux gives to clients, so that nobody takes them by chance.
+    Both are below those that Linux gives to clients, so that nobody takes them by chance. None is
+    given twice: a server that was just started need not have its port yet. Tests that run beside
+    each other have ports of their own.
     """
-    for _ in range(1000):
-        port = 20_000 + int.from_bytes(os.urandom(2)) % 2_700
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 3
+    for _ in range(10_000):
+        port = 20_000 + 900 * worker + int.from_bytes(os.urandom(2)) % 900
+        if port in _given:
+            continue
+        _given.add(port)
         with socket.socket() as low, socket.socket() as high:
             try:
                 low.bind(("127.0.0.1", port))
