@@ -10,7 +10,7 @@ What makes it fast, on two cores of a processor with bfloat16:
 - A new network may be warmed up as a classifier: the losses of pairs and triplets learn little from
   features that say nothing yet.
 
-docs/results/cifar100-scratch.md has what it reaches, with and without each of them.
+docs/results/cifar100-scratch.md has what it reaches, docs/decisions.md what some of them give.
 """
 
 from __future__ import annotations
