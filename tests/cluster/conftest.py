@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from hashcade.cluster import Reader
 from tests.cluster.servers import PlainServer, Servers, closing
 
 
@@ -35,3 +36,15 @@ def plain_redis(redis_server, tmp_path):
     """One Redis server that is no cluster."""
     with closing(PlainServer(tmp_path / "redis")) as server:
         yield server
+
+
+@pytest.fixture
+def server(plain_redis):
+    return plain_redis
+
+
+@pytest.fixture
+def reader(server):
+    reader = Reader(server.url)
+    yield reader
+    reader.close()

@@ -69,18 +69,6 @@ def killed(path, url, n):
     return process.exitcode == 0
 
 
-@pytest.fixture
-def server(plain_redis):
-    return plain_redis
-
-
-@pytest.fixture
-def reader(server):
-    reader = Reader(server.url)
-    yield reader
-    reader.close()
-
-
 @pytest.mark.parametrize("publishes", [stopped, pytest.param(killed, marks=pytest.mark.slow)])
 def test_a_publisher_that_dies_leaves_what_is_searched(server, reader, tmp_path, publishes):
     """At each of its writes; afterwards the same command completes it, or retire removes it."""

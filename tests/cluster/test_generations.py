@@ -24,18 +24,6 @@ from tests.cluster.factories import (
 from tests.cluster.servers import PlainServer, Servers, closing, wait_for
 
 
-@pytest.fixture
-def server(plain_redis):
-    return plain_redis
-
-
-@pytest.fixture
-def reader(server):
-    reader = Reader(server.url)
-    yield reader
-    reader.close()
-
-
 def search_all(server):
     """Read everything there is."""
     with ClusterTable.open(server.url, name="t") as table:
