@@ -16,6 +16,7 @@ from hashcade._validate import as_array, checked_choice, checked_count
 from hashcade.errors import NotFittedError, StorageError
 from hashcade.index import (
     METRICS,
+    NEVER,
     NO_LABEL,
     Cancel,
     Encoded,
@@ -317,7 +318,7 @@ class HashTable:
         items = as_array("X", hasher.with_features(X))
         if items.shape == hasher.item_shape:
             items = items[None]
-        return hasher.encode(items, n_probe=n_probe, scores=scores, cancel=cancel)
+        return hasher.encoder.encode(items, n_probe, scores=scores, cancel=cancel or NEVER)
 
     def search(
         self,

@@ -7,6 +7,7 @@ import pytest
 from cli_factories import make_embeddings
 
 from hashcade import Hasher, HashTable
+from hashcade.learn.encoder import Encoder
 from hashcade.sklearn import HashNeighborsTransformer
 
 N_NEIGHBORS = 7
@@ -65,12 +66,12 @@ def test_ids_and_distances_are_the_same(stored, command, n_probe):
 def test_the_network_runs_once_per_query(stored, command, monkeypatch):
     _, folder, queries = stored
     sizes = []
-    encode = Hasher.encode
+    outputs = Encoder.outputs
 
-    def counting(self, X, **options):
-        sizes.append(len(X))
-        return encode(self, X, **options)
+    def counting(self, items, *args, **options):
+        sizes.append(len(items))
+        return outputs(self, items, *args, **options)
 
-    monkeypatch.setattr(Hasher, "encode", counting)
+    monkeypatch.setattr(Encoder, "outputs", counting)
     assert command("search", folder / "table", folder / "queries.npy", "--quiet").code == 0
     assert sizes == [len(queries)]

@@ -83,7 +83,7 @@ def test_prototypes_decide_the_same_elsewhere(tmp_path, settings):
     encoded = hasher.encode(X)
     assert found["scores"] == pytest.approx(encoded.scores, abs=1e-4)
     assert found["vectors"] == pytest.approx(encoded.vectors, abs=1e-4)
-    points = hasher._encoder.outputs(X).points
+    points = hasher.encoder.outputs(X).points
     gaps = np.sort(np.square(points[:, None] - hasher.prototypes_).sum(axis=2), axis=1)
     clear = gaps[:, 1] - gaps[:, 0] > 1e-4  # where two are equally near, either may be taken
     assert clear.mean() > 0.9

@@ -51,7 +51,7 @@ def test_codes_propose_the_right_centroid_among_many(items, monkeypatch):
     hasher = Hasher().fit_clusters(items, n_codes=100)
     best = hasher.codebook_[nearest_centroids(items, hasher.prototypes_)[:, 0]]
     np.testing.assert_array_equal(hasher.transform(items), best)  # all groups are near
-    hasher._encoder._assign.shortlist = 2
+    hasher.encoder._assign.shortlist = 2
     assert (hasher.transform(items) == best).mean() > 0.8  # of 16
 
 

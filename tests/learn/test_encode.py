@@ -51,7 +51,7 @@ def test_a_search_looks_where_encode_says(fitted, n_probe):
     if n_probe == 1:  # in the buckets of the query, and nowhere else
         buckets = queries.bucket_ids
     elif hasher.assignment == "prototype":  # in those of the classes with the nearest prototypes
-        points = hasher._encoder.outputs(items).points
+        points = hasher.encoder.outputs(items).points
         gaps = np.square(points[:, None].astype(float) - hasher.prototypes_).sum(axis=2)
         buckets = hasher.codebook_[np.argsort(gaps, axis=1)[:, :n_probe]].reshape(len(items), -1)
     else:  # in those of all occupied ones with the best sums

@@ -9,7 +9,7 @@ import torch
 
 from hashcade import CorruptIndexError, Hasher
 from hashcade.learn.config import resolve
-from hashcade.learn.dense_network import DenseNetwork
+from hashcade.learn.encoder import DenseNetwork
 from hashcade.learn.files import read_tensors, write_tensors
 from hashcade.learn.model import new_model, weights_of
 from tests.learn.factories import QUICK, blobs

@@ -107,13 +107,13 @@ def test_what_encode_made_can_be_searched(table, items):
 
 def test_the_network_runs_once_per_search(table, items, monkeypatch):
     calls = []
-    encode = table.hasher.encode
+    outputs = table.hasher.encoder.outputs
 
-    def recording(X, **options):
-        calls.append(len(X))
-        return encode(X, **options)
+    def recording(items, *args, **options):
+        calls.append(len(items))
+        return outputs(items, *args, **options)
 
-    monkeypatch.setattr(table.hasher, "encode", recording)
+    monkeypatch.setattr(table.hasher.encoder, "outputs", recording)
     table.search(items[0][:5], n_probe=2)
     assert calls == [5]
 

@@ -16,8 +16,8 @@ from hashcade._lazy import lazy_names
 if TYPE_CHECKING:
     from hashcade.learn.clustering import kmeans
     from hashcade.learn.config import ResolvedConfig, StageConfig
-    from hashcade.learn.dense_network import warmup
     from hashcade.learn.distributed import is_first_rank
+    from hashcade.learn.encoder import warmup
     from hashcade.learn.fast import FastNet
     from hashcade.learn.files import copy_model, model_fingerprint, read_config
     from hashcade.learn.hasher import Hasher, base_features, base_vectors
@@ -42,7 +42,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         "files": ["copy_model", "model_fingerprint", "read_config"],
         "fast": ["FastNet"],
         "networks": ["MLP", "NIN", "StrideNet"],
-        "dense_network": ["warmup"],
+        "encoder": ["warmup"],
         "sampler": ["ClassSampler"],
         "trainer": ["learning_rate_factor"],
     }

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hashcade.codes import CodeShape, solve_cascade
-from hashcade.learn.dense_network import Floats, Ints
+from hashcade.learn.assignment import Floats, Ints
 
 
 def solve_codebook(

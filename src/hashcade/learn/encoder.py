@@ -11,26 +11,45 @@ belongs to follows from what the network makes of it:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from hashcade._kernels import helper, kernel
 from hashcade.codes import CodeShape
 from hashcade.index import NEVER, Cancel, Encoded, GroupedVectors
+from hashcade.learn.assignment import (
+    CHUNK,
+    Assignment,
+    CodebookAssignment,
+    Floats,
+    Ints,
+    PartAssignment,
+    PathAssignment,
+)
 from hashcade.learn.config import ResolvedConfig
-from hashcade.learn.dense_network import Floats, Ints, Outputs, Weights, checked_weights
+from hashcade.learn.inputs import checked_embeddings, checked_images
 
-Network = Callable[[npt.NDArray[Any], bool], Outputs]  # items, and whether to make scores
+Weights = Mapping[str, npt.NDArray[Any]]  # by the names of ``HashModel``
+Network = Callable[[npt.NDArray[Any], bool], "Outputs"]  # items, and whether to make scores
 OnProgress = Callable[[int, int], object] | None  # takes the number of items done, and in all
 
 # Up to so many prototypes all are compared: one pass over them takes no more time than groups.
 FEW_PROTOTYPES = 2048
 
-_CHUNK = 1024  # items of one pass
 _FILLING = 15  # codes that are ranked beyond those probed, for queries with few candidates
 _ROOM = 24  # prototypes compared for each code that is ranked, or more
+
+
+class Outputs(NamedTuple):
+    """What a network makes of items."""
+
+    vectors: Floats  # (n, size): for re-ranking
+    scores: Floats | None  # (n, depth, width): of slots, if they were asked for or are needed
+    points: Floats  # (n, size): compared with prototypes; the vectors, if there are none
 
 
 class Encoder:
@@ -57,19 +76,24 @@ class Encoder:
                 self._assign = PrototypeAssignment(codebook, prototypes, shape, config.shortlist)
         self._codebook = codebook
 
+    def checked(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Items of the shape that was learned from."""
+        shape = self.config.item_shape
+        return checked_images(X, shape) if len(shape) == 3 else checked_embeddings(X, shape[0])
+
     def outputs(
         self, items: npt.NDArray[Any], progress: OnProgress = None, *, scores: bool = True,
         cancel: Cancel = NEVER,
     ) -> Outputs:  # fmt: skip
         """What the network makes of items, without the buckets."""
-        if len(items) <= _CHUNK:
+        if len(items) <= CHUNK:
             return self._network(items, scores)
         parts = []
-        for at in range(0, len(items), _CHUNK):
+        for at in range(0, len(items), CHUNK):
             cancel.check(f"after {at:,} of {len(items):,} items")
-            parts.append(self._network(items[at : at + _CHUNK], scores))
+            parts.append(self._network(items[at : at + CHUNK], scores))
             if progress is not None:
-                progress(min(at + _CHUNK, len(items)), len(items))
+                progress(min(at + CHUNK, len(items)), len(items))
         joined = (None if p[0] is None else np.concatenate(p) for p in zip(*parts, strict=True))
         return Outputs(*joined)  # type: ignore[arg-type]
 
@@ -83,12 +107,12 @@ class Encoder:
         ``codes``, int64[n], are the items' rows of the code book, -1: as the network says.
         """
         vectors, buckets = [], []
-        for at in range(0, max(len(items), 1), _CHUNK):
-            outputs = self._network(items[at : at + _CHUNK], False)
+        for at in range(0, max(len(items), 1), CHUNK):
+            outputs = self._network(items[at : at + CHUNK], False)
             if codes is None:
                 own = self.bucket_ids(outputs)
             else:
-                known = codes[at : at + _CHUNK]
+                known = codes[at : at + CHUNK]
                 own = self.of_class(outputs.points, known)
                 rest = np.flatnonzero(known < 0)
                 if len(rest):
@@ -114,11 +138,11 @@ class Encoder:
         return self._assign(None, vectors, n_probe + _FILLING)
 
     def encode(
-        self, items: npt.NDArray[Any], n_probe: int = 1, progress: OnProgress = None, *,
+        self, X: npt.ArrayLike, n_probe: int = 1, progress: OnProgress = None, *,
         scores: bool = True, cancel: Cancel = NEVER,
     ) -> Encoded:  # fmt: skip
         """Vectors, buckets and, if asked for or needed, scores, in one pass of the network."""
-        outputs = self.outputs(items, progress, scores=scores, cancel=cancel)
+        outputs = self.outputs(self.checked(X), progress, scores=scores, cancel=cancel)
         ranked = self.bucket_ids(outputs, n_probe + _FILLING, cancel)
         config = self.config
         own, by_path = ranked[:, : config.shape.sparsity], not config.uses_codebook
@@ -145,57 +169,105 @@ def _by_parts(
     return PartAssignment(codebook, prototypes, classes, class_of_part)
 
 
-class Assignment(Protocol):
-    """From slot scores and points to buckets, best first: int64[n, sparsity * n_probe]."""
+class DenseNetwork:
+    """The networks on embeddings, ``backbone`` None or ``"mlp"``, as products of matrices."""
 
-    ranks: bool  # whether buckets beyond the first code are ranked
+    def __init__(self, config: ResolvedConfig, weights: Weights) -> None:
+        self._config = config
+        units, size = config.hidden_size, config.item_shape[0]
+        in_backbone, n_slots = config.backbone == "mlp", config.shape.depth * config.shape.width
+        self._hidden = self._base = self._points = self._embedding = None
+        last, n_items = "head.0", 0 if units else size
+        if units:
+            name, last = ("hash_base.layers.0", last) if in_backbone else ("head.0", "head.2")
+            if config.with_inputs:
+                name, last, n_items = "head.0.layer", "head.1", size
+            self._hidden = _Linear(weights, name, 0, size, units)
+        self._slots = _Linear(weights, last, units, n_items, n_slots)
+        if config.point_size:
+            self._points = _Linear(weights, "vector_head", units, n_items, config.point_size)
+        if config.embedding_size is not None and config.rerank == "given":
+            if in_backbone:
+                self._base = _Linear(weights, "base.layers.0", 0, size, units)
+            below = (units, 0) if in_backbone else (0, size)
+            self._embedding = _Linear(weights, "embedding", *below, config.embedding_size)
+        self._one_query: Any = None
+        if self._hidden is not None and self._points is not None and self._embedding is None:
+            self._one_query = (*self._hidden.parameters, *self._points.parameters)
 
-    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
-        """Buckets of items; scores may be None where they are not needed."""
+    def __call__(self, items: npt.NDArray[Any], with_scores: bool = True) -> Outputs:
+        """What the network makes of items, float32[n, size]."""
+        config, shape, scores = self._config, self._config.shape, None
+        if self._one_query is not None and len(items) == 1 and not with_scores:
+            points = np.empty((1, config.point_size), np.float32)
+            point_of(items, *self._one_query, points)
+            return Outputs(items.copy() if config.rerank == "given" else points, None, points)
+        hidden = items if self._hidden is None else _relu(self._hidden(items))
+        if config.with_inputs:
+            hidden = np.concatenate([hidden, items], axis=1)
+        points = items if self._points is None else _unit(self._points(hidden))
+        if with_scores or not config.uses_prototypes:
+            scores = self._slots(hidden).reshape(len(items), shape.depth, shape.width)
+            if config.unit_length and not config.uses_prototypes:
+                scores = _unit(scores)
+        vectors = points
+        if self._embedding is not None:
+            vectors = self._embedding(items if self._base is None else _relu(self._base(items)))
+            vectors = _unit(vectors) if config.unit_length else vectors
+        elif config.rerank == "given":
+            vectors = items.copy()  # what is returned is not the caller's
+        return Outputs(vectors, scores, points)
 
 
-class PathAssignment:
-    """The best slot at each level; the last level has ``sparsity`` of them."""
+class _Linear:
+    """A linear layer on hidden values, on items as they are given, or on both side by side."""
 
-    ranks = False
+    def __init__(
+        self, weights: Weights, name: str, n_hidden: int, n_items: int, outputs: int
+    ) -> None:
+        weight = checked_weights(weights, f"{name}.weight", (outputs, n_hidden + n_items)).copy()
+        bias = checked_weights(weights, f"{name}.bias", (outputs,))
+        if n_items:  # centring and scaling them becomes a part of it
+            exact = weight[:, n_hidden:].astype(np.float64)
+            exact /= checked_weights(weights, "prepare.scale", ())
+            bias = bias - exact @ checked_weights(weights, "prepare.mean", (n_items,))
+            weight[:, n_hidden:] = exact
+        self._weight, self._bias = np.ascontiguousarray(weight.T), bias.astype(np.float32)
 
-    def __init__(self, shape: CodeShape) -> None:
-        self._shape = shape
+    @property
+    def parameters(self) -> tuple[Floats, Floats]:
+        """The matrix, (inputs, outputs), and the bias."""
+        return self._weight, self._bias
 
-    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
-        """See :class:`Assignment`."""
-        return self._shape.scores_to_bucket_ids(scores)
+    def __call__(self, values: npt.NDArray[Any]) -> Floats:
+        products: Floats = values @ self._weight
+        products += self._bias
+        return products
 
 
-class CodebookAssignment:
-    """The code with the largest sum of slot scores, on average over its buckets.
+def _relu(values: Floats) -> Floats:
+    return np.maximum(values, 0.0, out=values)
 
-    Sums are float64, from level 1 down; of equal ones the lower id comes first, as when an index
-    probes.
-    """
 
-    ranks = False
+def checked_weights(
+    weights: Weights, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
+) -> npt.NDArray[Any]:
+    """The weights of a name, of the shape that the config says; files are not trusted."""
+    array = weights[name]
+    if array.shape != shape or array.dtype != dtype:
+        found, must = f"{array.dtype}{[*array.shape]}", f"{np.dtype(dtype)}{[*shape]}"
+        raise ValueError(f"{name} is {found}, must be {must}")
+    return array
 
-    def __init__(self, codebook: Ints, shape: CodeShape) -> None:
-        self._book = np.unique(codebook, axis=0)  # in ascending order, equal codes once
-        self._paths = shape.paths(self._book.ravel())  # (n_codes · sparsity, depth)
-        self._shape = shape
 
-    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
-        """See :class:`Assignment`."""
-        book, paths = self._book, self._paths
-        assigned = np.empty((len(scores), self._shape.sparsity), np.int64)
-        for at in range(0, len(scores), _CHUNK):
-            cancel.check(f"after {at:,} of {len(scores):,} items")
-            part = scores[at : at + _CHUNK]
-            sums = np.zeros((len(part), len(paths)))
-            for level in range(self._shape.depth):
-                sums += part[:, level, paths[:, level]]
-            sums = sums.reshape(len(part), *book.shape)
-            best = sums.mean(axis=2).argmax(axis=1)
-            order = np.argsort(-sums[np.arange(len(part)), best], axis=1, kind="stable")
-            assigned[at : at + _CHUNK] = np.take_along_axis(book[best], order, axis=1)
-        return assigned
+def _unit(values: Floats) -> Floats:
+    """Brought to length 1 along the last axis."""
+    if len(values) == 1 and values.ndim == 2:  # one query: every call counts
+        length = math.sqrt(np.vdot(values, values))
+        return values * np.float32(1.0 / max(length, 1e-12))
+    lengths = np.sqrt(np.einsum("...i,...i->...", values, values))[..., None]
+    result: Floats = values / np.maximum(lengths, np.float32(1e-12))
+    return result
 
 
 class PrototypeAssignment:
@@ -226,49 +298,6 @@ class PrototypeAssignment:
         return self.codebook[classes].reshape(len(points), -1)
 
 
-class PartAssignment:
-    """The nearest class prototypes first, then the nearest parts of each of these classes.
-
-    ``class_of_part``, int64[n_codes], ascending, says which class a row of the code book is of.
-    """
-
-    ranks = True
-
-    def __init__(
-        self, codebook: Ints, prototypes: Floats, classes: PrototypeAssignment, class_of_part: Ints
-    ) -> None:
-        self._codebook, self._prototypes, self._classes = codebook, prototypes, classes
-        self._ends = np.cumsum(np.bincount(class_of_part))
-        self._starts = np.append(0, self._ends[:-1])
-        n_parts = self._ends - self._starts
-        self._fewest, self._steps = int(n_parts.min()), np.arange(int(n_parts.max()))
-
-    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
-        """See :class:`Assignment`; scores are not needed."""
-        n_parts = min(n_probe, len(self._codebook))
-        n_classes = min(-(-n_parts // self._fewest), len(self._ends))
-        classes = self._classes.classes(points, n_classes, cancel)
-        step = max(1, _CHUNK // n_classes)
-        parts = []
-        for at in range(0, max(1, len(points)), step):
-            cancel.check(f"after {at:,} of {len(points):,} items")
-            part = slice(at, at + step)
-            parts.append(self.of_classes(points[part], classes[part], n_parts))
-        return np.concatenate(parts)
-
-    def of_classes(self, points: Floats, classes: Ints, n_parts: int) -> Ints:
-        """Buckets of the nearest parts of classes, int64[n, m], the first class first."""
-        rows = self._starts[classes][:, :, None] + self._steps
-        outside = rows >= self._ends[classes][:, :, None]
-        own = self._prototypes[np.where(outside, 0, rows)]
-        gaps = np.square(points[:, None, None] - own).sum(axis=3, dtype=np.float64)
-        gaps[outside], rows[outside] = np.inf, -1
-        order = np.argsort(gaps, axis=2, kind="stable")
-        rows = np.take_along_axis(rows, order, axis=2).reshape(len(points), -1)
-        first = np.argsort(rows < 0, axis=1, kind="stable")[:, :n_parts]
-        return self._codebook[np.take_along_axis(rows, first, axis=1)].reshape(len(points), -1)
-
-
 def _groups(codes: Ints, shape: CodeShape) -> Ints:
     """Numbers of the groups of codes, int64[n]: about as many groups as a group has codes."""
     if len(codes) > FEW_PROTOTYPES:
@@ -277,3 +306,60 @@ def _groups(codes: Ints, shape: CodeShape) -> Ints:
                 first_slots = codes // shape.width ** (shape.depth - levels)
                 return np.unique(first_slots, return_inverse=True)[1]
     return np.zeros(len(codes), np.int64)
+
+
+# -- one query ---------------------------------------------------------------------------------
+#
+# A product of matrices with one row is bound by reading the weights and by the calls around it. In
+# one compiled call each is read once, those of hidden units that are off not at all: two thirds of
+# the time. Sums are in another order than in a batch, as those of numpy are for one row.
+
+
+@helper(fastmath={"reassoc", "contract", "nsz"})
+def _add_rows(values, rows, n_rows, weight, sums):  # type: ignore[no-untyped-def]
+    """Add some rows of a matrix, each times its value, four at a time: sums are read less often."""
+    at = 0
+    while at + 4 <= n_rows:
+        a, b, c, d = rows[at], rows[at + 1], rows[at + 2], rows[at + 3]
+        va, vb, vc, vd = values[a], values[b], values[c], values[d]
+        for j in range(sums.shape[0]):
+            sums[j] += va * weight[a, j] + vb * weight[b, j] + vc * weight[c, j] + vd * weight[d, j]
+        at += 4
+    for k in range(at, n_rows):
+        for j in range(sums.shape[0]):
+            sums[j] += values[rows[k]] * weight[rows[k], j]
+
+
+@kernel()
+def point_of(item, hidden_weight, hidden_bias, weight, bias, point):  # type: ignore[no-untyped-def]
+    """Write the unit vector that the network makes of one item to ``point``, float32[1, size].
+
+    The last layer sees the hidden units and, if its matrix has more rows, the item beside them.
+    """
+    n_numbers, n_units = hidden_weight.shape
+    values = np.empty(n_units + n_numbers, np.float32)
+    rows = np.empty(n_units + n_numbers, np.int64)
+    for row in range(rows.shape[0]):  # by hand: numba compiles an assignment for seconds
+        rows[row] = row
+        values[row] = hidden_bias[row] if row < n_units else item[0, row - n_units]
+    _add_rows(values[n_units:], rows, n_numbers, hidden_weight, values[:n_units])
+    n_rows = 0
+    for row in range(weight.shape[0]):
+        if row >= n_units or values[row] > 0.0:
+            rows[n_rows] = row
+            n_rows += 1
+    for j in range(point.shape[1]):
+        point[0, j] = bias[j]
+    _add_rows(values, rows, n_rows, weight, point[0])
+    square = np.float32(0.0)
+    for j in range(point.shape[1]):
+        square += point[0, j] * point[0, j]
+    length = max(np.float32(np.sqrt(square)), np.float32(1e-12))
+    for j in range(point.shape[1]):
+        point[0, j] /= length
+
+
+def warmup() -> None:
+    """Compile it, or load it from the cache."""
+    one = np.zeros((1, 1), np.float32)
+    point_of(one, one, one[0], one, one[0], one.copy())

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade.codes import CodeShape, solve_level
+from hashcade.learn.assignment import Floats, Ints
 from hashcade.learn.config import ResolvedConfig
-from hashcade.learn.dense_network import Floats, Ints, Outputs, Weights
+from hashcade.learn.encoder import Outputs, Weights
 
 _HELD = 1e4  # score of a slot that a class must keep: beyond all scores and penalties
 

@@ -22,8 +22,7 @@ from hashcade.evaluate import precision_at
 from hashcade.index import NEVER, Cancel, Encoded, HashIndex
 from hashcade.learn import files, inputs
 from hashcade.learn.config import ResolvedConfig, resolve
-from hashcade.learn.dense_network import DenseNetwork
-from hashcade.learn.encoder import Encoder, OnProgress
+from hashcade.learn.encoder import DenseNetwork, Encoder, OnProgress
 
 if TYPE_CHECKING:
     from torch import nn
@@ -360,7 +359,7 @@ class Hasher:
             limit = f"n_buckets = {config.shape.n_buckets}"
             error = ValueError(f"there would be {n_codes} classes, must be <= {limit}")
             raise add_hint(error, "fit again with a larger width or depth")
-        outputs = self._encoder.outputs(items)
+        outputs = self.encoder.outputs(items)
         weights = extended_weights(self._weights, config, outputs, numbers)
         classes = np.concatenate([self.classes_, names])
         order = np.argsort(classes, kind="stable")
@@ -407,13 +406,12 @@ class Hasher:
         needs no scores: without ``scores`` these take no time, and are None. ``cancel`` stops it
         when it is set, by another thread; then ``Cancelled`` is raised.
         """
-        encoder, items = self._fitted()._encoder, self._items(X)
+        encoder, items = self.encoder, self._extracted(self._features, X)
         return encoder.encode(items, n_probe, progress, scores=scores, cancel=cancel or NEVER)
 
     def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Bucket ids, int64[n, sparsity], best first."""
-        encoder = self._fitted()._encoder
-        return encoder.bucket_ids(encoder.outputs(self._items(X), scores=False))
+        return self.encoder.bucket_ids(self.encoder.outputs(self._items(X), scores=False))
 
     def place(self, encoded: Encoded, labels: npt.NDArray[np.object_]) -> Encoded:
         """Items in the buckets of their labels, object[n]; others stay where the network puts them.
@@ -424,7 +422,7 @@ class Hasher:
         codes = self._codes_of(labels)
         if codes is None:
             return encoded
-        of_class = self._encoder.of_class(encoded.vectors, codes)
+        of_class = self.encoder.of_class(encoded.vectors, codes)
         buckets = np.where(codes[:, None] < 0, encoded.bucket_ids, of_class)
         return replace(encoded, bucket_ids=buckets)
 
@@ -432,9 +430,8 @@ class Hasher:
         self, X: npt.ArrayLike, labels: npt.NDArray[np.object_] | None
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Vectors and buckets of items to fill a table with: what :meth:`place` makes of them."""
-        encoder = self._fitted()._encoder
         codes = None if labels is None else self._codes_of(labels)
-        return encoder.place(self._items(X), codes)
+        return self.encoder.place(self._items(X), codes)
 
     def _codes_of(self, labels: npt.NDArray[np.object_]) -> npt.NDArray[np.int64] | None:
         """Rows of the code book, -1 for labels that have none; None if no label can have one."""
@@ -447,15 +444,15 @@ class Hasher:
 
     def rank(self, vectors: npt.NDArray[np.float32], n_probe: int = 1) -> npt.NDArray[Any] | None:
         """Buckets of vectors that are points of prototypes themselves, best first; else None."""
-        return self._fitted()._encoder.rank(vectors, n_probe)
+        return self.encoder.rank(vectors, n_probe)
 
     def embed(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Vectors for re-ranking, float32[n, size]."""
-        return self._fitted()._encoder.outputs(self._items(X), scores=False).vectors
+        return self.encoder.outputs(self._items(X), scores=False).vectors
 
     def scores(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Slot scores, float32[n, depth, width]: the higher, the better the slot fits."""
-        scores = self._fitted()._encoder.outputs(self._items(X)).scores
+        scores = self.encoder.outputs(self._items(X)).scores
         assert scores is not None
         return scores
 
@@ -566,6 +563,11 @@ class Hasher:
         return Tags(None, TargetTags(required=True), TransformerTags(preserves_dtype=[]))
 
     @property
+    def encoder(self) -> Encoder:
+        """The fitted model at work, without what learning needs."""
+        return self._fitted()._encoder
+
+    @property
     def item_shape(self) -> tuple[int, ...]:
         """``(size,)`` for embeddings, ``(height, width, 3)`` for images, once fitted."""
         return self._fitted().config_.item_shape
@@ -642,12 +644,7 @@ class Hasher:
 
     def _items(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Items of the shape that was learned from."""
-        shape = self.item_shape
-        if len(shape) == 3:
-            return inputs.checked_images(X, shape)
-        if self._features is not None:
-            X = self.with_features(X)
-        return inputs.checked_embeddings(X, shape[0])
+        return self.encoder.checked(self._extracted(self._features, X))
 
 
 def _checked_classes(stored: Any) -> npt.NDArray[Any]:

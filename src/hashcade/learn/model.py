@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from hashcade.data import per_pixel_mean
+from hashcade.learn.assignment import Floats, Ints
 from hashcade.learn.config import ResolvedConfig
-from hashcade.learn.dense_network import DenseNetwork, Floats, Ints, Outputs, Weights
-from hashcade.learn.encoder import Encoder
+from hashcade.learn.encoder import DenseNetwork, Encoder, Outputs, Weights
 from hashcade.learn.networks import make_backbone
 
 T = TypeVar("T")

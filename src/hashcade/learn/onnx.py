@@ -17,8 +17,8 @@ from hashcade._extras import require_extra
 from hashcade._io import replace_file
 from hashcade.codes import CodeShape
 from hashcade.errors import ConfigError
+from hashcade.learn.assignment import Ints
 from hashcade.learn.config import ResolvedConfig
-from hashcade.learn.dense_network import Ints
 from hashcade.learn.fast import FastNet, Residual
 from hashcade.learn.model import HashModel, HiddenAndInputs
 from hashcade.learn.networks import MLP, NIN, StrideNet

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from hashcade.codes import CodeShape, solve_level
+from hashcade.learn.assignment import Ints
 from hashcade.learn.clustering import kmeans
-from hashcade.learn.dense_network import Ints
 from hashcade.learn.model import WHOLE, for_all, in_chunks, make_encoder, weights_of
 from hashcade.learn.sampler import ShuffledItems
 from hashcade.learn.stages import (

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from hashcade.codes import CodeShape, solve_level
+from hashcade.learn.assignment import Ints
 from hashcade.learn.clustering import kmeans
 from hashcade.learn.codebook import CodebookLoss, solve_codebook
 from hashcade.learn.config import ResolvedConfig
-from hashcade.learn.dense_network import Ints
 from hashcade.learn.model import HashModel, for_all, new_linear, new_model
 from hashcade.learn.prototypes import additive_codes
 

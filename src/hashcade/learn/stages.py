@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from hashcade.codes import CodeShape, relabel_by_code, solve_cascade
 from hashcade.evaluate import bucket_nmi, exact_search, precision_at, speedup_factor
 from hashcade.index import Encoded, HashIndex
+from hashcade.learn.assignment import Ints
 from hashcade.learn.codebook import CodebookLoss, solve_codebook
 from hashcade.learn.config import StageConfig
-from hashcade.learn.dense_network import Ints
 from hashcade.learn.fast import FastNet, Muon, class_directions, is_filter, warmup_loss
 from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
 from hashcade.learn.model import (

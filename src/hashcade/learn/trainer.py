@@ -30,8 +30,8 @@ from hashcade._io import read_file, replace_file
 from hashcade._progress import Progress, duration
 from hashcade._validate import checked_choice
 from hashcade.errors import ConfigError
+from hashcade.learn.assignment import Ints
 from hashcade.learn.config import SCHEDULES, VALIDATIONS, ResolvedConfig, StageConfig
-from hashcade.learn.dense_network import Ints
 from hashcade.learn.distributed import Ranks
 from hashcade.learn.fast import FastNet, gains_from_bfloat16
 from hashcade.learn.files import Array, Run, StageState, pack, unpack

@@ -15,7 +15,7 @@ from hashcade.data import augment as augment_images
 from hashcade.data import stratified_sample
 from hashcade.errors import DataError
 from hashcade.learn import inputs
-from hashcade.learn.dense_network import Ints
+from hashcade.learn.assignment import Ints
 from hashcade.learn.distributed import local_gpu
 from hashcade.learn.networks import BACKBONES, IMAGE_NETWORKS
 

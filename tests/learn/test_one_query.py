@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hashcade import Hasher
-from hashcade.learn.dense_network import point_of
+from hashcade.learn.encoder import point_of
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["hidden alone", "item beside"])
