@@ -73,15 +73,20 @@ page-picture: demo ## Take the picture of the service's page, with Chromium
 
 # What measures time or attacks a service is marked alone, and follows one by one. Both
 # passes always run, and the failure of either is a failure. Kernels are compiled once, beforehand.
-test-fast: $(STAMP) ## The quick tests, two at a time, then those that measure time or attack
+define run_tests
 	@$(BIN)/hashcade warmup
 	@failed=0; \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not alone' -n 2 --dist loadfile || failed=1; \
-	$(BIN)/python -m pytest -m 'not slow and alone' $(ALONE) || failed=1; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m '$(1) and not alone' -n 2 --dist loadfile || failed=1; \
+	$(BIN)/python -m pytest -m '$(1) and alone' $(ALONE) || failed=1; \
 	exit $$failed
+endef
 
-test-slow: $(STAMP) ## The slow tests, with many more examples per property
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m slow
+test-fast: $(STAMP) ## The quick tests, two at a time, then those that measure time or attack
+	$(call run_tests,not slow)
+
+test-slow: export HYPOTHESIS_PROFILE = thorough
+test-slow: $(STAMP) ## The slow tests, with many more examples per property; in two passes too
+	$(call run_tests,slow)
 
 redis-server: # installed where it is missing, and not left running on its usual port
 	tools/install_programs.sh redis-server

@@ -35,7 +35,8 @@ def main() -> int:
     parser.add_argument("--items", type=int, default=300_000)
     parser.add_argument("--buckets", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--share", type=float, default=0.1, help="of a core, for each server")
+    share = "of a core, for each server: so little that two cores of clients do not run out first"
+    parser.add_argument("--share", type=float, default=0.06, help=share)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument("--without", nargs="*", default=[], choices=["faiss", "postgres"])
     parser.add_argument("--note", default="", help="what else the machine did")

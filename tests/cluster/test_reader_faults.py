@@ -10,10 +10,10 @@ from hashcade.cluster import Reader
 from tests.cluster.load import Load, fill
 from tests.cluster.servers import wait_for
 
+pytestmark = pytest.mark.alone
 LONGEST = 0.25  # seconds for one answer: one time-out, then the replica
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("seconds", [1.5, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_master_with_a_replica_may_fail(own_cluster, fault, seconds):

@@ -8,7 +8,7 @@ from hashcade.store import Catalog
 from tests.serve.browsing import keep, needs_browser
 from tests.serve.factories import process
 
-pytestmark = [needs_browser, pytest.mark.slow]
+pytestmark = [needs_browser, pytest.mark.slow, pytest.mark.alone]
 VIEWS = {"": ".grid .item", "#/item/5": ".neighbours li", "#/tree": ".map .tile"}
 SIZES = {"classes": (20_000, 60_000, 142), "items": (1_000, 1_000_000, 32)}
 LONGEST = 1000  # milliseconds from the load of the page to the view
