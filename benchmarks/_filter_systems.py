@@ -83,7 +83,7 @@ class Hashcade:
         return self._table.search(query, N_NEIGHBORS, n_probe=n_probe, where=where).ids[0]
 
     def forget_filters(self) -> None:
-        """The next search makes its filter anew."""
+        """The next search makes its filter again."""
         self._table = HashTable.load(self._path)
 
     def close(self) -> None:

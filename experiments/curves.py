@@ -436,7 +436,7 @@ def run(
 ) -> tuple[int, Path | None]:
     """Measure what is missing and write the page; how many rows are new, and the page.
 
-    ``again="times"`` measures the times anew, and nothing else; without ``times`` none.
+    ``again="times"`` measures the times again, and nothing else; without ``times`` none.
     """
     for kind, names, allowed in (
         ("data set", data_sets, EMBEDDINGS),
@@ -512,7 +512,7 @@ def _new_rows(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run by the arguments of a command line."""
     parser = argument_parser("experiments.curves", __doc__, METHODS, "all")
-    again = "measure the times anew, and nothing else"
+    again = "measure the times again, and nothing else"
     parser.add_argument("--again", choices=("times",), help=again)
     parser.add_argument("--no-times", action="store_true", help="measure no times")
     options = parser.parse_args(arguments)

@@ -74,7 +74,7 @@ def test_a_table_that_changed_cannot_repair_what_it_has_not(server, reader, tmp_
 
 
 def test_blocks_that_lie_are_refused(server, reader, tmp_path):
-    """Whoever can write to Redis can make checksums; values are looked at as well."""
+    """An attacker who can write to Redis can make checksums, so values are checked as well."""
     table = empty_table(KIND)
     table.add(items(KIND, 20, np.random.default_rng(0)))
     table.save(tmp_path / "t")

@@ -130,7 +130,7 @@ def part_rows(n_bytes: int, row_bytes: int) -> int:
 
 
 def _anew(job: Job) -> str:
-    return f"to begin anew, remove {job.work}"
+    return f"to start over, remove {job.work}"
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:

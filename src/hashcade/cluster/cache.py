@@ -260,7 +260,7 @@ class RemoteBlocks(NoCheck):
             raise self._generations.error(key, f"has wrong values: {problem}")
 
     def _count(self, groups: Int64s) -> None:
-        """Count the bytes of some groups anew."""
+        """Count the bytes of some groups again."""
         for group in groups.tolist():
             rows = slice(self._starts[group], self._starts[group + 1])
             n_entries = int(self._directory.counts[rows][self._present[rows]].sum())

@@ -202,7 +202,7 @@ class Reader:
                     again.append(i)
                 else:
                     groups.setdefault(target, []).append(i)
-            if not groups:  # every server that may have the keys has failed: look anew, or give up
+            if not groups:  # every server that may have the keys has failed: look again, or give up
                 address = (self._owners[slots[again[0]]] or ("",))[0]
                 if time.monotonic() > deadline:
                     raise _no_answer(address, problem)

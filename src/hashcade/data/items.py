@@ -133,7 +133,7 @@ def checked_items(items: object, source: str) -> NDArray[Any]:
     try:
         array = as_array("items", items)
         if isinstance(array, np.memmap) and array.ndim == 2 and array.dtype.kind in "fiu":
-            return array  # whoever reads it looks at the numbers
+            return array  # its reader looks at the numbers
         if array.ndim == 2:
             array = checked_vectors("items", array)
     except ValueError as error:

@@ -62,5 +62,5 @@ _load: Any = intrinsic(_emit_load)
 
 @helper()
 def is_cancelled(address):  # type: ignore[no-untyped-def]
-    """Whether the flag at an address was set; it is read anew each time."""
+    """Whether the flag at an address was set; it is read each time."""
     return _load(address) != 0

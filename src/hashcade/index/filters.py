@@ -34,7 +34,7 @@ _FEW_IDS = 32
 class Filter:
     """Ids that a search may find, for any number of searches; made by ``HashIndex.make_filter``.
 
-    The index may change in between: what passes is found anew, in new segments alone.
+    The index may change in between: what passes is found again, in new segments alone.
     """
 
     def __init__(self, ids: Int64s) -> None:

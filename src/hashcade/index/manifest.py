@@ -7,7 +7,7 @@ The manifest is JSON; its first value is the CRC-32 of every byte after it::
        "sections": {"vectors": {"offset", "bytes", "dtype", "shape", "crc32"}, ...},
        "removed": null or {"file", "uid", "bytes", "crc32", "n_items"}}, ...]}
 
-A checksum tells damage, not intent: whoever makes an index can make its checksums. So names of
+A checksum tells damage, not intent: an attacker can make checksums too. So names of
 files are made of the uid, which has no separators, and what a kernel uses as a size or an address
 is checked here, or with the arrays themselves (``checksums.py``).
 """

@@ -55,7 +55,7 @@ def _encode(vectors, codes, bounds):  # type: ignore[no-untyped-def]
 
 @kernel()
 def bounds_hold(vectors, codes, bounds):  # type: ignore[no-untyped-def]
-    """Whether bounds are right for codes of vectors, whoever made them: a search relies on them."""
+    """Whether bounds are right for codes of vectors; a search relies on them."""
     for row in range(vectors.shape[0]):
         scale, error, square = np.float64(bounds[row, SCALE]), 0.0, 0.0
         for j in range(vectors.shape[1]):
@@ -209,7 +209,7 @@ def survivors(
     """Return the entries, ascending, that may be among the nearest ``n_neighbors`` of a query.
 
     All of these are certainly there, also if others are equally near. Entries are different items;
-    whoever leaves some out afterwards asks for as many more.
+    a caller that leaves some out afterwards asks for as many more.
 
     Examples
     --------

@@ -215,7 +215,7 @@ class Run:
             shutil.rmtree(stale, ignore_errors=True)
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Add a line to the log, and draw it anew."""
+        """Add a line to the log, and draw it again."""
         if self.path is not None:
             log = self.path / "log.jsonl"
             with log.open("a", encoding="utf-8") as file:

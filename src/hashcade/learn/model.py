@@ -126,7 +126,7 @@ class HashModel(nn.Module):
     def hidden(self, items: Tensor, *, dropout: float = 0.0, share: slice = WHOLE) -> Tensor:
         """Input of the last layer of the hash network, float[n, units], for a share of a batch.
 
-        Numbers are drawn for the whole batch: whoever has which share, they are the same.
+        Numbers are drawn for the whole batch, so they do not depend on how it is shared out.
         """
         inputs = F.dropout(self.prepare(items), dropout)[share]
         return self.head[:-1](self.hash_base(inputs))  # type: ignore[no-any-return]
