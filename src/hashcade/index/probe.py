@@ -176,8 +176,8 @@ def best_buckets(scores, query, n_probe, table, cancel):  # type: ignore[no-unty
     # Typed: a plain constant would have functions compiled once more, for this value alone.
     row, size, none = np.int64(0), np.int64(0), np.int64(-1)
     n_scored, worst = 0, -np.inf
-    # Open nodes by their bound. Both trees are walked as one: a name tells the numbers in both, each
-    # plus 1, and 0 for none; the root is -1. partial[] is the sum so far.
+    # Open nodes by their bound. Both trees are walked as one: a name tells the numbers of a node in
+    # both, each plus 1, 0 for none; the root is -1. partial[] is the sum so far.
     open_bound = np.empty((1, last_start + n_late + 2))
     open_node = np.empty((1, last_start + n_late + 2), dtype=np.int64)
     partial = np.empty(last_start + n_late + 1)
@@ -202,20 +202,19 @@ def best_buckets(scores, query, n_probe, table, cancel):  # type: ignore[no-unty
                 while recent_starts[level] <= late_node:  # ends: it is not of the last level
                     level += 1
                 late, late_high = recent_children[late_node], recent_children[late_node + 1]
-                so_far = partial[last_start + late_node]
             if node >= 0:
                 while level_starts[level] <= node:
                     level += 1
                 child, high = children[node], children[node + 1]
-                so_far = partial[node]
+            so_far = partial[node if node >= 0 else last_start + late_node]
         elif n_recent > 0:
             late_high = recent_starts[1]
         if level == depth - 1:
             n_scored += high - child + late_high - late
         for k in range(late, late_high):
             late_of[recent_slots[k]] = k
-        # The children in the large tree, then those that the recent one alone has: what is left of
-        # it, but for some that are not good enough, and are passed over again.
+        # The children in the large tree, then those that the recent one alone has: all that are
+        # left, but for some of both trees that were not good enough, and are not now.
         for k in range(child, high + late_high - late):
             slot = slots[k] if k < high else recent_slots[late + k - high]
             total = so_far + scores[query, level, slot]

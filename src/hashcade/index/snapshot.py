@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade.codes import CodeShape
-from hashcade.index.layout import describe
+from hashcade.index.layout import describe, describe_tree
 from hashcade.index.segment import (
     NO_LABEL,
     Int64s,
@@ -57,6 +57,11 @@ class BucketTree:
         """Entries in the bucket of an entry, on average."""
         live = self.live.astype(np.float64)
         return float((live**2).sum() / max(live.sum(), 1.0))
+
+    @cached_property
+    def row(self) -> list[int]:
+        """Where its arrays are, for ``layout.describe``."""
+        return describe_tree(self)
 
     def below(self, path: Sequence[int], shape: CodeShape) -> tuple[int, int]:
         """Return the numbers of the buckets below a node: the first, and that after the last."""
