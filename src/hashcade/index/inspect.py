@@ -61,7 +61,7 @@ def stats(snapshot: Snapshot, quick: bool = False) -> dict[str, Any]:
     return result
 
 
-def gini(sizes: Int64s, n_buckets: int) -> float:
+def gini(sizes: npt.NDArray[Any], n_buckets: int) -> float:
     """Return the Gini coefficient of bucket sizes, empty buckets included."""
     total = int(sizes.sum())
     if total == 0:

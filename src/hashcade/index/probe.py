@@ -137,9 +137,9 @@ def live_entries(table, bucket, recent):  # type: ignore[no-untyped-def]
     n_buckets, n_recent = table[layout.N_BUCKETS], table[layout.N_RECENT]
     total = np.int64(0)
     if bucket < n_buckets:
-        total = array_at(table[layout.LIVE], n_buckets, np.int64)[bucket]
+        total = array_at(table[layout.LIVE], n_buckets, np.int32)[bucket]
     if recent >= 0:
-        total += array_at(table[layout.RECENT_LIVE], n_recent, np.int64)[recent]
+        total += array_at(table[layout.RECENT_LIVE], n_recent, np.int32)[recent]
     return total
 
 
@@ -148,7 +148,7 @@ def best_buckets(scores, query, n_probe, table, cancel):  # type: ignore[no-unty
     """Return the ``n_probe`` live buckets of the best sums, best first, and the number of sums."""
     depth, n_nodes, n_buckets = table[layout.DEPTH], table[layout.N_NODES], table[layout.N_BUCKETS]
     n_recent = table[layout.N_RECENT]
-    live = array_at(table[layout.LIVE], n_buckets, np.int64)
+    live = array_at(table[layout.LIVE], n_buckets, np.int32)
     level_starts = array_at(table[layout.LEVEL_STARTS], depth + 1, np.int64)
     slots = array_at(table[layout.SLOTS], n_nodes, np.int32)
     last_start, n_late = level_starts[depth - 1], np.int64(0)
@@ -161,7 +161,7 @@ def best_buckets(scores, query, n_probe, table, cancel):  # type: ignore[no-unty
         n_late = recent_starts[depth - 1]  # inner nodes of the recent tree
         recent_children = array_at(table[layout.RECENT_CHILDREN], n_late + 1, np.int64)
         places = array_at(table[layout.PLACES], n_recent, np.int64)
-        recent_live = array_at(table[layout.RECENT_LIVE], n_recent, np.int64)
+        recent_live = array_at(table[layout.RECENT_LIVE], n_recent, np.int32)
     n_probe = min(n_probe, n_buckets + n_recent)
     best_of = np.empty(depth)
     for level in range(depth):
