@@ -79,7 +79,6 @@ def test_same_answers(shared_cluster, reader, tmp_path_factory, kind, asked, cac
         assert known in remote
         assert remote[known].vector.tolist() == local[known].vector.tolist()
         one = items(kind, 1, rng)
-        local.index.compact()  # an explanation tells of segments if items have several entries
         assert remote.explain(one) == local.explain(one)
         sizes = {"n_segments", "n_removed_entries", "bytes_vectors", "bytes_other"}
         stats = [{k: v for k, v in t.stats().items() if k not in sizes} for t in (remote, local)]

@@ -162,6 +162,29 @@ def test_an_explanation_joins_the_segments_of_a_bucket():
     assert len(story["results"]) == 66
 
 
+@pytest.mark.parametrize("options", [{}, {"exclude_self": [7]}, {"max_candidates": 21}])
+def test_an_explanation_counts_an_item_once_in_one_segment_and_in_several(options):
+    rng = np.random.default_rng(0)
+    shape = CodeShape(width=3, depth=2, sparsity=2)
+    buckets = rng.integers(0, 9, (60, 2))
+    several = HashIndex.build(buckets[:40], rng.normal(size=(40, 2)), shape=shape)
+    for start, stop in ((40, 55), (55, 60)):
+        several.add(buckets[start:stop], rng.normal(size=(stop - start, 2)))
+    several.remove([3, 44])
+    one = several.copy()
+    one.compact()
+    assert several.stats()["n_segments"] == 3
+    for _ in range(60):
+        vector, where = rng.normal(size=2), rng.permutation(9)[None, :4]
+        story = several.explain(vector, where, n_neighbors=30, **options)
+        assert story == one.explain(vector, where, n_neighbors=30, **options)
+        assert sum(bucket["candidates"] for bucket in story["buckets"]) == story["candidates"]
+        for result in story["results"]:
+            own = [b for b in where[0].tolist() if b in buckets[result["id"]]]
+            looked_into = [bucket["bucket"] for bucket in story["buckets"]]
+            assert result["buckets"] == [b for b in own if b in looked_into]
+
+
 def test_scores_can_be_shown_that_do_not_say_where_to_look():
     scores = [[0.1, 0.2, 0.3], [0.5, 0.9, 0.1]]
     story = zoo().explain([0.0], bucket_ids=[1], shown_scores=scores, n_neighbors=1)

@@ -61,7 +61,7 @@ def stats(snapshot: Snapshot, quick: bool = False) -> dict[str, Any]:
     return result
 
 
-def gini(sizes: Int64s, n_buckets: int) -> float:
+def gini(sizes: npt.NDArray[Any], n_buckets: int) -> float:
     """Return the Gini coefficient of bucket sizes, empty buckets included."""
     total = int(sizes.sum())
     if total == 0:
@@ -215,11 +215,13 @@ def explain(snapshot: Snapshot, request: Request, shown_scores: Scores) -> dict[
     ids = result.ids[0][result.ids[0] >= 0]
     sources: dict[int, list[int]] = {item: [] for item in ids.tolist()}
     buckets: dict[int, dict[str, Any]] = {}
+    none = np.empty(0, dtype=np.int64)
+    items, item_buckets = [none], [none]
     for _, segment_number, start, stop, number, _ in visits.tolist():
         bucket = int(snapshot.tree.buckets[number])
         if bucket not in buckets:
             path = snapshot.shape.paths(bucket).tolist()
-            labels = bucket_items(snapshot, bucket)[1]
+            members, labels = bucket_items(snapshot, bucket)
             labels = None if labels is None else labels[labels != NO_LABEL]
             buckets[bucket] = {
                 "bucket": bucket,
@@ -230,11 +232,17 @@ def explain(snapshot: Snapshot, request: Request, shown_scores: Scores) -> dict[
                 "candidates": 0,
                 "fill": bucket not in own,
             }
+            for item in members[np.isin(members, ids)].tolist():
+                sources[item].append(bucket)
         view = searched.views[segment_number]
-        visited = view.segment.ids[view.live_entries(start, stop)]
-        buckets[bucket]["candidates"] += len(visited)
-        for item in visited[np.isin(visited, ids)].tolist():
-            sources[item].append(bucket)
+        items.append(view.segment.ids[view.live_entries(start, stop)])
+        item_buckets.append(np.full(len(items[-1]), bucket))
+    # An item is a candidate once, of the first of its buckets.
+    candidates, first = np.unique(np.concatenate(items), return_index=True)
+    first = first[~np.isin(candidates, request.exclude)]
+    counts = np.unique(np.concatenate(item_buckets)[first], return_counts=True)
+    for bucket, count in zip(*map(np.ndarray.tolist, counts), strict=True):
+        buckets[bucket]["candidates"] = count
     labels_or_none = [None if x == NO_LABEL else x for x in snapshot.labels_of(ids).tolist()]
     rows = zip(ids.tolist(), result.distances[0].tolist(), labels_or_none, strict=False)
     return {

@@ -18,7 +18,8 @@ from numba.extending import intrinsic
 from hashcade._kernels import helper
 
 if TYPE_CHECKING:
-    from hashcade.index.snapshot import Recent, Snapshot
+    from hashcade.index.segment import View
+    from hashcade.index.snapshot import BucketTree, Snapshot
 
 # Of the index. N_ITEMS is 0 if no item has several entries: then nothing need be counted once.
 (
@@ -38,38 +39,43 @@ if TYPE_CHECKING:
 
 def describe(snapshot: Snapshot) -> npt.NDArray[np.int64]:
     """Return the description of an index."""
-    views, tree, shape = snapshot.views, snapshot.tree, snapshot.shape
-    head = [
+    views, shape, recent = snapshot.views, snapshot.shape, snapshot.recent
+    table = [
         len(views), shape.n_buckets - 1, shape.width, shape.depth,
         sum(view.segment.n_items for view in views) if snapshot.any_several else 0,
-        any(len(view.removed) > 0 for view in views),
-        len(tree.buckets), _address(tree.buckets), _address(tree.live), _address(tree.rows),
-        len(tree.slots), _address(tree.level_starts), _address(tree.slots), _address(tree.children),
-        snapshot.n_settled, *_describe_recent(snapshot.recent),
+        any(len(view.removed) > 0 for view in views), *snapshot.tree.row, snapshot.n_settled,
     ]  # fmt: skip
+    if recent is None:
+        table += [0] * (FIRST_SEGMENT - N_RECENT)
+    else:
+        table += [*recent.tree.row, _address(recent.places)]
     first_item = first_entry = 0
     for view in views:
-        segment = view.segment
-        head += [
-            segment.n_entries, _address(segment.vectors), _address(segment.ids),
-            _address(segment.items), _address(view.removed), len(segment.buckets),
-            _address(segment.offsets), _address(segment.check.checked), first_item, first_entry,
-            _address(segment.codes), _address(segment.code_bounds), segment.check.mapped,
-            segment.vectors.dtype == np.float16, _address(segment.check.vectors_here),
-        ]  # fmt: skip
-        first_item += segment.n_items
-        first_entry += segment.n_entries
-    return np.array(head, dtype=np.int64)
+        table += view.row
+        table[FIRST_ITEM - SEGMENT_LENGTH] = first_item
+        table[FIRST_ENTRY - SEGMENT_LENGTH] = first_entry
+        first_item += view.segment.n_items
+        first_entry += view.segment.n_entries
+    return np.array(table, dtype=np.int64)
 
 
-def _describe_recent(recent: Recent | None) -> list[int]:
-    if recent is None:
-        return [0] * (FIRST_SEGMENT - N_RECENT)
-    tree = recent.tree
+def describe_tree(tree: BucketTree) -> list[int]:
+    """Return the row of a tree."""
     return [
         len(tree.buckets), _address(tree.buckets), _address(tree.live), _address(tree.rows),
         len(tree.slots), _address(tree.level_starts), _address(tree.slots), _address(tree.children),
-        _address(recent.places),
+    ]  # fmt: skip
+
+
+def describe_view(view: View) -> list[int]:
+    """Return the row of a segment as if it were the first."""
+    segment = view.segment
+    return [
+        segment.n_entries, _address(segment.vectors), _address(segment.ids),
+        _address(segment.items), _address(view.removed), len(segment.buckets),
+        _address(segment.offsets), _address(segment.check.checked), 0, 0,
+        _address(segment.codes), _address(segment.code_bounds), segment.check.mapped,
+        segment.vectors.dtype == np.float16, _address(segment.check.vectors_here),
     ]  # fmt: skip
 
 

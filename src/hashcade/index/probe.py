@@ -121,47 +121,47 @@ def recent_number(table, bucket):  # type: ignore[no-untyped-def]
         return np.int64(-1)
     if bucket >= n_buckets:
         return bucket - n_buckets
+    # By its place first: ids of the large tree are many, and seldom in the cache.
+    places = array_at(table[layout.PLACES], n_recent, np.int64)
+    number = lower_bound(places, bucket + 1) - 1
+    if number < 0 or places[number] != bucket:
+        return np.int64(-1)
     bucket_id = array_at(table[layout.BUCKETS], n_buckets, np.int64)[bucket]
     recent = array_at(table[layout.RECENT], n_recent, np.int64)
-    number = lower_bound(recent, bucket_id)
-    if number < n_recent and recent[number] == bucket_id:
-        return number
-    return np.int64(-1)
+    return number if recent[number] == bucket_id else np.int64(-1)
 
 
 @helper()
-def live_entries(table, bucket):  # type: ignore[no-untyped-def]
-    """Return how many entries of a bucket were not removed."""
+def live_entries(table, bucket, recent):  # type: ignore[no-untyped-def]
+    """Return how many entries of a bucket, with its :func:`recent_number`, were not removed."""
     n_buckets, n_recent = table[layout.N_BUCKETS], table[layout.N_RECENT]
     total = np.int64(0)
     if bucket < n_buckets:
-        total = array_at(table[layout.LIVE], n_buckets, np.int64)[bucket]
-    recent = recent_number(table, bucket)
+        total = array_at(table[layout.LIVE], n_buckets, np.int32)[bucket]
     if recent >= 0:
-        total += array_at(table[layout.RECENT_LIVE], n_recent, np.int64)[recent]
+        total += array_at(table[layout.RECENT_LIVE], n_recent, np.int32)[recent]
     return total
 
 
 @helper()
 def best_buckets(scores, query, n_probe, table, cancel):  # type: ignore[no-untyped-def]
-    """Return the ``n_probe`` live buckets of the best sums, best first, and how many got a sum."""
+    """Return the ``n_probe`` live buckets of the best sums, best first, and the number of sums."""
     depth, n_nodes, n_buckets = table[layout.DEPTH], table[layout.N_NODES], table[layout.N_BUCKETS]
-    n_recent, n_recent_nodes = table[layout.N_RECENT], table[layout.N_RECENT_NODES]
-    buckets = array_at(table[layout.BUCKETS], n_buckets, np.int64)
-    live = array_at(table[layout.LIVE], n_buckets, np.int64)
+    n_recent = table[layout.N_RECENT]
+    live = array_at(table[layout.LIVE], n_buckets, np.int32)
     level_starts = array_at(table[layout.LEVEL_STARTS], depth + 1, np.int64)
     slots = array_at(table[layout.SLOTS], n_nodes, np.int32)
-    last_start = level_starts[depth - 1]
+    last_start, n_late = level_starts[depth - 1], np.int64(0)
     children = array_at(table[layout.CHILDREN], last_start + 1, np.int64)
     recent_starts, recent_slots, recent_children = level_starts, slots, children
-    places, n_inner = children, last_start
+    places, recent_live = children, live
     if n_recent > 0:
         recent_starts = array_at(table[layout.RECENT_LEVEL_STARTS], depth + 1, np.int64)
-        recent_slots = array_at(table[layout.RECENT_SLOTS], n_recent_nodes, np.int32)
-        n_inner += recent_starts[depth - 1]
-        n_inner_recent = recent_starts[depth - 1] + 1
-        recent_children = array_at(table[layout.RECENT_CHILDREN], n_inner_recent, np.int64)
+        recent_slots = array_at(table[layout.RECENT_SLOTS], table[layout.N_RECENT_NODES], np.int32)
+        n_late = recent_starts[depth - 1]  # inner nodes of the recent tree
+        recent_children = array_at(table[layout.RECENT_CHILDREN], n_late + 1, np.int64)
         places = array_at(table[layout.PLACES], n_recent, np.int64)
+        recent_live = array_at(table[layout.RECENT_LIVE], n_recent, np.int32)
     n_probe = min(n_probe, n_buckets + n_recent)
     best_of = np.empty(depth)
     for level in range(depth):
@@ -174,71 +174,83 @@ def best_buckets(scores, query, n_probe, table, cancel):  # type: ignore[no-unty
     names = np.empty((1, n_probe + 1), dtype=np.int64)
     step = n_recent + 1
     # Typed: a plain constant would have functions compiled once more, for this value alone.
-    row, size = np.int64(0), np.int64(0)
-    n_scored = 0
-    # Open nodes by their bound, those of the recent tree after the others. Nodes -1 and -2 are the
-    # roots; partial[] is the sum so far.
-    open_bound = np.empty((1, n_inner + 2))
-    open_node = np.empty((1, n_inner + 2), dtype=np.int64)
-    partial = np.empty(n_inner + 1)
+    row, size, none = np.int64(0), np.int64(0), np.int64(-1)
+    n_scored, worst = 0, -np.inf
+    # Open nodes by their bound. Both trees are walked as one: a name tells the numbers of a node in
+    # both, each plus 1, 0 for none; the root is -1. partial[] is the sum so far.
+    open_bound = np.empty((1, last_start + n_late + 2))
+    open_node = np.empty((1, last_start + n_late + 2), dtype=np.int64)
+    partial = np.empty(last_start + n_late + 1)
+    # By slot, of the node that is looked at: its children in the recent tree.
+    late_of = np.empty(scores.shape[2], dtype=np.int64)
+    for slot in range(scores.shape[2]):  # by hand: numba compiles np.full for long
+        late_of[slot] = -1
     open_bound[0, 0] = np.inf
     open_node[0, 0] = -1
     n_open = np.int64(1)
-    if n_recent > 0:
-        push(open_bound, open_node, row, n_open, np.inf, np.int64(-2))
-        n_open += 1
     while n_open > 0 and n_probe > 0 and not is_cancelled(cancel):
-        # At a bound equal to the worst sum there may be an equal sum with a lower id.
-        if size == n_probe and open_bound[0, 0] < -sums[0, 0]:
+        if open_bound[0, 0] < worst:
             break
-        _, node = pop(open_bound, open_node, row, n_open)
+        _, node_name = pop(open_bound, open_node, row, n_open)
         n_open -= 1
-        is_recent = node == -2 or node >= last_start
-        first, starts, its_slots, its_children = np.int64(0), level_starts, slots, children
-        if is_recent:
-            first, starts = last_start, recent_starts
-            its_slots, its_children = recent_slots, recent_children
-        if node < 0:
-            level = 0
-            low, high = np.int64(0), starts[1]
-            so_far = 0.0
-        else:
-            level = 1  # of the children
-            while starts[level] <= node - first:  # ends: the node is not of the last level
-                level += 1
-            low, high = its_children[node - first], its_children[node - first + 1]
-            so_far = partial[node]
-        for child in range(low, high):
-            total = so_far + scores[query, level, its_slots[child]]
-            if level == depth - 1:
-                bucket = child - starts[depth - 1]
-                if is_recent:
-                    place = places[bucket]
-                    bucket_id = array_at(table[layout.RECENT], n_recent, np.int64)[bucket]
-                    if place < n_buckets and buckets[place] == bucket_id:
-                        continue  # it has its turn in the large tree
-                    if array_at(table[layout.RECENT_LIVE], n_recent, np.int64)[bucket] == 0:
-                        continue
-                    name = place * step + 1 + bucket
-                else:
-                    if live[bucket] == 0 and live_entries(table, bucket) == 0:
-                        continue
-                    name = (bucket + 1) * step
-                n_scored += 1
-                if size < n_probe:
-                    push(sums, names, row, size, -total, name)
-                    size += 1
-                elif is_above(sums[0, 0], names[0, 0], -total, name):
-                    replace_root(sums, names, row, size, -total, name)
-                continue
+        level, so_far = 0, 0.0  # level of the children
+        child, high, late, late_high = np.int64(0), level_starts[1], np.int64(0), np.int64(0)
+        if node_name >= 0:
+            node, late_node = node_name // (n_late + 1) - 1, node_name % (n_late + 1) - 1
+            level, high = 1, np.int64(0)
+            if late_node >= 0:
+                while recent_starts[level] <= late_node:  # ends: it is not of the last level
+                    level += 1
+                late, late_high = recent_children[late_node], recent_children[late_node + 1]
+            if node >= 0:
+                while level_starts[level] <= node:
+                    level += 1
+                child, high = children[node], children[node + 1]
+            so_far = partial[node if node >= 0 else last_start + late_node]
+        elif n_recent > 0:
+            late_high = recent_starts[1]
+        if level == depth - 1:
+            n_scored += high - child + late_high - late
+        for k in range(late, late_high):
+            late_of[recent_slots[k]] = k
+        # The children in the large tree, then those that the recent one alone has: all that are
+        # left, but for some of both trees that were not good enough, and are not now.
+        for k in range(child, high + late_high - late):
+            slot = slots[k] if k < high else recent_slots[late + k - high]
+            total = so_far + scores[query, level, slot]
             bound = total
             for below in range(level + 1, depth):
                 bound += best_of[below]
-            if size == n_probe and bound < -sums[0, 0]:
+            # At a bound equal to the worst sum there may be an equal sum with a lower id.
+            if bound < worst and k < high:
                 continue
-            partial[first + child] = total
-            push(open_bound, open_node, row, n_open, bound, first + child)
-            n_open += 1
+            node, late_node = k if k < high else none, late_of[slot]
+            late_of[slot] = -1
+            if bound < worst or (node < 0 and late_node < 0):
+                continue
+            if level < depth - 1:
+                partial[node if node >= 0 else last_start + late_node] = total
+                name = (node + 1) * (n_late + 1) + late_node + 1
+                push(open_bound, open_node, row, n_open, bound, name)
+                n_open += 1
+                continue
+            n_live, name = np.int64(0), np.int64(0)
+            if late_node >= 0:
+                late_node -= n_late
+                n_live = recent_live[late_node]
+                name = places[late_node] * step + 1 + late_node
+            if node >= 0:
+                n_live += live[node - last_start]
+                name = (node - last_start + 1) * step
+            if n_live == 0:
+                continue
+            if size < n_probe:
+                push(sums, names, row, size, -total, name)
+                size += 1
+            elif is_above(sums[0, 0], names[0, 0], -total, name):
+                replace_root(sums, names, row, size, -total, name)
+            if size == n_probe:
+                worst = -sums[0, 0]
     best = np.empty(size, dtype=np.int64)
     for rest in range(size, 0, -1):
         _, name = pop(sums, names, row, rest)

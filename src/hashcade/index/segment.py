@@ -18,6 +18,7 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
+from hashcade.index.layout import describe_view
 from hashcade.index.quantised import encode_int8
 
 Int64s = npt.NDArray[np.int64]
@@ -140,6 +141,11 @@ class View:
     def n_items(self) -> int:
         """Number of items that are still there."""
         return self.segment.n_items - self.n_removed_items
+
+    @cached_property
+    def row(self) -> list[int]:
+        """Where its arrays are, for ``layout.describe``: made once, not after every change."""
+        return describe_view(self)
 
     def live_entries(self, start: int = 0, stop: int | None = None) -> Int64s:
         """Return the entries from ``start`` to before ``stop`` that are still there."""

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade.codes import CodeShape
-from hashcade.index.layout import describe
+from hashcade.index.layout import describe, describe_tree
 from hashcade.index.segment import (
     NO_LABEL,
     Int64s,
@@ -28,6 +28,8 @@ from hashcade.index.segment import (
     build_segment,
     merge_segments,
 )
+
+Int32s = npt.NDArray[np.int32]
 
 # Neighbouring segments are merged while the older one is less than this many times as large.
 _GROWTH = 2
@@ -46,10 +48,10 @@ class BucketTree:
     """
 
     buckets: Int64s  # (n_buckets,) ids of the occupied ones, ascending
-    rows: npt.NDArray[np.int32] | None  # (n_segments, n_buckets)
-    live: Int64s  # (n_buckets,) entries that were not removed; a bucket may be down to 0 of them
+    rows: Int32s | None  # (n_segments, n_buckets)
+    live: Int32s  # (n_buckets,) entries that were not removed; a bucket may be down to 0 of them
     level_starts: Int64s  # (depth + 1,) where the nodes of each level begin, and the last ends
-    slots: npt.NDArray[np.int32]  # (n_nodes,) the slot that leads to each
+    slots: Int32s  # (n_nodes,) the slot that leads to each
     children: Int64s  # (n_inner_nodes + 1,)
 
     @cached_property
@@ -57,6 +59,11 @@ class BucketTree:
         """Entries in the bucket of an entry, on average."""
         live = self.live.astype(np.float64)
         return float((live**2).sum() / max(live.sum(), 1.0))
+
+    @cached_property
+    def row(self) -> list[int]:
+        """Where its arrays are, for ``layout.describe``."""
+        return describe_tree(self)
 
     def below(self, path: Sequence[int], shape: CodeShape) -> tuple[int, int]:
         """Return the numbers of the buckets below a node: the first, and that after the last."""
@@ -82,14 +89,15 @@ def build_tree(views: Sequence[View], shape: CodeShape, previous: BucketTree | N
     """Collect the buckets of all segments; the nodes are taken over if no bucket is new."""
     rows = None
     if len(views) == 1:
-        buckets, live = views[0].segment.buckets, views[0].live_per_bucket
+        buckets = views[0].segment.buckets
+        live = views[0].live_per_bucket.astype(np.int32)
     else:
         empty = np.empty(0, dtype=np.int64)
         buckets = np.concatenate([empty, *(view.segment.buckets for view in views)])
         buckets.sort(kind="stable")  # in no time, as each segment is sorted already
         buckets = buckets[np.diff(buckets, prepend=-1) != 0]
         rows = np.full((len(views), len(buckets)), -1, dtype=np.int32)
-        live = np.zeros(len(buckets), dtype=np.int64)
+        live = np.zeros(len(buckets), dtype=np.int32)
         for number, view in enumerate(views):
             at = np.searchsorted(buckets, view.segment.buckets)
             rows[number, at] = np.arange(len(at), dtype=np.int32)

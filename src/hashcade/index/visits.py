@@ -87,17 +87,17 @@ def _visit(  # type: ignore[no-untyped-def]
     """
     n_buckets, n_segments = table[layout.N_BUCKETS], table[layout.N_SEGMENTS]
     n_settled, n_recent = table[layout.N_SETTLED], table[layout.N_RECENT]
-    n_live = live_entries(table, bucket)
+    in_recent = recent_number(table, bucket)
+    n_live = live_entries(table, bucket, in_recent)
     if n_live == 0 or visited[bucket >> 6] >> (bucket & 63) & 1:
         return visits, n_visits, np.int64(0), False
     if spent:
         return visits, n_visits, np.int64(0), True
     rows = array_at(table[layout.ROWS], n_settled * n_buckets, np.int32)
     recent_rows = array_at(table[layout.RECENT_ROWS], (n_segments - n_settled) * n_recent, np.int32)
-    in_recent = recent_number(table, bucket)
     n_items = np.int64(0)
     truncated = False
-    for segment in range(n_segments):
+    for segment in range(n_segments if in_recent >= 0 else n_settled):
         if segment >= n_settled:
             row = in_recent
             if row >= 0 and table[layout.RECENT_ROWS] != 0:
@@ -288,8 +288,9 @@ def _plan(  # type: ignore[no-untyped-def]
                     own, one_by_one, visited, seen, visits, n_visits,
                 )  # fmt: skip
                 n_items += more
-                if more > 0:
-                    n_looked_at += live_entries(unfiltered, bucket)
+                if more > 0 and budget < NO_LIMIT:
+                    in_recent = recent_number(unfiltered, bucket)
+                    n_looked_at += live_entries(unfiltered, bucket, in_recent)
         candidates[query] = n_items
         truncated[query] = full
         for visit in range(first_visit, n_visits):
