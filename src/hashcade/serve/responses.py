@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
@@ -212,9 +212,13 @@ class Call:
         except ValidationError as error:
             raise RequestValidationError(error.errors()) from None
 
-    def header(self, name: str) -> str | None:
-        """A header of the request."""
-        return self._request.headers.get(name)
+    def header(self, name: str, kind: TypeAdapter[T]) -> T | None:
+        """A header of the request, None without it; 422 if it does not fit."""
+        given = self._request.headers.get(name)
+        try:
+            return None if given is None else kind.validate_python(given)
+        except ValidationError as error:
+            raise RequestValidationError([{**error.errors()[0], "loc": (name,)}]) from None
 
     async def body(self, *types: str) -> bytearray:
         """The body, if it says that it is of one of these types."""

@@ -63,10 +63,9 @@ register_url_convertor("id", _AnyText())
 
 async def _see_change(call: Call) -> None:
     """Have a change seen whose number the one who made it knows."""
-    if (given := call.header(SEQUENCE_HEADER)) is None:
+    sequence = call.header(SEQUENCE_HEADER, _SEQUENCE)
+    if sequence is None:
         return
-    with errors_as_answers():
-        sequence = _SEQUENCE.validate_python(given)
     durable = call.service.durable
     if isinstance(durable, DurableIndex):
         raise HTTPException(422, f"{SEQUENCE_HEADER} is for tables in a cluster")
