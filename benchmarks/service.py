@@ -102,7 +102,7 @@ def machine() -> str:
     return (
         f"{model}, {CLIENTS} client processes, Python {platform.python_version()}, "
         f"hashcade {hashcade.__version__}, fastapi {fastapi.__version__}, "
-        f"hypercorn {version('hypercorn')}"
+        f"uvicorn {version('uvicorn')}"
     )
 
 

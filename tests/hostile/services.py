@@ -21,8 +21,8 @@ assert DIM == attackers.DIM
 class Attacked:
     """A service that is attacked."""
 
-    def __init__(self, table, log, **settings):
-        self.service = Process(table, log=log, **settings)
+    def __init__(self, table, log, start=Process, **settings):
+        self.service = start(table, log=log, **settings)
         self.pid = self.service.process.pid
         self.port = int(self.service.url.rpartition(":")[2])
         self.memory_limit = settings.get("max_memory", 256 << 20) / 2**20

@@ -17,9 +17,12 @@ import pytest
 import hashcade
 from hashcade import HashTable
 from hashcade._kernels import cache_folder
+from hashcade.serve import Client
 from hashcade.warmup import warmup
+from tests.hostile.attackers import POST
+from tests.hostile.services import Attacked, Outcome
 from tests.hostile.test_cancel import cpu_seconds
-from tests.store.factories import DIM, make_table
+from tests.serve.factories import DIM, Process, command, make_table
 from tests.test_stale_kernels import PACKAGE
 
 NOBODY = 65534
@@ -129,18 +132,28 @@ def free_port():
         return taken.getsockname()[1]
 
 
-@pytest.mark.alone
-@pytest.mark.promise("H6", "the service as user nobody, read-only, no home, 256 files, 1 GB")
-def test_the_service_starts_and_answers_in_under_5_seconds(folder, cases):
+def install_compiled(folder):
+    """The package as in an image: with the kernels that `hashcade warmup` compiles."""
     package = install(folder)
     warmup()
-    for name in ("codes", "index", "learn"):  # as `hashcade warmup` does when an image is built
+    for name in ("codes", "index", "learn"):
         (package / name / "__pycache__").mkdir()
         for file in cache_folder(Path(hashcade.__file__).parent / name).glob("*.nb[ic]"):
             shutil.copy(file, package / name / "__pycache__")
+
+
+def table_of_nobody(folder):
     place = make_table(folder / "data" / "table")
     for path in (place, *place.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
+    return place
+
+
+@pytest.mark.alone
+@pytest.mark.promise("H6", "the service as user nobody, read-only, no home, 256 files, 1 GB")
+def test_the_service_starts_and_answers_in_under_5_seconds(folder, cases):
+    install_compiled(folder)
+    place = table_of_nobody(folder)
     port, start = free_port(), time.perf_counter()
     command = [sys.executable, "-m", "hashcade", "serve", str(place), "--port", str(port)]
     env = environment(folder, OMP_NUM_THREADS="1")
@@ -177,3 +190,92 @@ def ask(port, path, body, service, log):
         finally:
             connection.close()
     raise AssertionError(log.read_text())
+
+
+# -- the soak --------------------------------------------------------------------------------------
+
+SILENT = {"n": 150, "seconds": 4.0}
+ATTACKS = [
+    ("hold", {**SILENT, "start": ""}),
+    ("hold", {**SILENT, "start": "GET /health HT"}),
+    ("hold", {**SILENT, "start": POST.decode() + "Content-Length: 9000000\r\n\r\n{"}),
+    ("drip", {"n": 20, "seconds": 4.0, "start": "GET /health HTTP/1.1\r\nHost: localhost\r\nX: "}),
+    (
+        "pipeline",
+        {"n_bytes": 1 << 20, "request": "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"},
+    ),
+    ("head", {"kind": "headers", "n_bytes": 64 << 20}),
+    ("head", {"kind": "small chunks", "n_bytes": 64 << 20}),
+    ("bombs", {"kinds": ["short numbers", "deep", "payload of text"], "n": 4, "size": 1 << 20}),
+]
+
+
+def soak(folder, seconds, p99, cases):
+    """Slow, idle, flooding and honest clients at once; acknowledged items are there afterwards."""
+    install_compiled(folder)
+    place = table_of_nobody(folder)
+
+    class Contained(Process):
+        environment = environment(folder)
+
+        @staticmethod
+        def command(table, **settings):
+            return as_nobody(folder, *command(table, **settings))
+
+    settings = {"fold_seconds": 0.3, "idle_seconds": 2.0, "deadline": 3.0, "send_seconds": 2.0}
+    attacked = Attacked(place, folder / "log", Contained, **settings)
+    descriptors = Path(f"/proc/{attacked.pid}/fd")
+    added, end = [], time.monotonic() + seconds
+    try:
+        before = len(list(descriptors.iterdir()))
+        attacked.reset_peak()
+        with attacked.honest_client() as honest:
+            while time.monotonic() < end:
+                attacks = [attacked.attack(name, **options) for name, options in ATTACKS]
+                while any(attack.poll() is None for attack in attacks):
+                    with Client(attacked.service.url) as client:
+                        added += client.add([[0.5] * DIM], bucket_ids=[[1]], labels=[0])
+                    time.sleep(0.02)
+                results = [json.loads(attack.communicate()[0]) for attack in attacks]
+                cases.add(sum(options.get("n", 1) for _, options in ATTACKS))
+        Outcome(attacked, "soak", {}, honest, results).check(bodies=True, p99=p99)
+        _wait_until(lambda: len(list(descriptors.iterdir())) <= before + 4)  # none is lost
+        metrics = attacked.get("/metrics")[1]
+        assert "hashcade_requests_active 0.0" in metrics
+        assert "hashcade_body_bytes 0.0" in metrics
+        assert "hashcade_index_saves 0.0" not in metrics
+    finally:
+        stopped = attacked.stop()
+    log = attacked.service.log.read_text()
+    assert stopped == 0, log
+    assert "Too many open files" not in log
+    assert "could not be saved" not in log
+    assert "compiling" not in log
+    table = HashTable.load(place)
+    assert added
+    assert all(item in table for item in added)
+
+
+def _wait_until(holds, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+SOAK = pytest.mark.promise(
+    "H6", "slow, idle, flooding and honest clients at once, as nobody, 256 files, 1 GB"
+)
+
+
+@SOAK
+@pytest.mark.alone
+def test_a_soak_as_in_a_container(folder, cases):
+    soak(folder, 1.0, 1.0, cases)
+
+
+@SOAK
+@pytest.mark.alone
+@pytest.mark.slow
+def test_two_minutes_of_soak_as_in_a_container(folder, cases):
+    soak(folder, 120.0, 0.5, cases)

@@ -69,7 +69,7 @@ def test_a_change_whose_fate_is_unknown_is_called_so(place, monkeypatch, caplog)
 @pytest.mark.promise("L", "saves of the index fail")
 def test_saves_that_fail_are_told_everywhere(place, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("hashcade.store.durable._RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("hashcade.store.saving._RETRY_SECONDS", 0.05)
     with serving(table=place, fold_seconds=0.05) as client:
         assert client.get("/ready").json() == {"status": "ready", "writes": "ok", "saves": "ok"}
 

@@ -63,13 +63,16 @@ def command(table, code=RUN, **settings):
 class Process:
     """A service in a process of its own."""
 
+    environment = os.environ
+    command = staticmethod(command)
+
     def __init__(self, table, *, log, env=None, **settings):
         self.log = Path(log)
         self.out = self.log.open("wb")
         self.process = subprocess.Popen(
-            command(table, **settings),
+            self.command(table, **settings),
             stdout=self.out, stderr=self.out,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+            env={**self.environment, "OMP_NUM_THREADS": "1", **(env or {})},
         )  # fmt: skip
         self.url = self._url()
 

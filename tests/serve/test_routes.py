@@ -242,6 +242,32 @@ def test_an_option_that_is_not_known_is_a_mistake(client):
     assert answer.status_code == 422
     assert "Unknown parameter 'limits' (allowed: limit, seed, where)" in answer.json()["error"]
     assert client.get("/v1/stats?x=").status_code == 422
+    assert client.get("/health?x=").status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "error"),
+    [
+        ("/v1/search/item/3?n_probe=+2", {}, "n_probe: "),
+        ("/v1/search/item/3?n_neighbors=0", {}, "n_neighbors: "),
+        ("/v1/explain/item/3?fill=perhaps", {}, "fill: "),
+        ("/v1/search/item/3?x=1", {}, "Unknown parameter 'x' (allowed: fill, max_candidates"),
+        ("/v1/search/item/3", {"X-Hashcade-Min-Sequence": "one"}, "X-Hashcade-Min-Sequence: "),
+    ],
+)
+def test_what_a_search_is_asked_for_must_fit(client, path, headers, error):
+    answer = client.get(path, headers=headers)
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith(error)
+    assert "\n" not in answer.json()["error"]
+
+
+def test_what_a_search_is_asked_for_is_described(client):
+    operation = client.app.openapi()["paths"]["/v1/search/binary"]["post"]
+    parameters = {part["name"]: part for part in operation["parameters"]}
+    assert parameters["n_queries"]["required"]
+    assert parameters["by"]["schema"]["enum"] == ["bucket_ids", "scores", "model"]
+    assert parameters["X-Hashcade-Min-Sequence"]["in"] == "header"
 
 
 def test_labels_come_back_as_they_were_given(tmp_path):

@@ -92,7 +92,7 @@ def test_a_commit_that_cannot_be_counted_is_made(place):
 
 @pytest.mark.parametrize("error", [MemoryError(), CorruptIndexError("damaged"), OSError(5, "I/O")])
 def test_a_save_that_fails_is_tried_again(place, monkeypatch, error):
-    monkeypatch.setattr("hashcade.store.durable._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("hashcade.store.saving._RETRY_SECONDS", 0.01)
     failed = threading.Event()
 
     def fail(*_, **__):

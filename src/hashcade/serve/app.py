@@ -63,6 +63,13 @@ def create_app(settings: ServeSettings) -> FastAPI:
     app.add_exception_handler(Exception, _unexpected)
     app.add_middleware(Middleware, settings=settings, metrics=service.metrics)
     described = app.openapi()  # made once: what is added here stays
+    app.state.parameters = {
+        (path, method.upper()): {
+            part["name"] for part in operation.get("parameters", ()) if part["in"] == "query"
+        }
+        for path, operations in described["paths"].items()
+        for method, operation in operations.items()
+    }
     _, bodies = models_json_schema(schemas.BODIES, ref_template=REFERENCE)
     described["components"]["schemas"] |= bodies["$defs"]
     if settings.token is not None:

@@ -19,6 +19,24 @@ from hashcade.store import plain_value
 _LOST = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)
 
 
+class _Plain(http.client.HTTPConnection):
+    """Sends head and body of a request at once: in two parts they wake the service twice."""
+
+    def request(self, *args: Any, **more: Any) -> None:
+        """Send a request."""
+        self._parts: list[bytes] = []
+        super().request(*args, **more)
+        super().send(b"".join(self._parts))
+
+    def send(self, data: Any) -> None:
+        """Keep a part until all are there."""
+        self._parts.append(data)
+
+
+class _Encrypted(_Plain, http.client.HTTPSConnection):
+    """The same with TLS."""
+
+
 class ServiceError(RuntimeError):
     """The service refused a request, or failed.
 
@@ -39,7 +57,7 @@ class Client:
 
     def __init__(self, url: str, *, token: str | None = None, timeout: float = 30.0) -> None:
         parts = urlsplit(url)
-        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+        kinds = {"http": _Plain, "https": _Encrypted}
         if parts.scheme not in kinds or not parts.hostname:
             raise ValueError(f"url={url!r} must be http://host:port or https://host:port")
         self._connection = kinds[parts.scheme](parts.hostname, parts.port, timeout=timeout)

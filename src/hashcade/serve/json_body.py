@@ -24,7 +24,7 @@ _FEW = 1000  # values that are not counted
 _MAX_DEPTH = 150
 _NUMBER_BYTES = 1000  # with the space around it
 _MAX_NAME = 200  # bytes of the name of a field
-_SPACE = re.compile(rb"[ \t\n\r]*")
+_SPACE, _BLANKS = re.compile(rb"[ \t\n\r]*"), b" \t\n\r"
 _MARK = re.compile(rb'[\[\]{},"]')
 _OPEN, _CLOSE, _QUOTE = frozenset(b"[{"), frozenset(b"]}"), ord('"')
 _STRICT = ConfigDict(strict=True)
@@ -268,14 +268,15 @@ class _Reader:
         return (len(row),)
 
     def _space(self) -> None:
-        space = _SPACE.match(self._body, self._at)
-        assert space is not None  # it may be empty
-        self._at = space.end()
+        if self._body[self._at : self._at + 1] in _BLANKS:
+            space = _SPACE.match(self._body, self._at)
+            assert space is not None  # it may be empty
+            self._at = space.end()
 
     def skip(self, mark: bytes) -> bool:
         """Whether this comes next; if so it is passed."""
         self._space()
-        here = bytes(self._body[self._at : self._at + len(mark)]) == mark
+        here = self._body.startswith(mark, self._at)
         self._at += len(mark) * here
         return here
 

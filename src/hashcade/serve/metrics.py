@@ -19,6 +19,7 @@ class Metrics:
         time = partial(Histogram, buckets=_SECONDS, registry=self.registry)
         self._requests = count("hashcade_requests", "Requests answered", ["route", "status"])
         self._seconds = time("hashcade_request_seconds", "Time to the answer", ["route"])
+        self._answered: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self.refused = count("hashcade_refused", "Requests refused because of too many others")
         self.wrong_tokens = count("hashcade_wrong_tokens", "Requests with a token that is wrong")
         dropped = "Connections closed in favour of others, while their clients were waited for"
@@ -35,8 +36,12 @@ class Metrics:
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Count one request."""
-        self._requests.labels(route, str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
+        children = self._answered.get((route, status))
+        if children is None:
+            labels = self._requests.labels(route, str(status)), self._seconds.labels(route)
+            children = self._answered[route, status] = labels
+        children[0].inc()
+        children[1].observe(seconds)
 
     def committed(self, seconds: float, n_changes: int) -> None:
         """Count one group of changes."""

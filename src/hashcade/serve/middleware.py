@@ -86,7 +86,8 @@ class Exchange:
         self._receive, self._send = receive, send
         self._settings, self._memory = settings, memory
         self._connection: Connection | None = scope.get("state", {}).get(CONNECTION)
-        length = dict(scope["headers"]).get(b"content-length", b"0")
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        length = self.headers.get(b"content-length", b"0")
         self._announced = int(length) if length.isdigit() and len(length) < 19 else 0
         self.deadline = asyncio.get_running_loop().time() + settings.deadline  # on its clock
         self.body = bytearray()
@@ -201,7 +202,8 @@ class Exchange:
             if refusal is not None:
                 start["status"], start["headers"] = refusal.status_code, refusal.raw_headers
                 message = {**message, "body": refusal.body, "more_body": False}
-            await self.drain()
+            if not self._complete:
+                await self.drain()
             self.status = start["status"]
             await self._send({**start, "headers": [*start.get("headers", ()), *_HEADERS]})
         await self._send_body(message)
@@ -274,7 +276,7 @@ class Middleware:
 
         exchange.on_answer = free_slot  # an answer that is being sent needs none
         try:
-            refusal = self._refusal(scope)
+            refusal = self._refusal(scope, exchange.headers)
             if refusal is None:
                 refusal = await self._read_body(exchange)
             elif refusal.status_code == 401:
@@ -331,9 +333,8 @@ class Middleware:
         with exchange.waiting():
             await asyncio.sleep(min(max(guesses - _FREE_GUESSES, 0) * _GUESS_SECONDS, _LONGEST))
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> Response | None:
         """The answer to a request that goes no further."""
-        headers = dict(scope["headers"])
         path = scope["path"]
         host = headers.get(b"host", b"").decode("latin-1").lower()
         name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host

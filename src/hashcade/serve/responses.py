@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import email.message
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from fastapi import Depends, Request
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
@@ -58,6 +59,9 @@ class Call:
     """One request: the service behind it, its deadline, and the threads that work for it."""
 
     def __init__(self, request: Request) -> None:
+        """Take a request; 422 if its address has a parameter that the route does not have."""
+        if request.scope["query_string"]:
+            _refuse_unknown(request)
         self._request = request
         self.service: Service = request.app.state.service
         self._exchange: Exchange = request.scope[EXCHANGE]
@@ -106,53 +110,47 @@ class Call:
 
         It must not be said of a change that it failed while it is being made.
         """
-        waiting = asyncio.wrap_future(future)
-        with errors_as_answers():
-            try:
-                done, _ = await asyncio.wait([waiting], timeout=self._left())
-                if done or not future.cancel():
-                    return await waiting
-            finally:
-                waiting.cancel()
-            raise HTTPException(504, f"{self._too_late} before it began: nothing was done")
+        try:
+            if not await _is_done(future, self._left()) and future.cancel():
+                raise HTTPException(504, f"{self._too_late} before it began: nothing was done")
+            await _is_done(future, None)
+            with errors_as_answers():
+                return future.result()
+        finally:
+            future.cancel()  # this task was cancelled
 
     async def _before(self, future: Future[T]) -> T:
         """Wait until the deadline, or until the client has gone; then the work is stopped."""
-        waiting = asyncio.wrap_future(future)
         cancels = self.service.cancels
         cancels.add(self.cancel)
         if self.service.stopping:
             self.cancel.set()
         try:
             status, why = 504, self._too_late
-            done, _ = await asyncio.wait([waiting], timeout=min(self._left(), _PATIENCE))
-            if not done:
+            if not await _is_done(future, min(self._left(), _PATIENCE)):
                 gone = asyncio.ensure_future(self._disconnected())
-                both: list[asyncio.Future[Any]] = [waiting, gone]
-                either = asyncio.FIRST_COMPLETED
-                await asyncio.wait(both, timeout=self._left(), return_when=either)
-                if gone.done() and not waiting.done():
+                await _is_done(future, self._left(), gone)
+                if gone.done() and not future.done():
                     status, why = 499, "the client has gone"
                 gone.cancel()
-            if not waiting.done():
+            if not future.done():
                 self.cancel.set()
                 if future.cancel():
                     raise HTTPException(status, f"{why} before it began: nothing was done")
-                await asyncio.wait([waiting], timeout=_STOP_SECONDS)
-                if not waiting.done():
+                if not await _is_done(future, _STOP_SECONDS):
                     raise HTTPException(status, f"{why}, the work is not finished")
             elif self.service.stopping:
                 status, why = 503, "the service is being stopped"
             with errors_as_answers():
                 try:
-                    return await waiting
+                    return future.result()
                 except Cancelled as error:
                     raise HTTPException(status, f"{why}: {error}") from None
         finally:
-            if not waiting.done():  # this task was cancelled
+            if not future.done():  # this task was cancelled
                 self.cancel.set()
+                future.cancel()
             cancels.discard(self.cancel)
-            waiting.cancel()
 
     @property
     def _too_late(self) -> str:
@@ -204,6 +202,24 @@ class Call:
 
         return await self.slow_thread(work)
 
+    def query(self, model: type[M]) -> M:
+        """The parameters of the address; 422 if they do not fit.
+
+        FastAPI can read them as well, and takes longer for that than a search takes.
+        """
+        try:
+            return model.model_validate(dict(self._request.query_params))
+        except ValidationError as error:
+            raise RequestValidationError(error.errors()) from None
+
+    def header(self, name: str, kind: TypeAdapter[T]) -> T | None:
+        """A header of the request, None without it; 422 if it does not fit."""
+        given = self._request.headers.get(name)
+        try:
+            return None if given is None else kind.validate_python(given)
+        except ValidationError as error:
+            raise RequestValidationError([{**error.errors()[0], "loc": (name,)}]) from None
+
     async def body(self, *types: str) -> bytearray:
         """The body, if it says that it is of one of these types."""
         sent = self._request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -240,6 +256,41 @@ class Call:
             raise HTTPException(422, f"{name}={value} must be <= {limit_name}={limit}")
 
 
+def _refuse_unknown(request: Request) -> None:
+    allowed = request.app.state.parameters[request.scope["route"].path_format, request.method]
+    unknown = [name for name in request.query_params if name not in allowed]
+    if unknown:
+        shown = ", ".join(sorted(allowed)) or "none"
+        raise HTTPException(422, f"Unknown parameter {unknown[0][:50]!r} (allowed: {shown})")
+
+
+async def _is_done(
+    future: Future[Any], seconds: float | None, other: asyncio.Future[Any] | None = None
+) -> bool:
+    """Wait so long for work in a thread, or until something else is done; whether the work is."""
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    def wake_from_thread(_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(wake)
+
+    future.add_done_callback(wake_from_thread)
+    if other is not None:
+        other.add_done_callback(wake)
+    timer = None if seconds is None else loop.call_later(seconds, wake)
+    try:
+        await woken
+    finally:
+        if timer is not None:
+            timer.cancel()
+    return future.done()
+
+
 def file_of_form(content_type: str, body: bytes | bytearray) -> bytes:
     """The one file of a form, as ``curl -F file=@query.jpg`` sends it; 422 if it has another.
 
@@ -260,32 +311,6 @@ def file_of_form(content_type: str, body: bytes | bytearray) -> bytes:
     return files[0]
 
 
-async def _call(request: Request) -> Call:
-    """The call; 422 if the address has a parameter that the route does not have."""
-    if request.query_params:
-        routes = request.app.openapi()["paths"]
-        described = routes[request.scope["route"].path_format][request.method.lower()]
-        parameters = described.get("parameters", ())
-        allowed = {part["name"] for part in parameters if part["in"] == "query"}
-        unknown = [name for name in request.query_params if name not in allowed]
-        if unknown:
-            shown = ", ".join(sorted(allowed)) or "none"
-            raise HTTPException(422, f"Unknown parameter {unknown[0][:50]!r} (allowed: {shown})")
-    return Call(request)
-
-
-ThisCall = Annotated[Call, Depends(_call)]
-
-
-def json_body(model: type[BaseModel]) -> Any:
-    """A parameter of a route: its body, an object of JSON."""
-
-    async def read(call: ThisCall) -> BaseModel:
-        return await call.json(model)
-
-    return Depends(read)
-
-
 def as_json(value: object) -> Response:
     """Answer with a value of the documented form; infinity, which JSON lacks, becomes null."""
     return Response(to_json(value, inf_nan_mode="null"), media_type="application/json")
@@ -295,8 +320,13 @@ def describe(
     answer: type[BaseModel] | dict[str, Any],
     *statuses: int,
     takes: Iterable[str] | type[BaseModel] = (),
+    query: type[BaseModel] | None = None,
+    headers: Mapping[str, dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Describe a route: its answer, its own errors, and its body: JSON, or bytes of some types."""
+    """Describe a route: its answer, its own errors, its body: JSON, or bytes of some types.
+
+    ``query`` and ``headers`` are what :meth:`Call.query` and :meth:`Call.header` read.
+    """
     is_model = isinstance(answer, type)
     problems = {
         status: {"description": text, "model": Problem}
@@ -307,17 +337,38 @@ def describe(
         "response_class": JSONResponse if is_model else Response,
         "responses": {200: {"model": answer} if is_model else answer, **problems},
     }
+    extra: dict[str, Any] = {}
+    described["openapi_extra"] = extra
+    if parameters := _parameters(query, headers or {}):
+        extra["parameters"] = parameters
     if isinstance(takes, type):
         schema = {"$ref": REFERENCE.format(model=takes.__name__)}
         content = {"application/json": {"schema": schema}}
-        described["openapi_extra"] = {"requestBody": {"required": True, "content": content}}
+        extra["requestBody"] = {"required": True, "content": content}
     elif takes:
         body: dict[str, Any] = {"required": True, "content": contents(*takes, minLength=1)}
         if IMAGE_BODY[0] in takes:
             file = {"type": "string", "format": "binary", "minLength": 1}
             form = {"type": "object", "properties": {"file": file}, "required": ["file"]}
             body["content"][_MULTIPART] = {"schema": form}
-        described["openapi_extra"] = {"requestBody": body}
+        extra["requestBody"] = body
+    return described
+
+
+def _parameters(
+    query: type[BaseModel] | None, headers: Mapping[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Describe the parameters of an address, and headers."""
+    model = {} if query is None else query.model_json_schema()
+    described = [
+        {"name": name, "in": "query", "required": name in model.get("required", ()), "schema": part}
+        for name, part in model.get("properties", {}).items()
+    ]
+    for parameter in described:
+        if "description" in parameter["schema"]:
+            parameter["description"] = parameter["schema"]["description"]
+    for name, part in headers.items():
+        described.append({"name": name, "in": "header", "required": False, "schema": part})
     return described
 
 

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from fastapi import APIRouter, Header, Path, Query
+from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from hashcade.errors import DataError
 from hashcade.index import Encoded, HashIndex
 from hashcade.serve import schemas
-from hashcade.serve.responses import IMAGE_BODY, ThisCall, as_json, contents, describe, json_body
+from hashcade.serve.responses import IMAGE_BODY, Call, as_json, contents, describe
 from hashcade.serve.routes_search import ItemId, class_counts, read_where
 from hashcade.serve.schemas import Digits
 from hashcade.serve.service import Snapshot
@@ -46,12 +46,13 @@ Slots = Annotated[str, Query(pattern=r"^([0-9]{1,9}(\.[0-9]{1,9}){0,62})?$", max
 
 @router.get("/items", **describe(schemas.Sample))
 async def sample_items(
-    call: ThisCall, limit: Limit = 24, seed: Seed = 0, where: schemas.FilterText | None = None
+    request: Request, limit: Limit = 24, seed: Seed = 0, where: schemas.FilterText | None = None
 ) -> Response:
     """Some items, drawn at random: the same ones for the same seed.
 
     With a filter in ``where``, as JSON, of those that pass it.
     """
+    call = Call(request)
     now, conditions = call.service.now(), read_where(where)
     index = now.table.index
 
@@ -71,7 +72,7 @@ async def sample_items(
 
 @router.get("/classes", **describe(schemas.Classes))
 async def find_classes(
-    call: ThisCall,
+    request: Request,
     contains: Annotated[str, Query(max_length=1000)] = "",
     limit: Limit = 20,
 ) -> Response:
@@ -79,6 +80,7 @@ async def find_classes(
 
     Upper and lower case are the same, and ``_`` is a space.
     """
+    call = Call(request)
 
     def plain(text: str) -> str:
         return text.lower().replace("_", " ").strip()
@@ -95,8 +97,9 @@ async def find_classes(
 
 
 @router.get("/items/{item_id:id}", **describe(schemas.Item, 404))
-async def get_item(call: ThisCall, item_id: ItemId, vector: bool = False) -> Response:
+async def get_item(request: Request, item_id: ItemId, vector: bool = False) -> Response:
     """One item; with ``vector`` its vector as well."""
+    call = Call(request)
     now = call.service.now()
 
     def work() -> Response:
@@ -111,8 +114,9 @@ async def get_item(call: ThisCall, item_id: ItemId, vector: bool = False) -> Res
 
 
 @router.get("/tree", **describe(schemas.Node))
-async def tree_node(call: ThisCall, path: Slots = "") -> Response:
+async def tree_node(request: Request, path: Slots = "") -> Response:
     """A node of the tree and its children. The path: slots with points between; empty: the root."""
+    call = Call(request)
     now = call.service.now()
     slots = [int(slot) for slot in path.split(".")] if path else []
 
@@ -151,9 +155,10 @@ def _some_below(index: HashIndex, path: list[int], limit: int) -> npt.NDArray[np
 
 @router.get("/buckets/{bucket_id}", **describe(schemas.Bucket))
 async def bucket_items(
-    call: ThisCall, bucket_id: BucketId, start: Start = 0, limit: Limit = 60
+    request: Request, bucket_id: BucketId, start: Start = 0, limit: Limit = 60
 ) -> Response:
     """A part of the items of a bucket, in the order in which they were added."""
+    call = Call(request)
     now = call.service.now()
 
     def work() -> Response:
@@ -167,9 +172,10 @@ async def bucket_items(
 
 @router.get("/pictures/{item_id:id}", **_PICTURE_ROUTE)
 async def picture(
-    call: ThisCall, item_id: ItemId, if_none_match: Annotated[str | None, Header()] = None
+    request: Request, item_id: ItemId, if_none_match: Annotated[str | None, Header()] = None
 ) -> Response:
     """The picture of an item."""
+    call = Call(request)
     now = call.service.now()
     pictures, item = now.pictures, now.id_of(item_id)
     if pictures is None:
@@ -193,16 +199,14 @@ async def picture(
 
 
 @router.post("/items", **describe(schemas.Changed, 415, takes=schemas.AddRequest))
-async def add_items(
-    call: ThisCall,
-    body: Annotated[schemas.AddRequest, json_body(schemas.AddRequest)],
-    idempotency_key: IdempotencyKey = None,
-) -> Response:
+async def add_items(request: Request, idempotency_key: IdempotencyKey = None) -> Response:
     """Add items. The answer comes when they are on disk.
 
     With an Idempotency-Key the request may be sent again, for a day: what was added before is not
     added twice, and the answer is the same.
     """
+    call = Call(request)
+    body = await call.json(schemas.AddRequest)
     labels = None if body.labels is None else np.array(body.labels, dtype=object)
     items = NewItems(
         () if body.bucket_ids is None else body.bucket_ids, body.vectors,
@@ -216,7 +220,7 @@ async def add_items(
 
 
 async def _add(
-    call: ThisCall, now: Snapshot, items: NewItems, encoded: Encoded | None = None, *,
+    call: Call, now: Snapshot, items: NewItems, encoded: Encoded | None = None, *,
     key: str | None,
 ) -> Response:  # fmt: skip
     """Add items; what was encoded, to the index that the model belongs to, and to no other."""
@@ -236,13 +240,13 @@ async def _add(
     return _changed(call, change.numbers.tolist() if items.ids is None else items.ids)
 
 
-def _changed(call: ThisCall, ids: list[Any]) -> Response:
+def _changed(call: Call, ids: list[Any]) -> Response:
     return as_json({"ids": ids, "n_items": len(call.service.durable.index)})
 
 
 @router.post("/items/image", **describe(schemas.Changed, 409, 415, takes=IMAGE_BODY))
 async def add_image(
-    call: ThisCall,
+    request: Request,
     id: schemas.TextId | None = None,
     label: Annotated[str, Query(max_length=1000)] | None = None,
     label_number: Annotated[int, Digits, Query(ge=-(2**63), le=2**63 - 1)] | None = None,
@@ -253,6 +257,7 @@ async def add_image(
 
     Its label is text (``label``) or a whole number (``label_number``).
     """
+    call = Call(request)
     if label is not None and label_number is not None:
         raise HTTPException(422, "label and label_number are both given, must be one of them")
     labels = np.array([label_number if label is None else label], dtype=object)
@@ -263,18 +268,19 @@ async def add_image(
 
 
 @router.post("/items/remove", **describe(schemas.Changed, 415, takes=schemas.RemoveRequest))
-async def remove_items(
-    call: ThisCall, body: Annotated[schemas.RemoveRequest, json_body(schemas.RemoveRequest)]
-) -> Response:
+async def remove_items(request: Request) -> Response:
     """Remove items, by their ids or by a filter. The answer comes when this is on disk."""
+    call = Call(request)
+    body = await call.json(schemas.RemoveRequest)
     call.check_limit("the number of items", len(body.ids or ()), "max_batch")
     change = await call.change(call.service.durable.remove, body.ids, where=body.where)
     return _changed(call, body.ids or change.ids.tolist())
 
 
 @router.delete("/items/{item_id:id}", **describe(schemas.Changed, 404))
-async def remove_item(call: ThisCall, item_id: ItemId) -> Response:
+async def remove_item(request: Request, item_id: ItemId) -> Response:
     """Remove one item. The answer comes when this is on disk."""
+    call = Call(request)
     now = call.service.now()
     item = now.id_of(item_id)
     if item not in now.table:

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from fastapi import APIRouter, Depends, Header, Path, Query
+from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
+from pydantic import Field, TypeAdapter
 from pydantic_core import to_json
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
@@ -28,36 +29,20 @@ from hashcade.serve.binary_format import (
 from hashcade.serve.responses import (
     IMAGE_BODY,
     Call,
-    ThisCall,
     as_json,
     contents,
     describe,
-    json_body,
 )
 from hashcade.serve.service import Snapshot, errors_as_answers
 from hashcade.store import DurableIndex
 
-
-async def _see_change(
-    call: ThisCall,
-    min_sequence: Annotated[int | None, Header(alias=SEQUENCE_HEADER, ge=0, le=2**62)] = None,
-) -> None:
-    """Have a change seen whose number the one who made it knows."""
-    if min_sequence is None:
-        return
-    durable = call.service.durable
-    if isinstance(durable, DurableIndex):
-        raise HTTPException(422, f"{SEQUENCE_HEADER} is for tables in a cluster")
-    if not await call.search_thread(partial(durable.has_seen, min_sequence)):
-        message = f"change {min_sequence} has not arrived here yet"
-        raise HTTPException(503, message, {"Retry-After": "1"})
-
-
-router = APIRouter(prefix="/v1", tags=["search"], dependencies=[Depends(_see_change)])
+router = APIRouter(prefix="/v1", tags=["search"])
 ItemId = Annotated[str, Path(min_length=1, max_length=1000)]
-SearchOptions = Annotated[schemas.ItemOptions, Query()]
+_SEQUENCE = TypeAdapter(Annotated[int, Field(ge=0, le=2**62), schemas.Digits])
+_describe = partial(describe, headers={SEQUENCE_HEADER: _SEQUENCE.json_schema()})
 _PROBE, _RESULT = 100, 400  # candidates that take as long as a bucket, and as a result
 _LARGE = 2_000_000  # work of a search that others do not wait for: some hundredths of a second
+_NO_SELECTION = schemas.Selection.model_validate({})
 _SHOWN = 12  # items of a bucket in an explanation
 _MATCHES = {
     "description": "ids int64[q, n_neighbors], distances float32[q, n_neighbors],"
@@ -76,8 +61,22 @@ class _AnyText(StringConvertor):
 register_url_convertor("id", _AnyText())
 
 
-def _check_limits(call: Call, asked: schemas.Options, n_queries: int = 1) -> None:
-    """Answer 422 if a search asks for more than the limits allow."""
+async def _see_change(call: Call) -> None:
+    """Have a change seen whose number the one who made it knows."""
+    sequence = call.header(SEQUENCE_HEADER, _SEQUENCE)
+    if sequence is None:
+        return
+    durable = call.service.durable
+    if isinstance(durable, DurableIndex):
+        raise HTTPException(422, f"{SEQUENCE_HEADER} is for tables in a cluster")
+    if not await call.search_thread(partial(durable.has_seen, sequence)):
+        message = f"change {sequence} has not arrived here yet"
+        raise HTTPException(503, message, {"Retry-After": "1"})
+
+
+async def _begin(call: Call, asked: schemas.Options, n_queries: int = 1) -> None:
+    """See what must be seen; answer 422 if a search asks for more than the limits allow."""
+    await _see_change(call)
     call.check_limit("the number of queries", n_queries, "max_batch")
     call.check_limit("n_neighbors", asked.n_neighbors, "max_neighbors")
     call.check_limit("n_probe", asked.n_probe, "max_probe")
@@ -197,35 +196,39 @@ def _listed(
     return Response(b"{%s}" % body, media_type="application/json")
 
 
-@router.post("/search", **describe(schemas.SearchAnswer, 415, takes=schemas.SearchRequest))
-async def search(
-    call: ThisCall, body: Annotated[schemas.SearchRequest, json_body(schemas.SearchRequest)]
-) -> Response:
+@router.post("/search", **_describe(schemas.SearchAnswer, 415, takes=schemas.SearchRequest))
+async def search(request: Request) -> Response:
     """Find the nearest items of each query."""
-    _check_limits(call, body, len(body.vectors))
+    call = Call(request)
+    body = await call.json(schemas.SearchRequest)
+    await _begin(call, body, len(body.vectors))
     queries, filters = (body.vectors, body.bucket_ids, body.scores), _filters(body)
     now, encoded = await _encoded(call, body.n_probe, *queries, **filters)
     answer = partial(_listed, now, include=body.include)
     return await _search(call, now, encoded, body, answer, body.exclude_ids, **filters)
 
 
-@router.post("/search/binary", **describe(_MATCHES, 409, 415, takes=[MEDIA_TYPE]))
-async def search_binary(
-    call: ThisCall, options: Annotated[schemas.BinaryOptions, Query()]
-) -> Response:
+@router.post(
+    "/search/binary",
+    **_describe(_MATCHES, 409, 415, takes=[MEDIA_TYPE], query=schemas.BinaryOptions),
+)
+async def search_binary(request: Request) -> Response:
     """Find the nearest items of each query, with arrays instead of JSON.
 
     The body is a Selection in JSON of ``json_bytes`` bytes, vectors float32[n_queries, dim], and
     bucket ids int64[n_queries, p] or scores float32[n_queries, depth, width], as ``by`` says;
     little-endian, without gaps.
     """
-    _check_limits(call, options, options.n_queries)
+    call = Call(request)
+    options = call.query(schemas.BinaryOptions)
+    await _begin(call, options, options.n_queries)
     body = await call.body(MEDIA_TYPE)
     if options.json_bytes > len(body):
         most = f"{len(body)}, as the body has"
         raise HTTPException(422, f"json_bytes={options.json_bytes} must be <= {most}")
-    text = body[: options.json_bytes]
-    selection = await call.parse(text or b"{}", schemas.Selection)
+    selection = _NO_SELECTION
+    if options.json_bytes:
+        selection = await call.parse(body[: options.json_bytes], schemas.Selection)
     call.check_limit("the number of filter_ids", len(selection.filter_ids or ()), "max_filter")
     table = call.service.now().table
     dim = table.index.dim
@@ -252,19 +255,28 @@ async def search_binary(
     return await _search(call, now, encoded, options, answer, selection.exclude_ids, **filters)
 
 
-@router.post("/search/image", **describe(schemas.SearchAnswer, 409, 415, takes=IMAGE_BODY))
-async def search_image(call: ThisCall, options: SearchOptions) -> Response:
+@router.post(
+    "/search/image",
+    **_describe(schemas.SearchAnswer, 409, 415, takes=IMAGE_BODY, query=schemas.ItemOptions),
+)
+async def search_image(request: Request) -> Response:
     """Find the nearest items of an image: the body is the image file."""
-    _check_limits(call, options)
+    call = Call(request)
+    options = call.query(schemas.ItemOptions)
+    await _begin(call, options)
     where = read_where(options.where)
     n_probe = await _n_ranked(call, options.n_probe, where=where)
     return await _search(call, *await call.encode_image(n_probe), options, where=where)
 
 
-@router.get("/search/item/{item_id:id}", **describe(schemas.SearchAnswer, 404))
-async def search_item(call: ThisCall, item_id: ItemId, options: SearchOptions) -> Response:
+@router.get(
+    "/search/item/{item_id:id}", **_describe(schemas.SearchAnswer, 404, query=schemas.ItemOptions)
+)
+async def search_item(request: Request, item_id: ItemId) -> Response:
     """Find the nearest items of an item of the table; itself is left out."""
-    _check_limits(call, options)
+    call = Call(request)
+    options = call.query(schemas.ItemOptions)
+    await _begin(call, options)
     where = read_where(options.where)
     n_probe = await _n_ranked(call, options.n_probe, where=where)
     now, encoded = await call.encode_item(item_id, n_probe)
@@ -305,12 +317,12 @@ def class_counts(classes: dict[Any, int] | None) -> list[dict[str, Any]] | None:
     return [{"label": label, "count": count} for label, count in classes.items()]
 
 
-@router.post("/explain", **describe(schemas.Explanation, 415, takes=schemas.ExplainRequest))
-async def explain(
-    call: ThisCall, body: Annotated[schemas.ExplainRequest, json_body(schemas.ExplainRequest)]
-) -> Response:
+@router.post("/explain", **_describe(schemas.Explanation, 415, takes=schemas.ExplainRequest))
+async def explain(request: Request) -> Response:
     """Explain the search for one vector: its path through the tree, the buckets, the results."""
-    _check_limits(call, body)
+    call = Call(request)
+    body = await call.json(schemas.ExplainRequest)
+    await _begin(call, body)
     buckets = None if body.bucket_ids is None else body.bucket_ids[None]
     scores = None if body.scores is None else body.scores[None]
     query = (body.vector[None], buckets, scores)
@@ -318,22 +330,31 @@ async def explain(
     return await _explain(call, *encoded, body, where=body.where)
 
 
-@router.post("/explain/image", **describe(schemas.Explanation, 409, 415, takes=IMAGE_BODY))
-async def explain_image(call: ThisCall, options: SearchOptions) -> Response:
+@router.post(
+    "/explain/image",
+    **_describe(schemas.Explanation, 409, 415, takes=IMAGE_BODY, query=schemas.ItemOptions),
+)
+async def explain_image(request: Request) -> Response:
     """Explain the search for an image: the body is the image file."""
-    _check_limits(call, options)
+    call = Call(request)
+    options = call.query(schemas.ItemOptions)
+    await _begin(call, options)
     where = read_where(options.where)
     n_probe = await _n_ranked(call, options.n_probe, where=where)
     return await _explain(call, *await call.encode_image(n_probe), options, where=where)
 
 
-@router.get("/explain/item/{item_id:id}", **describe(schemas.Explanation, 404))
-async def explain_item(call: ThisCall, item_id: ItemId, options: SearchOptions) -> Response:
+@router.get(
+    "/explain/item/{item_id:id}", **_describe(schemas.Explanation, 404, query=schemas.ItemOptions)
+)
+async def explain_item(request: Request, item_id: ItemId) -> Response:
     """Explain the search for an item of the table; itself is left out.
 
     With scores if the model can be asked about it, else by the buckets that it lies in.
     """
-    _check_limits(call, options)
+    call = Call(request)
+    options = call.query(schemas.ItemOptions)
+    await _begin(call, options)
     where = read_where(options.where)
     n_probe = await _n_ranked(call, options.n_probe, where=where)
     now, encoded = await call.encode_item(item_id, n_probe)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from hashcade._version import __version__
 from hashcade.errors import HashcadeError
 from hashcade.serve import schemas
-from hashcade.serve.responses import ThisCall, as_json, describe
+from hashcade.serve.responses import Call, as_json, describe
 from hashcade.serve.service import without_paths
 from hashcade.store import DurableIndex
 
@@ -23,18 +23,20 @@ _READY["responses"][503] = {"model": schemas.Readiness, "description": "Not read
 
 
 @router.get("/health", **describe(schemas.Health))
-async def health(call: ThisCall) -> Response:
+async def health(request: Request) -> Response:
     """Whether the process answers at all. Needs no token."""
+    Call(request)  # refuses parameters
     return as_json({"status": "ok"})
 
 
 @router.get("/ready", **_READY)
-async def ready(call: ThisCall) -> Response:
+async def ready(request: Request) -> Response:
     """Whether searches are answered, changes are taken, and the last save of the index worked.
 
     Changes are on disk also while saves fail: the log of them grows. For a table in a cluster also
     which generation is searched, and how much of the cluster answers.
     """
+    call = Call(request)
     durable = call.service.durable
     told = {
         "writes": without_paths(durable.failure or "ok"),
@@ -53,14 +55,16 @@ async def ready(call: ThisCall) -> Response:
 
 
 @router.get("/metrics", **describe(_METRICS))
-async def metrics(call: ThisCall) -> Response:
+async def metrics(request: Request) -> Response:
     """Metrics for Prometheus."""
+    call = Call(request)
     return Response(call.service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/v1/stats", **describe(schemas.Stats))
-async def stats(call: ThisCall, classes: bool = True) -> Response:
+async def stats(request: Request, classes: bool = True) -> Response:
     """The table and the service in numbers, on request without those of each class."""
+    call = Call(request)
     service, settings = call.service, call.service.settings
     now = service.now()
     model = None if now.table.hasher is None else now.table.hasher.config_
@@ -96,15 +100,17 @@ async def stats(call: ThisCall, classes: bool = True) -> Response:
 
 
 @router.post("/v1/save", **describe(schemas.Done))
-async def save(call: ThisCall) -> Response:
+async def save(request: Request) -> Response:
     """Save the index now. Changes are on disk without this too."""
+    call = Call(request)
     done = await call.slow_thread(call.service.durable.fold, finish=True)
     return as_json({"done": done, "n_items": len(call.service.durable.index)})
 
 
 @router.post("/v1/reload", **describe(schemas.Done, 409))
-async def reload(call: ThisCall) -> Response:
+async def reload(request: Request) -> Response:
     """Serve the table that stands at the path now. Searches continue meanwhile."""
+    call = Call(request)
 
     def work() -> bool:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -48,6 +49,8 @@ def run(table: str | os.PathLike[str], **settings: Any) -> None:
         shown = f"[{host}]" if ":" in host else host
         access = "with a token" if checked.token else "this machine alone, no token"
         n_items = len(app.state.service.durable.index)
+        gc.collect()
+        gc.freeze()  # what is there now stays, and need not be looked through again and again
         log.info("serving %d items on http://%s:%d (%s)", n_items, shown, port, access)
         try:
             asyncio.run(_serve(app, listening, checked))

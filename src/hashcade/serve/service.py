@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -105,6 +106,8 @@ class Service:
         self.cancels: set[Cancel] = set()  # of the work that is done, to stop it
         self.stopping = False
         self._ends_at: float | None = None
+        # As long as a state is published and no longer: it keeps the log of SQLite from shrinking.
+        self._snapshots: WeakKeyDictionary[State, tuple[_Rest, Snapshot]] = WeakKeyDictionary()
         load_search_kernels()  # now, and not when the first query comes
         self.durable, self._rest = self._open()
         gauge = self.metrics.gauge
@@ -177,8 +180,12 @@ class Service:
         if not isinstance(durable, DurableIndex):  # model and index of one generation
             return Snapshot(durable.table, durable, durable.epoch, served.pictures)
         epoch, state = durable.epoch, durable.state
-        table = HashTable.from_parts(served.hasher, state.index, state.catalog)
-        return Snapshot(table, durable, epoch, served.pictures)
+        rest, snapshot = self._snapshots.get(state, (None, None))
+        if snapshot is None or rest is not served or snapshot.epoch != epoch:
+            table = HashTable.from_parts(served.hasher, state.index, state.catalog)
+            snapshot = Snapshot(table, durable, epoch, served.pictures)
+            self._snapshots[state] = served, snapshot
+        return snapshot
 
     def end_within(self, seconds: float) -> None:
         """Let :meth:`close` end in time, from now on, whatever runs."""

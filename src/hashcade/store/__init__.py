@@ -12,17 +12,16 @@ from hashcade.store.changes import (
     Answer,
     Change,
     Key,
-    NewItems,
     Remove,
     apply_changes,
     from_record,
-    removal,
 )
 from hashcade.store.database import DATABASE, refuse_foreign, require_table, stoppable
-from hashcade.store.durable import BusyError, DurableIndex, ReadOnlyError
+from hashcade.store.durable import BusyError, DurableIndex, NewItems, removal
 from hashcade.store.ids import Label, label_array, plain_ids
 from hashcade.store.payload import payload_texts, plain_value
 from hashcade.store.rows import ItemRow, item_rows
+from hashcade.store.saving import ReadOnlyError
 from hashcade.store.state import (
     Local,
     State,

@@ -1,4 +1,4 @@
-"""Changes: checked and stored, as values and as bytes; an index brought to the state after them."""
+"""Changes as values and as bytes, and an index brought to the state after them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from hashcade.errors import CorruptIndexError
 from hashcade.index import HashIndex
-from hashcade.store.ids import Label
 
 if TYPE_CHECKING:
     from hashcade.store.state import State
@@ -62,53 +61,6 @@ class Answer:
 
 
 Prepare = Callable[["State", int], Change]  # checks a change and stores its items; int: free number
-
-
-@dataclass(frozen=True, eq=False)
-class NewItems:
-    """Items to add, or to put in the place of others, as a change prepares them.
-
-    ``known`` are labels that may become classes; None: any may.
-    """
-
-    bucket_ids: npt.ArrayLike
-    vectors: npt.ArrayLike
-    ids: Any = None
-    labels: Any = None
-    names: Sequence[str | None] | None = None
-    payload: Any = None
-    known: Sequence[Label] | None = None
-    replace: bool = False
-
-    def __call__(self, state: State, next_number: int) -> Add:
-        """Check the items and store what belongs to them, within a change of the catalog."""
-        index, catalog = state.index, state.catalog
-        items = index.checked_items(self.bucket_ids, self.vectors, next_id=0)
-        n = len(items.ids)
-        codes = catalog.codes(self.labels, n, known=self.known)
-        if self.labels is not None and not index.has_labels:
-            raise ValueError("labels were given, the index has no labels")
-        numbers = catalog.put(
-            codes, next_number,
-            ids=self.ids, names=self.names, payload=self.payload, replace=self.replace,
-        )  # fmt: skip
-        labels = codes if index.has_labels else None
-        return Add(numbers, items.bucket_ids, items.vectors, labels)
-
-
-def removal(ids: object = None, where: object = None) -> Prepare:
-    """A change that removes items, by their ids or by a filter."""
-    if (ids is None) == (where is None):
-        raise ValueError("one of ids and where says what to remove")
-
-    def prepare(state: State, next_number: int) -> Remove:
-        catalog = state.catalog
-        if where is None:
-            return Remove(catalog.remove(ids))
-        removed = catalog.ids_of(catalog.where(where))  # while they are there
-        return Remove(catalog.remove_where(where), removed)
-
-    return prepare
 
 
 def to_records(change: Change) -> Iterator[bytes]:

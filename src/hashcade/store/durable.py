@@ -3,8 +3,7 @@
 A change goes this way: the writer thread takes all that are waiting, stores what belongs to their
 items, tries them on a copy of the index, commits once for all, publishes the copy, and only then
 tells the callers. A change that was acknowledged survives any kind of stop; no search ever sees
-one that could still be lost. From time to time the index is saved, while searches and changes go
-on. Each state that is published reads the database as of its own commit.
+one that could still be lost. Each state that is published reads the database as of its own commit.
 """
 
 from __future__ import annotations
@@ -13,36 +12,25 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy.typing as npt
+
 from hashcade.errors import StorageError
-from hashcade.index import HashIndex, new_generation, read_generation
-from hashcade.store.catalog import INDEX_DIR, Catalog
-from hashcade.store.changes import (
-    Add,
-    Answer,
-    Change,
-    Key,
-    NewItems,
-    Prepare,
-    apply_changes,
-    removal,
-)
-from hashcade.store.database import require_table
-from hashcade.store.state import State, foreign_files, load_state
+from hashcade.index import HashIndex
+from hashcade.store.changes import Add, Answer, Change, Key, Prepare, Remove, apply_changes
+from hashcade.store.ids import Label
+from hashcade.store.saving import SavedIndex, log_error
+from hashcade.store.state import State
 
 log = logging.getLogger("hashcade.store")
 
 _GROUP = 256  # changes that are committed together at most
-_RETRY_SECONDS = 5.0  # after a save that failed
 _CHECKPOINT_BYTES = 4 << 20  # of changes, until the log of SQLite is emptied
-
-
-class ReadOnlyError(StorageError):
-    """The table is open for reading alone."""
 
 
 class BusyError(StorageError):
@@ -57,7 +45,54 @@ class _Waiting(NamedTuple):
     key: Key | None = None
 
 
-class DurableIndex:
+@dataclass(frozen=True, eq=False)
+class NewItems:
+    """Items to add, or to put in the place of others, as a change prepares them.
+
+    ``known`` are labels that may become classes; None: any may.
+    """
+
+    bucket_ids: npt.ArrayLike
+    vectors: npt.ArrayLike
+    ids: Any = None
+    labels: Any = None
+    names: Sequence[str | None] | None = None
+    payload: Any = None
+    known: Sequence[Label] | None = None
+    replace: bool = False
+
+    def __call__(self, state: State, next_number: int) -> Add:
+        """Check the items and store what belongs to them, within a change of the catalog."""
+        index, catalog = state.index, state.catalog
+        items = index.checked_items(self.bucket_ids, self.vectors, next_id=0)
+        n = len(items.ids)
+        codes = catalog.codes(self.labels, n, known=self.known)
+        if self.labels is not None and not index.has_labels:
+            raise ValueError("labels were given, the index has no labels")
+        numbers = catalog.put(
+            codes, next_number,
+            ids=self.ids, names=self.names, payload=self.payload, replace=self.replace,
+        )  # fmt: skip
+        labels = codes if index.has_labels else None
+        return Add(numbers, items.bucket_ids, items.vectors, labels)
+
+
+def removal(ids: object = None, where: object = None) -> Prepare:
+    """A change that removes items, by their ids or by a filter."""
+    if (ids is None) == (where is None):
+        raise ValueError("one of ids and where says what to remove")
+
+    def prepare(state: State, next_number: int) -> Remove:
+        catalog = state.catalog
+        if where is None:
+            return Remove(catalog.remove(ids))
+        removed = catalog.ids_of(catalog.where(where))  # while they are there
+        return Remove(catalog.remove_where(where), removed)
+
+    return prepare
+
+
+class DurableIndex(SavedIndex):
     """Index and catalog of a table, open for searches and for changes that last.
 
     Parameters
@@ -86,64 +121,18 @@ class DurableIndex:
         max_waiting: int = 1024,
         keep_after: int | None = None,
     ) -> None:
-        require_table(path)
-        self.path = path.resolve()
-        self.fold_bytes, self.fold_seconds = fold_bytes, fold_seconds
-        self.keep_after = keep_after
-        self.unsaved = 0  # changes that are not yet in the index on disk
-        self.n_folds = 0  # how often the index was saved
-        self.n_failed_folds = 0
-        self.save_failure: str | None = None  # why the last try to save failed
-        self.epoch = 0  # how often another index was taken over
+        super().__init__(
+            path, read_only=read_only, fold_bytes=fold_bytes, fold_seconds=fold_seconds,
+            keep_after=keep_after,
+        )  # fmt: skip
         self.on_commit: Callable[[float, int], None] = lambda seconds, n_changes: None
-        self._index_path = self.path / INDEX_DIR
         self._queue: queue.Queue[_Waiting | None] = queue.Queue(max_waiting)
-        self._commit = threading.Lock()  # held to change the state or the database
-        self._folding = threading.Lock()
-        self._first_change: float | None = None
-        self._bytes = self._bytes_in_log = 0  # of changes since the last save, and checkpoint
-        self._closing = threading.Event()
-        self._wake = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._catalog: Catalog | None = None  # the one that is written
         if read_only:
-            self.state, _ = load_state(self.path, read_only=True)
             return
-        self._open()
         for name, run in (("writer", self._write), ("folder", self._fold_at_times)):
             thread = threading.Thread(target=run, name=f"hashcade-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
-
-    def _open(self) -> None:
-        """Load the table, and save the changes that the index lacks."""
-        catalog = Catalog.open(self.path)
-        try:
-            catalog.lock()  # before it is read: nobody writes from here on
-            state, self.unsaved = load_state(self.path)
-            for other in foreign_files(self.path):
-                log.warning("%s is not a part of the table; it is left alone", ascii(str(other)))
-            state.catalog.close()
-            catalog.rollback()
-            catalog.refresh()
-            self._catalog, self.state = catalog, State(state.index, catalog.snapshot())
-            if self.unsaved:
-                log.info("the index gets %d changes", self.unsaved)
-                self.fold()
-        except BaseException:
-            catalog.close()
-            raise
-
-    @property
-    def index(self) -> HashIndex:
-        """The index as it is now."""
-        return self.state.index
-
-    @property
-    def _writer(self) -> Catalog:
-        if self._catalog is None:
-            raise ReadOnlyError("this table is open for reading alone")
-        return self._catalog
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -198,7 +187,7 @@ class DurableIndex:
             try:
                 self._commit_group(running)
             except BaseException as error:  # whatever it is, nobody waits in vain
-                _log_error("changes were not made", error)
+                log_error("changes were not made", error)
                 for waiting in running:
                     if not waiting.future.done():
                         waiting.future.set_exception(error)
@@ -274,136 +263,6 @@ class DurableIndex:
             except Exception as error:
                 waiting.future.set_exception(error)
 
-    def _checkpoint(self) -> None:
-        """Empty the log of SQLite: it begins again when nobody reads from it any more.
-
-        The state that is published reads from it, until the second time.
-        """
-        self._writer.checkpoint()
-        self.state = State(self.index, self._writer.snapshot())
-        self._bytes_in_log = 0
-
-    def create_index(self, field: str) -> None:
-        """Keep an index of a field of the payload."""
-        catalog = self._writer
-        with self._commit:
-            catalog.begin()
-            try:
-                with catalog.change():
-                    catalog.index_field(field)
-                catalog.commit()
-            finally:
-                catalog.rollback()
-            self.state = State(self.index, catalog.snapshot())
-
-    # -- saving ------------------------------------------------------------------------------------
-
-    @property
-    def failure(self) -> str | None:
-        """Why changes are not taken or not saved any more, if so."""
-        if self._catalog is None:
-            return None
-        dead = [thread.name for thread in self._threads if not thread.is_alive()]
-        if dead and not self._closing.is_set():
-            return f"the thread {dead[0]} has ended; restart the service"
-        return self._catalog.broken
-
-    def lives_in(self, directory: Path) -> bool:
-        """Whether this is the table in a directory."""
-        return self.path == directory.resolve()
-
-    def save(self) -> None:
-        """Save the index now."""
-        self.fold()
-
-    def fold(self) -> bool:
-        """Save the index; False if there was nothing to save."""
-        self._writer  # noqa: B018  raises unless it can be written
-        try:
-            saved = self._fold()
-        except BaseException as error:
-            self.save_failure = str(error) or type(error).__name__
-            self.n_failed_folds += 1
-            raise
-        self.save_failure = None
-        return saved
-
-    def _fold(self) -> bool:
-        catalog = self._writer
-        with self._folding:
-            with self._commit:
-                if self.unsaved == 0:
-                    return False
-                saved, n_saved, n_bytes = self.index.copy(), self.unsaved, self._bytes
-                # The database knows the name before it is that of the index on disk.
-                following = new_generation()
-                catalog.begin()
-                try:
-                    last = catalog.announce(following)
-                    catalog.commit()
-                finally:
-                    catalog.rollback()
-                self._first_change = None
-            try:
-                saved.save(self._index_path, generation=following, lock_held=True)
-            except BaseException:
-                self._first_change = self._first_change or time.monotonic()
-                raise
-            finally:
-                with self._commit:
-                    self.index.adopt_storage(saved)
-            with self._commit:
-                catalog.begin()
-                try:
-                    kept = last if self.keep_after is None else min(last, self.keep_after)
-                    catalog.forget_changes(following, kept)
-                    catalog.commit()
-                finally:
-                    catalog.rollback()
-                self.unsaved -= n_saved
-                self._bytes -= n_bytes
-                self._checkpoint()
-                self.n_folds += 1
-            return True
-
-    def _fold_at_times(self) -> None:
-        while not self._closing.is_set():
-            self._wake.wait(min(max(self.fold_seconds / 2, 0.01), 1.0))
-            self._wake.clear()
-            since = self._first_change
-            old = since is not None and time.monotonic() - since >= self.fold_seconds
-            if (old or self._bytes > self.fold_bytes) and not self._closing.is_set():
-                try:
-                    self.fold()
-                except Exception as error:  # the database has everything; it is tried again
-                    _log_error("the index could not be saved", error)
-                    self._closing.wait(_RETRY_SECONDS)
-
-    def reload(self, accept: Callable[[State], None] = lambda state: None) -> bool:
-        """Take over what stands in the directory now, if it is not this state.
-
-        For reading alone: what others have saved or acknowledged there. ``accept`` is called with
-        the new state before it is published; what it raises keeps the old one. False if there is
-        nothing new. One that is open for changes only looks whether the directory is still its own.
-        """
-        with self._folding, self._commit:
-            if self._catalog is None:
-                state, _ = load_state(self.path, read_only=True)
-                if state.catalog.same_commit(self.state.catalog):
-                    state.catalog.close()
-                    return False
-                accept(state)
-                self.state = state
-                self.epoch += 1
-                return True
-            self._catalog.check_place()
-            if not self.index.is_stored_as(read_generation(self._index_path)):
-                raise StorageError(
-                    f"{self._index_path} was replaced, {self.unsaved} changes were not saved",
-                    hint="put the old index back",
-                )
-            return False
-
     def close(self, seconds: float | None = None) -> None:
         """Commit what is waiting, save, and release the directory.
 
@@ -434,17 +293,6 @@ class DurableIndex:
                 waiting.future.set_exception(BusyError("the table is being closed"))
         self._catalog.close()
 
-    def _save_at_end(self) -> None:
-        try:
-            self.fold()
-        except Exception as error:  # nothing is lost: the changes are applied at the next start
-            _log_error(f"the index was not saved, it lacks {self.unsaved} changes", error)
-            return
-        if self.failure is None:
-            log.info("every change is saved")
-        else:
-            log.error("not every change may be saved: %s", self.failure)
-
 
 def _fitting(index: HashIndex, done: list[tuple[_Waiting, Change]]) -> list[_Waiting]:
     """Apply changes to an index; if that fails for several, for want of memory, return them."""
@@ -455,8 +303,3 @@ def _fitting(index: HashIndex, done: list[tuple[_Waiting, Change]]) -> list[_Wai
             raise
         return [waiting for waiting, _ in done]
     return []
-
-
-def _log_error(what: str, error: BaseException) -> None:
-    expected = isinstance(error, StorageError)  # others are bugs: show where
-    log.error("%s: %s", what, error, exc_info=None if expected else error)

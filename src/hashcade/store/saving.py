@@ -1,0 +1,232 @@
+"""A table in a directory whose index is saved from time to time, while searches and changes go on.
+
+The database has every change that was committed; the index on disk may lack the last of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hashcade.errors import StorageError
+from hashcade.index import HashIndex, new_generation, read_generation
+from hashcade.store.catalog import INDEX_DIR, Catalog
+from hashcade.store.database import require_table
+from hashcade.store.state import State, foreign_files, load_state
+
+log = logging.getLogger("hashcade.store")
+
+_RETRY_SECONDS = 5.0  # after a save that failed
+
+
+class ReadOnlyError(StorageError):
+    """The table is open for reading alone."""
+
+
+class SavedIndex:
+    """Index and catalog of a table, and how the index gets to the disk."""
+
+    def __init__(
+        self, path: Path, *, read_only: bool, fold_bytes: int, fold_seconds: float,
+        keep_after: int | None,
+    ) -> None:  # fmt: skip
+        require_table(path)
+        self.path = path.resolve()
+        self.fold_bytes, self.fold_seconds = fold_bytes, fold_seconds
+        self.keep_after = keep_after
+        self.unsaved = 0  # changes that are not yet in the index on disk
+        self.n_folds = 0  # how often the index was saved
+        self.n_failed_folds = 0
+        self.save_failure: str | None = None  # why the last try to save failed
+        self.epoch = 0  # how often another index was taken over
+        self._index_path = self.path / INDEX_DIR
+        self._commit = threading.Lock()  # held to change the state or the database
+        self._folding = threading.Lock()
+        self._first_change: float | None = None
+        self._bytes = self._bytes_in_log = 0  # of changes since the last save, and checkpoint
+        self._closing = threading.Event()
+        self._wake = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._catalog: Catalog | None = None  # the one that is written
+        if read_only:
+            self.state, _ = load_state(self.path, read_only=True)
+        else:
+            self._open()
+
+    def _open(self) -> None:
+        """Load the table, and save the changes that the index lacks."""
+        catalog = Catalog.open(self.path)
+        try:
+            catalog.lock()  # before it is read: nobody writes from here on
+            state, self.unsaved = load_state(self.path)
+            for other in foreign_files(self.path):
+                log.warning("%s is not a part of the table; it is left alone", ascii(str(other)))
+            state.catalog.close()
+            catalog.rollback()
+            catalog.refresh()
+            self._catalog, self.state = catalog, State(state.index, catalog.snapshot())
+            if self.unsaved:
+                log.info("the index gets %d changes", self.unsaved)
+                self.fold()
+        except BaseException:
+            catalog.close()
+            raise
+
+    @property
+    def index(self) -> HashIndex:
+        """The index as it is now."""
+        return self.state.index
+
+    @property
+    def _writer(self) -> Catalog:
+        if self._catalog is None:
+            raise ReadOnlyError("this table is open for reading alone")
+        return self._catalog
+
+    @property
+    def failure(self) -> str | None:
+        """Why changes are not taken or not saved any more, if so."""
+        if self._catalog is None:
+            return None
+        dead = [thread.name for thread in self._threads if not thread.is_alive()]
+        if dead and not self._closing.is_set():
+            return f"the thread {dead[0]} has ended; restart the service"
+        return self._catalog.broken
+
+    def lives_in(self, directory: Path) -> bool:
+        """Whether this is the table in a directory."""
+        return self.path == directory.resolve()
+
+    def save(self) -> None:
+        """Save the index now."""
+        self.fold()
+
+    def fold(self) -> bool:
+        """Save the index; False if there was nothing to save."""
+        self._writer  # noqa: B018  raises unless it can be written
+        try:
+            saved = self._fold()
+        except BaseException as error:
+            self.save_failure = str(error) or type(error).__name__
+            self.n_failed_folds += 1
+            raise
+        self.save_failure = None
+        return saved
+
+    def _fold(self) -> bool:
+        catalog = self._writer
+        with self._folding:
+            with self._commit:
+                if self.unsaved == 0:
+                    return False
+                saved, n_saved, n_bytes = self.index.copy(), self.unsaved, self._bytes
+                # The database knows the name before it is that of the index on disk.
+                following = new_generation()
+                catalog.begin()
+                try:
+                    last = catalog.announce(following)
+                    catalog.commit()
+                finally:
+                    catalog.rollback()
+                self._first_change = None
+            try:
+                saved.save(self._index_path, generation=following, lock_held=True)
+            except BaseException:
+                self._first_change = self._first_change or time.monotonic()
+                raise
+            finally:
+                with self._commit:
+                    self.index.adopt_storage(saved)
+            with self._commit:
+                catalog.begin()
+                try:
+                    kept = last if self.keep_after is None else min(last, self.keep_after)
+                    catalog.forget_changes(following, kept)
+                    catalog.commit()
+                finally:
+                    catalog.rollback()
+                self.unsaved -= n_saved
+                self._bytes -= n_bytes
+                self._checkpoint()
+                self.n_folds += 1
+            return True
+
+    def _fold_at_times(self) -> None:
+        while not self._closing.is_set():
+            self._wake.wait(min(max(self.fold_seconds / 2, 0.01), 1.0))
+            self._wake.clear()
+            since = self._first_change
+            old = since is not None and time.monotonic() - since >= self.fold_seconds
+            if (old or self._bytes > self.fold_bytes) and not self._closing.is_set():
+                try:
+                    self.fold()
+                except Exception as error:  # the database has everything; it is tried again
+                    log_error("the index could not be saved", error)
+                    self._closing.wait(_RETRY_SECONDS)
+
+    def reload(self, accept: Callable[[State], None] = lambda state: None) -> bool:
+        """Take over what stands in the directory now, if it is not this state.
+
+        For reading alone: what others have saved or acknowledged there. ``accept`` is called with
+        the new state before it is published; what it raises keeps the old one. False if there is
+        nothing new. One that is open for changes only looks whether the directory is still its own.
+        """
+        with self._folding, self._commit:
+            if self._catalog is None:
+                state, _ = load_state(self.path, read_only=True)
+                if state.catalog.same_commit(self.state.catalog):
+                    state.catalog.close()
+                    return False
+                accept(state)
+                self.state = state
+                self.epoch += 1
+                return True
+            self._catalog.check_place()
+            if not self.index.is_stored_as(read_generation(self._index_path)):
+                raise StorageError(
+                    f"{self._index_path} was replaced, {self.unsaved} changes were not saved",
+                    hint="put the old index back",
+                )
+            return False
+
+    def _checkpoint(self) -> None:
+        """Empty the log of SQLite: it begins again when nobody reads from it any more.
+
+        The state that is published reads from it, until the second time.
+        """
+        self._writer.checkpoint()
+        self.state = State(self.index, self._writer.snapshot())
+        self._bytes_in_log = 0
+
+    def create_index(self, field: str) -> None:
+        """Keep an index of a field of the payload."""
+        catalog = self._writer
+        with self._commit:
+            catalog.begin()
+            try:
+                with catalog.change():
+                    catalog.index_field(field)
+                catalog.commit()
+            finally:
+                catalog.rollback()
+            self.state = State(self.index, catalog.snapshot())
+
+    def _save_at_end(self) -> None:
+        try:
+            self.fold()
+        except Exception as error:  # nothing is lost: the changes are applied at the next start
+            log_error(f"the index was not saved, it lacks {self.unsaved} changes", error)
+            return
+        if self.failure is None:
+            log.info("every change is saved")
+        else:
+            log.error("not every change may be saved: %s", self.failure)
+
+
+def log_error(what: str, error: BaseException) -> None:
+    """Log what went wrong; of what is not expected also where."""
+    expected = isinstance(error, StorageError)  # others are bugs: show where
+    log.error("%s: %s", what, error, exc_info=None if expected else error)
