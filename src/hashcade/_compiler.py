@@ -1,4 +1,4 @@
-"""numba's compiler, less what our functions do not need of it: two thirds of its time.
+"""numba's compiler, less what our functions do not need of it: a quarter of its time.
 
 Half of the time is numba's own Python code: it tries dozens of templates for every ``a + b``, and
 looks for closures, lists and array expressions that our functions do not have. The other half is
