@@ -13,7 +13,7 @@ import hashcade
 
 # From the ground up. Layers in one row may use each other.
 ORDER = [
-    {"errors", "_version", "_lazy", "_extras"},
+    {"errors", "_version", "_lazy", "_extras", "_compiler"},
     {"_io", "_validate", "_progress", "_kernels"},
     {"codes"},
     {"index"},

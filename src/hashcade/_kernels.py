@@ -19,14 +19,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import llvmlite.binding  # type: ignore[import-untyped]
 import numba
 import numpy as np
-from numba.core import caching, codegen, compiler, config, event
+from numba.core import caching, config, event
 from numpy.typing import NDArray
+
+from hashcade import _compiler
+from hashcade._compiler import HelperCompiler, KernelCompiler, make_own
 
 __all__ = ["Floats", "Ints", "cache_folder", "helper", "is_compiled", "kernel", "usable_cores"]
 
@@ -55,8 +57,6 @@ _import_without_scipy()
 
 _caching: Any = caching  # without type information
 _config: Any = config
-_codegen: Any = codegen
-_compiler: Any = compiler
 _OPTIONS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
@@ -64,7 +64,8 @@ def kernel(**options: Any) -> Callable[[Any], Any]:
     """``numba.njit`` with a cache on disk, without the GIL, and with numpy's rules for division."""
 
     def compiler(function: Any) -> Any:
-        dispatcher: Any = numba.njit(**{**_OPTIONS, **options})(function)
+        given = {**_OPTIONS, "pipeline_class": KernelCompiler, **options}
+        dispatcher = make_own(numba.njit(**given)(function))
         with suppress(RuntimeError):  # no place for a cache
             # As cache=True does, with places of our own.
             setattr(dispatcher, "_cache", _Cache(function))  # noqa: B010
@@ -86,7 +87,7 @@ def _stamp(package: Path) -> str:
     if features is None:
         features = llvmlite.binding.get_host_cpu_features().flatten()
     digest.update(f"{name}|{features}".encode())
-    for file in sorted([*package.glob("*.py"), Path(__file__)]):
+    for file in sorted([*package.glob("*.py"), Path(__file__), Path(_compiler.__file__)]):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -175,40 +176,9 @@ def helper(**options: Any) -> Callable[[Any], Any]:
 
     It is cached as a part of the kernels that call it.
     """
-    compiler: Callable[[Any], Any] = numba.njit(
-        **{**_OPTIONS, "no_cpython_wrapper": True, "pipeline_class": _PartCompiler, **options}
-    )
-    return compiler
-
-
-class _Part(_codegen.JITCodeLibrary):  # type: ignore[misc]
-    """Code of a helper, to be linked into kernels: it is optimised there, and only there.
-
-    By itself numba optimises every function together with all that it calls, and makes machine
-    code of it: a helper once for each level of calls above it.
-    """
-
-    codegen = SimpleNamespace(set_env=lambda name, env: None)  # it cannot be run by itself
-
-    def _optimize_final_module(self) -> None:
-        pass
-
-    def _finalize_final_module(self) -> None:
-        self._finalized = True
-
-    def get_pointer_to_function(self, name: str) -> int:
-        if not self._finalized:
-            self.finalize()
-        return 0
-
-
-class _PartCompiler(_compiler.Compiler):  # type: ignore[misc]
-    """Compiles a helper into a :class:`_Part`."""
-
-    def define_pipelines(self) -> Any:
-        state: Any = self.state
-        state.library = _Part(state.targetctx.codegen(), state.func_id.func_qualname)
-        return super().define_pipelines()
+    own = {"no_cpython_wrapper": True, "pipeline_class": HelperCompiler}
+    compiler: Any = numba.njit(**{**_OPTIONS, **own, **options})
+    return lambda function: make_own(compiler(function))
 
 
 @cache

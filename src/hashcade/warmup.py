@@ -1,4 +1,4 @@
-"""Compile all kernels beforehand: those of the index in a second process, the others here.
+"""Compile all kernels beforehand: most of the index in a second process, the others here.
 
 The compiler works on one function at a time in a process, so two processes need little more than
 half of the time. What they compile is cached on disk, once per installation.
@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+import numpy as np
 
 from hashcade import codes, index, learn
 from hashcade._kernels import cache_folder, is_compiled
@@ -31,12 +33,18 @@ def warmup() -> float:
     if None not in map(cache_folder, _PACKAGES):  # else nothing would come back from it
         with suppress(OSError):  # no second process: the index is compiled after the codes
             other = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    without_gc(codes.warmup)
-    without_gc(learn.warmup)
+    # The nearest vectors first, for balance: the other process finds them in the cache at its end.
+    for compile_kernels in (_warm_nearest, codes.warmup, learn.warmup):
+        without_gc(compile_kernels)
     if other is not None:
         other.wait()
     without_gc(index.warmup)
     return time.perf_counter() - start
+
+
+def _warm_nearest() -> None:
+    vectors = np.zeros((1, 1), np.float32)
+    index.GroupedVectors(vectors, np.zeros(1, np.int64)).nearest(vectors, 1, 1)
 
 
 def load_search_kernels() -> None:

@@ -3,9 +3,11 @@
 import subprocess
 import sys
 
+import numba
+import numpy as np
 import pytest
 
-from hashcade import _kernels
+from hashcade import _compiler, _kernels
 
 FIRST_SEARCH = """
 import time
@@ -23,6 +25,14 @@ def announced(monkeypatch):
     announce = _kernels._Announce()
     monkeypatch.setattr(_kernels._announce, "on_start", announce.on_start)
     return announce
+
+
+@pytest.fixture
+def uncached(monkeypatch):
+    def no_place(function):
+        raise RuntimeError
+
+    monkeypatch.setattr(_kernels, "_Cache", no_place)
 
 
 def compile_one(module):
@@ -61,3 +71,37 @@ def test_a_process_with_cached_kernels_says_nothing():
         check=True,
     )
     assert done.stderr == ""
+
+
+def test_a_helper_is_compiled_for_types_and_not_for_values(uncached):
+    @_kernels.helper()
+    def plus_one(x):
+        return x + 1
+
+    @_kernels.kernel()
+    def run(n):
+        return plus_one(0) + plus_one(n)
+
+    assert run(3) == 5
+    assert len(plus_one.signatures) == 1
+
+
+def test_signatures_found_with_other_flags_are_not_mixed_up(uncached):
+    def largest(x, y):
+        return max(x, y)
+
+    for fast in (True, False, True):
+        compiled = _kernels.kernel(fastmath=fast)(largest)
+        assert compiled(1.0, 2.0) == 2.0
+        assert ("fcmp fast" in next(iter(compiled.inspect_llvm().values()))) == fast
+
+
+def test_functions_of_others_are_compiled_as_ever(uncached):
+    def size(n):
+        return np.empty(n).size
+
+    assert _kernels.kernel()(size)(3) == 3
+    n_signatures = len(_compiler._signatures)
+    assert n_signatures > 0
+    assert numba.njit(size)(3) == 3
+    assert len(_compiler._signatures) == n_signatures
