@@ -15,12 +15,12 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from hashcade import codes, index, learn
+from hashcade import codes, index, learn, store
 from hashcade._kernels import cache_folder, is_compiled
 
 __all__ = ["ensure_compiled", "load_search_kernels", "warmup"]
 
-_PACKAGES = [Path(package.__path__[0]) for package in (codes, index, learn)]
+_PACKAGES = [Path(package.__path__[0]) for package in (codes, index, learn, store)]
 
 
 def warmup() -> float:
@@ -33,6 +33,7 @@ def warmup() -> float:
             other = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     without_gc(codes.warmup)
     without_gc(learn.warmup)
+    without_gc(store.warmup)
     if other is not None:
         other.wait()
     without_gc(index.warmup)
@@ -43,6 +44,7 @@ def load_search_kernels() -> None:
     """Load what a search needs from the cache, or compile it."""
     index.warmup()
     learn.warmup()
+    store.warmup()
 
 
 def without_gc(function: Callable[[], None]) -> None:

@@ -134,7 +134,8 @@ def free_port():
 def test_the_service_starts_and_answers_in_under_5_seconds(folder, cases):
     package = install(folder)
     warmup()
-    for name in ("codes", "index", "learn"):  # as `hashcade warmup` does when an image is built
+    # As `hashcade warmup` does when an image is built.
+    for name in ("codes", "index", "learn", "store"):
         (package / name / "__pycache__").mkdir()
         for file in cache_folder(Path(hashcade.__file__).parent / name).glob("*.nb[ic]"):
             shutil.copy(file, package / name / "__pycache__")

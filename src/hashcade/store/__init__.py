@@ -22,6 +22,7 @@ from hashcade.store.database import DATABASE, refuse_foreign, require_table, sto
 from hashcade.store.durable import BusyError, DurableIndex, ReadOnlyError
 from hashcade.store.ids import Label, label_array, plain_ids
 from hashcade.store.payload import payload_texts, plain_value
+from hashcade.store.payload_file import warmup
 from hashcade.store.rows import ItemRow, item_rows
 from hashcade.store.state import (
     Local,
@@ -37,5 +38,6 @@ __all__ = [
     "Change", "DurableIndex", "Ids", "ItemRow", "Key", "Label", "Local", "NewItems",
     "ReadOnlyError", "Remove", "State", "apply_changes", "foreign_files", "from_record",
     "item_rows", "label_array", "load_state", "model_path", "payload_texts", "plain_ids",
-    "plain_value", "refuse_foreign", "removal", "require_table", "stoppable", "write_state",
+    "plain_value", "refuse_foreign", "removal", "require_table", "stoppable", "warmup",
+    "write_state",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,13 @@ from hashcade.store import database
 from hashcade.store.changes import Answer, Change, Key, from_record, to_records
 from hashcade.store.ids import Int64s, Label, listed_ids, named_ids, plain_ids, plain_list
 from hashcade.store.payload import payload_texts
+from hashcade.store.payload_file import (
+    PayloadFile,
+    file_path,
+    is_generation,
+    remove_others,
+    write_payload,
+)
 from hashcade.store.rows import ItemRow, is_row, item_rows, payload_crc, row_crc
 from hashcade.store.where import Names, compile_where, json_path
 
@@ -33,6 +40,7 @@ PLACES = ("label", "network")
 _CACHED_FILTERS = 8
 _CHUNK = 10_000  # rows that are checked at a time
 _ASKED = 50  # items that are read at a time: SQLite is slower with a list of more
+_STALE_PART = 0.25  # of the items in the payload file, until it is written anew
 KEPT_ANSWERS, KEPT_SECONDS = 10_000, 86_400  # as many, and as long, as requests may be repeated
 
 Ids = npt.NDArray[np.int64] | npt.NDArray[np.object_]
@@ -68,6 +76,9 @@ class Catalog:
         self.broken: str | None = None  # why nothing can be written any more
         self._set_classes(list(classes))
         self._fields: dict[str, int] = {}  # with an index
+        self._payload_name: str | None = None  # generation of the payload file
+        self._payload_file: PayloadFile | None = None
+        self._has_payload = False  # whether some was stored since this was opened
         self._lock: AbstractContextManager[Any] = threading.RLock()
         self._filters: dict[Any, Filter] = {}  # answers of the last ones
         self._writer_lock: weakref.finalize[Any, Any] | None = None  # ends it when called
@@ -151,9 +162,13 @@ class Catalog:
             self._fields = {name: field for field, name, _ in fields}
             if len(self._fields) < len(fields) or any(p != json_path(n) for _, n, p in fields):
                 raise ValueError("fields with an index are not as they must be")
+            self._payload_name = meta["payload"]
+            if self._payload_name is not None and not is_generation(self._payload_name):
+                raise ValueError(f"the payload file is called {self._payload_name!r}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CorruptIndexError(f"{self.path} is damaged: {error!r}") from None
         self._set_classes(labels)
+        self.open_payload()
 
     def snapshot(self) -> Catalog:
         """The catalog as it was committed last, for reading, whatever is changed later."""
@@ -162,6 +177,7 @@ class Catalog:
         other.classes, other._code_of = self.classes, self._code_of
         other._label_of, other._fields = self._label_of, self._fields
         other.id_kind, other._lock = self.id_kind, nullcontext()
+        other._payload_name, other._payload_file = self._payload_name, self._payload_file
         with database.database_errors(self.path):
             other._use(database.connect(self.path, check=False), self.path)
             other.begin_reading()
@@ -176,13 +192,15 @@ class Catalog:
         files = [c._stat for c in (self, other) if c._stat is not None]
         return one == two and len(files) == 2 and os.path.samestat(*files)
 
-    def write(self, directory: Path, generation: str) -> None:
+    def write(self, directory: Path, generation: str, *, payload_file: bool = True) -> None:
         """Write all of it into a new directory, for an index of this generation."""
         path = directory / database.DATABASE
         with self._lock, database.database_errors(path), self._new(path, generation) as db:
             for table in database.COPIED:
                 rows = self._db.execute(f"SELECT * FROM {table}")
                 database.insert(db, table, len(rows.description), rows)
+            if payload_file:
+                self._write_payload(db, directory, generation)
 
     def write_rows(self, path: Path, generation: str, rows: Iterable[ItemRow]) -> None:
         """Write a database with the classes and settings of this catalog and other items.
@@ -194,6 +212,7 @@ class Catalog:
             with self._new(path, generation) as db:
                 database.insert(db, "classes", 2, enumerate(self.classes))
                 database.insert(db, "items", 7, rows)
+                self._write_payload(db, path.parent, generation)
         except sqlite3.IntegrityError:
             with closing(sqlite3.connect(path)) as db:
                 query = "SELECT id FROM items GROUP BY id HAVING count(*) > 1 LIMIT 11"
@@ -206,13 +225,15 @@ class Catalog:
     def _new(self, path: Path, generation: str) -> Iterator[sqlite3.Connection]:
         with database.new_database(path) as db:
             meta = {"format": database.FORMAT, "version": database.VERSION, **self._meta()}
+            meta["payload"] = None
             db.executemany("INSERT INTO meta VALUES(?, ?)", meta.items())
             db.execute("INSERT INTO generations VALUES(?, 0)", (generation,))
             yield db
 
     def _meta(self) -> dict[str, str | None]:
         data = None if self.data is None else str(self.data.absolute())
-        return {"metric": self.metric, "place": self.place, "data": data, "ids": self.id_kind}
+        meta = {"metric": self.metric, "place": self.place, "data": data, "ids": self.id_kind}
+        return {**meta, "payload": self._payload_name}
 
     def close(self) -> None:
         """Close the database; what was not committed is dropped."""
@@ -286,7 +307,7 @@ class Catalog:
             self._before, self._filters = None, {}
 
     def _memory(self) -> dict[str, Any]:
-        names = ("classes", "_code_of", "_label_of", "_fields", "id_kind")
+        names = ("classes", "_code_of", "_label_of", "_fields", "id_kind", "_payload_name")
         return {name: getattr(self, name) for name in names}
 
     @contextmanager
@@ -392,11 +413,23 @@ class Catalog:
             if checks != (row[4], row[6]) or row[0] not in listed or not self._is_sound(row):
                 raise CorruptIndexError("a change has an item that is not as it must be")
         self._delete(numbers)
+        self._has_payload |= any(row[5] is not None for row in rows)
         self._insert("items", rows)
 
     def announce(self, generation: str) -> int:
-        """Say that an index with all changes up to now is about to be saved; to be committed."""
-        last = self.last_change
+        """Say that an index with all changes up to now is about to be saved; to be committed.
+
+        If the payload file is missing, or of many items out of date, one of this generation is to
+        follow: :meth:`write_payload`. All items that change from here on are noted.
+        """
+        last, file = self.last_change, self._payload_file
+        if file is None:
+            is_due = self._has_payload or self._payload_name is not None
+        else:
+            is_due = len(file.stale) > len(file) * _STALE_PART
+        if is_due:
+            self._payload_name = generation
+            self._run("DELETE FROM unfiled")
         self._run("INSERT INTO generations VALUES(?, ?)", generation, last)
         for key, value in self._meta().items():
             self._run("UPDATE meta SET value = ? WHERE key = ?", value, key)
@@ -406,6 +439,52 @@ class Catalog:
         """Drop what an index that was saved has; to be committed."""
         self._run("DELETE FROM changes WHERE seq <= ?", last)
         self._run("DELETE FROM generations WHERE generation != ?", generation)
+
+    # -- the payload file --------------------------------------------------------------------------
+
+    def write_payload(self) -> None:
+        """Write the payload file that was announced, by a catalog that shows this very commit."""
+        assert self.path is not None
+        directory, name = self.path.parent, self._payload_name
+        if name is not None and not file_path(directory, name).exists():
+            with database.database_errors(self.path):
+                write_payload(directory, name, self._payload_rows(self._db))
+            remove_others(directory, name)
+
+    def _write_payload(self, db: sqlite3.Connection, directory: Path, generation: str) -> None:
+        if write_payload(directory, generation, self._payload_rows(db)):
+            db.execute("UPDATE meta SET value = ? WHERE key = 'payload'", (generation,))
+
+    def _payload_rows(self, db: sqlite3.Connection) -> Iterator[tuple[int, str]]:
+        """What is damaged must not get a new checksum."""
+        query = "SELECT number, payload, payload_crc FROM items WHERE payload IS NOT NULL"
+        for number, text, crc in db.execute(f"{query} ORDER BY number"):
+            if crc != payload_crc(number, text):
+                raise self._damaged(number)
+            yield number, text
+
+    def open_payload(self) -> None:
+        """Take the payload file that belongs to the commit that is read, if it is there."""
+        self._payload_file = None
+        if self.path is None or self._payload_name is None:
+            return
+        noted = self._all("SELECT number, crc FROM unfiled")
+        for number, crc in noted:
+            if crc != row_crc(number, None, None, None):
+                raise self._damaged(number)
+        stale = {number for number, _ in noted}
+        path = file_path(self.path.parent, self._payload_name)
+        with storage_errors(f"cannot read {path}"), suppress(FileNotFoundError):
+            self._payload_file = PayloadFile(path, stale)
+
+    def _note_changed(self, numbers: list[int]) -> None:
+        """Have items read from the database from now on; to be called within a change."""
+        if self._payload_file is not None:
+            self._payload_file.stale.update(numbers)
+        if self._payload_name is not None:
+            rows = ((number, row_crc(number, None, None, None)) for number in numbers)
+            with database.database_errors(self.path):
+                self._db.executemany("INSERT OR IGNORE INTO unfiled VALUES(?, ?)", rows)
 
     # -- answers to requests that may come again ---------------------------------------------------
 
@@ -528,6 +607,8 @@ class Catalog:
             self.id_kind = "str" if keys[0] is not None else "int"
             self._run("UPDATE meta SET value = ? WHERE key = 'ids'", self.id_kind)
         called = [None if name is None else str(name) for name in names or [None] * n]
+        self._note_changed(numbers.tolist())
+        self._has_payload |= payload is not None
         self._insert("items", item_rows(numbers, keys, codes, called, texts))
         return numbers
 
@@ -560,6 +641,7 @@ class Catalog:
 
     def _delete(self, numbers: Int64s) -> None:
         if len(numbers):
+            self._note_changed(numbers.tolist())
             self._run(f"DELETE FROM items WHERE number {_AMONG}", json.dumps(numbers.tolist()))
 
     def _require_kind(self, ids: Int64s | list[str]) -> None:
@@ -644,19 +726,29 @@ class Catalog:
 
     def payload_of(self, numbers: Int64s) -> npt.NDArray[np.object_]:
         """Payload of items, an array of objects of the same shape; None where there is none."""
-        listed = numbers.ravel().tolist()
+        if self._payload_file is None:
+            return _objects(self._stored_payload(numbers.ravel().tolist()), numbers)
+        flat = numbers.ravel()
+        values, places = self._payload_file.read(flat)
+        if len(places):
+            stored = self._stored_payload(flat[places].tolist())
+            for place, value in zip(places.tolist(), stored, strict=True):
+                values[place] = value
+        return _objects(values, numbers)
+
+    def _stored_payload(self, listed: list[int]) -> list[Any]:
         rows = self._rows("payload, payload_crc", listed)
         for number, (text, crc) in zip(listed, rows, strict=True):
             if crc != payload_crc(number, text):
                 raise self._damaged(number)
         try:  # at once takes less time than one by one
             texts = ["null" if text is None else text for text, _ in rows]
-            values = json.loads(f"[{','.join(texts)}]")
+            values: list[Any] = json.loads(f"[{','.join(texts)}]")
             if len(values) != len(rows) or not all(isinstance(v, dict | None) for v in values):
                 raise ValueError("it is not an object")
         except (ValueError, RecursionError) as error:
             raise CorruptIndexError(f"{self.path}: a payload is damaged: {error}") from None
-        return _objects(values, numbers)
+        return values
 
     # -- filters -----------------------------------------------------------------------------------
 
@@ -712,6 +804,9 @@ class Catalog:
             if self._all(f"SELECT * FROM ({one}) EXCEPT SELECT * FROM ({other}) LIMIT 1"):
                 problems.append("an index of a field does not have the values of the payload")
                 break
+        if self._payload_file is not None:
+            with database.database_errors(self.path):
+                problems += self._payload_file.problems(self._payload_rows(self._db))
         numbers = np.fromiter(codes, np.int64, len(codes))
         if len(numbers) != len(index) or not index.contains(numbers).all():
             problems.append(f"its {len(numbers)} items are not the {len(index)} of the index")

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -343,8 +344,11 @@ class DurableIndex:
                     catalog.commit()
                 finally:
                     catalog.rollback()
+                announced = catalog.snapshot()
                 self._first_change = None
             try:
+                with closing(announced):
+                    announced.write_payload()
                 saved.save(self._index_path, generation=following, lock_held=True)
             except BaseException:
                 self._first_change = self._first_change or time.monotonic()
@@ -360,6 +364,7 @@ class DurableIndex:
                     catalog.commit()
                 finally:
                     catalog.rollback()
+                catalog.open_payload()
                 self.unsaved -= n_saved
                 self._bytes -= n_bytes
                 self._checkpoint()
