@@ -6,7 +6,7 @@
 - :func:`load_state`, :func:`write_state`: one state of a table from a directory, and into one.
 """
 
-from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, PLACES, Catalog, Ids
+from hashcade.store.catalog import MODEL_DIR, PLACES, Catalog
 from hashcade.store.changes import (
     Add,
     Answer,
@@ -19,6 +19,7 @@ from hashcade.store.changes import (
     removal,
 )
 from hashcade.store.database import DATABASE, refuse_foreign, require_table, stoppable
+from hashcade.store.descriptions import Ids
 from hashcade.store.durable import BusyError, DurableIndex, ReadOnlyError
 from hashcade.store.ids import Label, label_array, plain_ids
 from hashcade.store.payload import payload_texts, plain_value
@@ -32,6 +33,7 @@ from hashcade.store.state import (
     model_path,
     write_state,
 )
+from hashcade.store.transactions import INDEX_DIR
 
 __all__ = [
     "DATABASE", "INDEX_DIR", "MODEL_DIR", "PLACES", "Add", "Answer", "BusyError", "Catalog",

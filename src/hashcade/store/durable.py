@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from hashcade.errors import StorageError
 from hashcade.index import HashIndex, new_generation, read_generation
-from hashcade.store.catalog import INDEX_DIR, Catalog
+from hashcade.store.catalog import Catalog
 from hashcade.store.changes import (
     Add,
     Answer,
@@ -34,6 +34,7 @@ from hashcade.store.changes import (
 )
 from hashcade.store.database import require_table
 from hashcade.store.state import State, foreign_files, load_state
+from hashcade.store.transactions import INDEX_DIR
 
 log = logging.getLogger("hashcade.store")
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from hashcade.errors import CorruptIndexError, StorageError
 from hashcade.index import HashIndex, new_generation, read_generation
 from hashcade.index import foreign_files as foreign_in_index
-from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, Catalog
+from hashcade.store.catalog import MODEL_DIR, Catalog
 from hashcade.store.changes import Change, Prepare, apply_changes
 from hashcade.store.database import DATABASE, require_table
 from hashcade.store.payload_file import is_payload_file
+from hashcade.store.transactions import INDEX_DIR
 
 _RETRIES = 100
 
