@@ -172,10 +172,10 @@ def test_a_change_while_the_file_is_written(table, monkeypatch):
         upsert(number, {"before": number})
     original, seen = Catalog.write_payload, []
 
-    def meanwhile(catalog):
+    def meanwhile(catalog, generation):
         upsert(3, {"while": 3})
         reader, _ = load_state(path, read_only=True)
-        original(catalog)
+        original(catalog, generation)
         seen.extend([(reader, dict(expected)), (load_state(path)[0], dict(expected))])
         upsert(6, {"after": 6})
 

@@ -145,14 +145,16 @@ class Descriptions(Transactions):
 
     # -- the payload file --------------------------------------------------------------------------
 
-    def write_payload(self) -> None:
-        """Write the payload file that was announced, by a catalog that shows this very commit."""
-        assert self.path is not None
-        directory, name = self.path.parent, self._payload_name
-        if name is not None and not file_path(directory, name).exists():
+    def write_payload(self, generation: str) -> None:
+        """Write the payload file, if it was announced with this generation.
+
+        To be called for a catalog that shows this very commit: what follows it is noted.
+        """
+        if self.path is not None and self._payload_name == generation:
+            directory = self.path.parent
             with database.database_errors(self.path):
-                write_payload(directory, name, self._payload_rows(self._db))
-            remove_others(directory, name)
+                write_payload(directory, generation, self._payload_rows(self._db))
+            remove_others(directory, generation)
 
     def _write_payload(self, db: sqlite3.Connection, directory: Path, generation: str) -> None:
         if write_payload(directory, generation, self._payload_rows(db)):

@@ -349,7 +349,7 @@ class DurableIndex:
                 self._first_change = None
             try:
                 with closing(announced):
-                    announced.write_payload()
+                    announced.write_payload(following)
                 saved.save(self._index_path, generation=following, lock_held=True)
             except BaseException:
                 self._first_change = self._first_change or time.monotonic()

@@ -24,8 +24,9 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -224,21 +225,24 @@ def is_generation(name: object) -> bool:
 def write_payload(directory: Path, generation: str, rows: Iterable[tuple[int, str]]) -> bool:
     """Write texts of items in ascending order of their numbers; False, and no file, for none."""
     path, parts = file_path(directory, generation), _parts(rows)
-    temporary, entries = path.with_suffix(".tmp"), list[Int64s]()
+    temporary = path.with_suffix(".tmp")
     if (first := next(parts, None)) is None:
         return False
 
     def content() -> Iterator[Any]:
-        part, begin = first, 0
-        while part:
-            numbers, words, ends = _packed(part)
-            begins = begin + np.concatenate(([0], ends[:-1]))
-            entries.append(np.stack([numbers, begins, _checksums(numbers, ends, words)], axis=1))
-            begin += len(words)
-            yield words
-            part = next(parts, [])
-        yield from entries
-        yield _END.pack(*_end(sum(map(len, entries)), begin))
+        n, n_words = 0, 0
+        with TemporaryFile(dir=directory) as entries:  # they may be more than memory holds
+            for part in chain([first], parts):
+                numbers, words, ends = _packed(part)
+                begins = n_words + np.concatenate(([0], ends[:-1]))
+                checks = _checksums(numbers, ends, words)
+                entries.write(np.stack([numbers, begins, checks], axis=1).tobytes())
+                n, n_words = n + len(part), n_words + len(words)
+                yield words
+            entries.seek(0)
+            while data := entries.read(_CHUNK * 24):
+                yield data
+        yield _END.pack(*_end(n, n_words))
 
     with storage_errors(f"cannot write {path}"):
         try:

@@ -152,7 +152,7 @@ class Local:
                 last = catalog.announce(generation)
                 catalog.commit()
                 committed = True
-                catalog.write_payload()
+                catalog.write_payload(generation)
                 index.save(catalog.path.parent / INDEX_DIR, generation=generation, lock_held=True)
                 catalog.begin()
                 catalog.forget_changes(generation, last)
