@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hashcade import codes, index, learn
+from hashcade import codes, index, learn, store
 from hashcade._kernels import cache_folder, is_compiled
 
 __all__ = ["ensure_compiled", "load_search_kernels", "warmup"]
 
-_PACKAGES = [Path(package.__path__[0]) for package in (codes, index, learn)]
+_PACKAGES = [Path(package.__path__[0]) for package in (codes, index, learn, store)]
 
 
 def warmup() -> float:
@@ -34,7 +34,7 @@ def warmup() -> float:
         with suppress(OSError):  # no second process: the index is compiled after the codes
             other = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     # The nearest vectors first, for balance: the other process finds them in the cache at its end.
-    for compile_kernels in (_warm_nearest, codes.warmup, learn.warmup):
+    for compile_kernels in (_warm_nearest, codes.warmup, learn.warmup, store.warmup):
         without_gc(compile_kernels)
     if other is not None:
         other.wait()
@@ -51,6 +51,7 @@ def load_search_kernels() -> None:
     """Load what a search needs from the cache, or compile it."""
     index.warmup()
     learn.warmup()
+    store.warmup()
 
 
 def without_gc(function: Callable[[], None]) -> None:

@@ -68,3 +68,12 @@ def edit(directory, change, segment=0):
     change(arrays, record, body)
     write_arrays(directory, record, arrays)
     write_manifest(directory, body)
+
+
+def text_checksum(number, words):
+    """Checksum of an item in a payload file, in the words of ``store/payload_file.py``."""
+    check = number * 0x9E3779B97F4A7C15 % 2**64 ^ len(words)
+    for word in words:
+        check = (check ^ word) * 0xD6E8FEB86659FD93 % 2**64
+        check ^= check >> 32
+    return check - 2**64 * (check >= 2**63)

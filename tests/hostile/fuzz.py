@@ -534,6 +534,24 @@ def compare_table(path, table, filters, answers):
             raise WrongAnswerError(f"item {number_}: {given}")
 
 
+def mutate_payload(rng, folder):
+    """Bytes of the payload file, or its texts and entries, mostly with right checksums."""
+    path = next(next(folder.iterdir()).glob("payload-*.bin"))
+    data = path.read_bytes()
+    if rng.random() < 0.4:
+        path.write_bytes(mutated_bytes(rng, data))
+        return
+    n, n_words, _ = struct.unpack("<qqq", data[-24:])
+    words = np.frombuffer(data, np.uint64, n_words).copy()
+    entries = np.frombuffer(data, np.int64, 3 * n, 8 * n_words).copy().reshape(n, 3)
+    mutate_array(rng, rng.choice([words.view(np.uint8), entries]))
+    if rng.random() < 0.7:
+        ends = [*entries[1:, 1].tolist(), n_words]
+        for row, end in zip(entries, ends, strict=True):
+            row[2] = forge.text_checksum(int(row[0]), words[max(row[1], 0) : max(end, 0)].tolist())
+    path.write_bytes(words.tobytes() + entries.tobytes() + data[-24:])
+
+
 # -- models ----
 
 
@@ -838,6 +856,7 @@ FORMATS = {
     "index": (golden_index, mutate_index, read_index, 0.25),
     "manifest": (golden_index, mutate_manifest, read_index, 0.15),
     "items.db": (golden_table, mutate_database, read_table, 0.10),
+    "payload": (golden_table, mutate_payload, read_table, 0.05),
     "changes": (golden_changes, mutate_record, read_change, 0.05),
     "model config": (golden_model, mutate_config, read_model, 0.10),
     "model weights": (golden_model, mutate_weights, read_model, 0.08),

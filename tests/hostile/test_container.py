@@ -136,7 +136,7 @@ def install_compiled(folder):
     """The package as in an image: with the kernels that `hashcade warmup` compiles."""
     package = install(folder)
     warmup()
-    for name in ("codes", "index", "learn"):
+    for name in ("codes", "index", "learn", "store"):
         (package / name / "__pycache__").mkdir()
         for file in cache_folder(Path(hashcade.__file__).parent / name).glob("*.nb[ic]"):
             shutil.copy(file, package / name / "__pycache__")

@@ -196,14 +196,14 @@ def test_a_request_that_failed_may_be_sent_again(place):
 
 @TWICE
 def test_old_keys_are_dropped(place, monkeypatch):
-    monkeypatch.setattr("hashcade.store.catalog.KEPT_ANSWERS", 3)
+    monkeypatch.setattr("hashcade.store.change_log.KEPT_ANSWERS", 3)
     with serving(table=place) as client:
         for number in range(6):
             client.post("/v1/items", json=ITEM, headers={"Idempotency-Key": f"k{number}"})
         catalog = client.app.state.service.durable.state.catalog
         kept = catalog._all("SELECT key FROM answers ORDER BY seq")
         assert kept == [("k3",), ("k4",), ("k5",)]
-        monkeypatch.setattr("hashcade.store.catalog.KEPT_SECONDS", -10)
+        monkeypatch.setattr("hashcade.store.change_log.KEPT_SECONDS", -10)
         client.post("/v1/items", json=ITEM, headers={"Idempotency-Key": "last"})
         assert client.app.state.service.durable.state.catalog._all("SELECT * FROM answers") == []
 

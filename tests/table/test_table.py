@@ -379,8 +379,8 @@ def test_save_and_load(table, items, tmp_path):
     assert loaded[len(items[0])].payload == payload[0]
     loaded.close()
     table.close()
-    files = sorted(path.name for path in (tmp_path / "a.table").iterdir())
-    assert files == ["index", "items.db", "model"]
+    files = sorted(path.name.partition("-")[0] for path in (tmp_path / "a.table").iterdir())
+    assert files == ["index", "items.db", "model", "payload"]
 
 
 def test_saving_back_writes_only_what_changed(table, items, tmp_path):

@@ -72,7 +72,7 @@ class Staged:
             {kind: np.array(sums, np.uint32) for kind, sums in crcs.items()},
         )
         (folder / DIRECTORY).write_bytes(self.directory.to_bytes())
-        self.state.catalog.write(folder, "published")
+        self.state.catalog.write(folder, "published", payload_file=False)
         model = None
         if (table / MODEL_DIR).is_dir():
             model = model_fingerprint(table / MODEL_DIR)

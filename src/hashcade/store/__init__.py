@@ -6,7 +6,7 @@
 - :func:`load_state`, :func:`write_state`: one state of a table from a directory, and into one.
 """
 
-from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, PLACES, Catalog, Ids
+from hashcade.store.catalog import MODEL_DIR, PLACES, Catalog
 from hashcade.store.changes import (
     Add,
     Answer,
@@ -17,9 +17,11 @@ from hashcade.store.changes import (
     from_record,
 )
 from hashcade.store.database import DATABASE, refuse_foreign, require_table, stoppable
+from hashcade.store.descriptions import Ids
 from hashcade.store.durable import BusyError, DurableIndex, NewItems, removal
 from hashcade.store.ids import Label, label_array, plain_ids
 from hashcade.store.payload import payload_texts, plain_value
+from hashcade.store.payload_file import warmup
 from hashcade.store.rows import ItemRow, item_rows
 from hashcade.store.saving import ReadOnlyError
 from hashcade.store.state import (
@@ -30,11 +32,13 @@ from hashcade.store.state import (
     model_path,
     write_state,
 )
+from hashcade.store.transactions import INDEX_DIR
 
 __all__ = [
     "DATABASE", "INDEX_DIR", "MODEL_DIR", "PLACES", "Add", "Answer", "BusyError", "Catalog",
     "Change", "DurableIndex", "Ids", "ItemRow", "Key", "Label", "Local", "NewItems",
     "ReadOnlyError", "Remove", "State", "apply_changes", "foreign_files", "from_record",
     "item_rows", "label_array", "load_state", "model_path", "payload_texts", "plain_ids",
-    "plain_value", "refuse_foreign", "removal", "require_table", "stoppable", "write_state",
+    "plain_value", "refuse_foreign", "removal", "require_table", "stoppable", "warmup",
+    "write_state",
 ]  # fmt: skip

@@ -5,43 +5,37 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import threading
-import time
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from functools import lru_cache
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hashcade._io import storage_errors, take_writer_lock
 from hashcade._validate import checked_choice
-from hashcade.errors import CorruptIndexError, StorageError, add_hint
+from hashcade.errors import CorruptIndexError, add_hint
 from hashcade.index import METRICS, NO_LABEL, Cancel, Filter, HashIndex
 from hashcade.store import database
-from hashcade.store.changes import Answer, Change, Key, from_record, to_records
+from hashcade.store.change_log import ChangeLog
+from hashcade.store.descriptions import AMONG, Descriptions
 from hashcade.store.ids import Int64s, Label, listed_ids, named_ids, plain_ids, plain_list
 from hashcade.store.payload import payload_texts
+from hashcade.store.payload_file import is_generation
 from hashcade.store.rows import ItemRow, is_row, item_rows, payload_crc, row_crc
 from hashcade.store.where import Names, compile_where, json_path
 
-MODEL_DIR, INDEX_DIR = "model", "index"
+MODEL_DIR = "model"
 PLACES = ("label", "network")
 _CACHED_FILTERS = 8
 _CHUNK = 10_000  # rows that are checked at a time
-_ASKED = 50  # items that are read at a time: SQLite is slower with a list of more
-KEPT_ANSWERS, KEPT_SECONDS = 10_000, 86_400  # as many, and as long, as requests may be repeated
+_STALE_PART = 0.25  # of the items in the payload file, until it is written anew
 
-Ids = npt.NDArray[np.int64] | npt.NDArray[np.object_]
-_AMONG = "IN (SELECT value FROM json_each(?))"
 _KEPT = "SELECT field, kind, value, number FROM field_values"  # of fields with an index
 _MADE = f"{database.FIELD_VALUES.format('items')}, items"  # what they must be
 
 
-class Catalog:
+class Catalog(ChangeLog, Descriptions):
     """What belongs to the items of a table, in a database of its own or in that of a directory.
 
     Parameters
@@ -53,6 +47,8 @@ class Catalog:
         where the items came from, if it is known.
     """
 
+    _restored = ("classes", "_code_of", "_label_of", "_fields", "id_kind", "_payload_name")
+
     def __init__(
         self,
         classes: Sequence[Label] = (),
@@ -61,19 +57,11 @@ class Catalog:
         place: str = "label",
         data: Path | None = None,
     ) -> None:
+        super().__init__()
         self.metric, self.data = metric, data
         self.place = checked_choice("place", place, PLACES)
-        self.id_kind: str | None = None  # "int" or "str", from the first items on
-        self.path: Path | None = None  # of the database; None: a private one
-        self.broken: str | None = None  # why nothing can be written any more
         self._set_classes(list(classes))
         self._fields: dict[str, int] = {}  # with an index
-        self._lock: AbstractContextManager[Any] = threading.RLock()
-        self._filters: dict[Any, Filter] = {}  # answers of the last ones
-        self._writer_lock: weakref.finalize[Any, Any] | None = None  # ends it when called
-        self._stat: os.stat_result | None = None
-        self._connection: sqlite3.Connection | None = None
-        self._before: dict[str, Any] | None = None  # what is restored without a commit
 
     def _set_classes(self, classes: list[Label]) -> None:
         self.classes = classes  # replaced, never changed: copies share it
@@ -99,29 +87,8 @@ class Catalog:
             raise
         return catalog
 
-    def _use(self, db: sqlite3.Connection, path: Path | None) -> None:
-        self._connection, self.path = db, path
-        self._stat = None if path is None else path.stat()
-        self._close = weakref.finalize(self, db.close)
-
-    @property
-    def _db(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._use(database.connect(None), None)
-            self._insert("classes", list(enumerate(self.classes)))
-        assert self._connection is not None
-        return self._connection
-
-    def _run(self, sql: str, *values: Any) -> sqlite3.Cursor:
-        with database.database_errors(self.path):
-            return self._db.execute(sql, values)
-
-    def _all(self, sql: str, *values: Any) -> list[Any]:
-        try:  # as database_errors does, in less time
-            with self._lock:
-                return self._db.execute(sql, values).fetchall()
-        except database.ERRORS as error:
-            raise database.translated(error, self.path) from error
+    def _begin_private(self) -> None:
+        self._insert("classes", list(enumerate(self.classes)))
 
     def _insert(self, table: str, rows: Any) -> None:
         with database.database_errors(self.path):
@@ -151,9 +118,13 @@ class Catalog:
             self._fields = {name: field for field, name, _ in fields}
             if len(self._fields) < len(fields) or any(p != json_path(n) for _, n, p in fields):
                 raise ValueError("fields with an index are not as they must be")
+            self._payload_name = meta["payload"]
+            if self._payload_name is not None and not is_generation(self._payload_name):
+                raise ValueError(f"the payload file is called {self._payload_name!r}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CorruptIndexError(f"{self.path} is damaged: {error!r}") from None
         self._set_classes(labels)
+        self.open_payload()
 
     def snapshot(self) -> Catalog:
         """The catalog as it was committed last, for reading, whatever is changed later."""
@@ -162,6 +133,7 @@ class Catalog:
         other.classes, other._code_of = self.classes, self._code_of
         other._label_of, other._fields = self._label_of, self._fields
         other.id_kind, other._lock = self.id_kind, nullcontext()
+        other._payload_name, other._payload_file = self._payload_name, self._payload_file
         with database.database_errors(self.path):
             other._use(database.connect(self.path, check=False), self.path)
             other.begin_reading()
@@ -176,13 +148,15 @@ class Catalog:
         files = [c._stat for c in (self, other) if c._stat is not None]
         return one == two and len(files) == 2 and os.path.samestat(*files)
 
-    def write(self, directory: Path, generation: str) -> None:
+    def write(self, directory: Path, generation: str, *, payload_file: bool = True) -> None:
         """Write all of it into a new directory, for an index of this generation."""
         path = directory / database.DATABASE
         with self._lock, database.database_errors(path), self._new(path, generation) as db:
             for table in database.COPIED:
                 rows = self._db.execute(f"SELECT * FROM {table}")
                 database.insert(db, table, len(rows.description), rows)
+            if payload_file:
+                self._write_payload(db, directory, generation)
 
     def write_rows(self, path: Path, generation: str, rows: Iterable[ItemRow]) -> None:
         """Write a database with the classes and settings of this catalog and other items.
@@ -194,6 +168,7 @@ class Catalog:
             with self._new(path, generation) as db:
                 database.insert(db, "classes", 2, enumerate(self.classes))
                 database.insert(db, "items", 7, rows)
+                self._write_payload(db, path.parent, generation)
         except sqlite3.IntegrityError:
             with closing(sqlite3.connect(path)) as db:
                 query = "SELECT id FROM items GROUP BY id HAVING count(*) > 1 LIMIT 11"
@@ -206,162 +181,17 @@ class Catalog:
     def _new(self, path: Path, generation: str) -> Iterator[sqlite3.Connection]:
         with database.new_database(path) as db:
             meta = {"format": database.FORMAT, "version": database.VERSION, **self._meta()}
+            meta["payload"] = None
             db.executemany("INSERT INTO meta VALUES(?, ?)", meta.items())
             db.execute("INSERT INTO generations VALUES(?, 0)", (generation,))
             yield db
 
     def _meta(self) -> dict[str, str | None]:
         data = None if self.data is None else str(self.data.absolute())
-        return {"metric": self.metric, "place": self.place, "data": data, "ids": self.id_kind}
-
-    def close(self) -> None:
-        """Close the database; what was not committed is dropped."""
-        if self._connection is not None:
-            self._close()
-        self.unlock()
-
-    # -- transactions ------------------------------------------------------------------------------
-
-    def begin_reading(self) -> None:
-        """See the last commit from now on, and none that follows."""
-        self._run("BEGIN")
-        self._all("SELECT 1 FROM meta LIMIT 1")
-
-    def lock(self) -> None:
-        """Keep other writers away, or raise ``IndexLockedError``."""
-        if self.path is not None and self._writer_lock is None:
-            with storage_errors(f"cannot write {self.path.parent}"):
-                handle = take_writer_lock(self.path.parent / INDEX_DIR)
-                self._writer_lock = weakref.finalize(self, os.close, handle)
-
-    def unlock(self) -> None:
-        """Let other writers in."""
-        if self._writer_lock is not None:
-            self._writer_lock()
-            self._writer_lock = None
-
-    def begin(self) -> None:
-        """Begin to write, unless somebody else did, or has written since this was read."""
-        self.check_place()
-        if self.path is None:
-            return
-        held = self._writer_lock is not None
-        self.lock()
-        try:
-            self._run("DELETE FROM changes WHERE 0" if self.in_transaction else "BEGIN IMMEDIATE")
-            self._before = self._before or self._memory()
-        except BaseException:
-            if not held:
-                self.unlock()
-            raise
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether there is something to commit, or one commit that is read."""
-        return self._db.in_transaction
-
-    def commit(self) -> None:
-        """Bring everything to the disk. After an error it is unknown what is there."""
-        try:
-            self._run("COMMIT")
-            self._before = None
-            self.check_place()  # what is on a disk and cannot be reached there is lost
-        except StorageError as error:
-            cause = error.__cause__
-            if getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-                raise  # surely nothing was committed
-            if self.broken is None:
-                self.broken = f"writing {self.path} failed: {cause or error}"
-            raise StorageError(
-                f"it is unknown whether the change was made: {self.broken}",
-                hint="open the table again, and look before you repeat the change",
-            ) from cause
-
-    def rollback(self) -> None:
-        """Drop what was not committed, if there is anything."""
-        if self.in_transaction:
-            self._run("ROLLBACK")
-        if self._before is not None:
-            vars(self).update(self._before)
-            self._before, self._filters = None, {}
-
-    def _memory(self) -> dict[str, Any]:
-        names = ("classes", "_code_of", "_label_of", "_fields", "id_kind")
-        return {name: getattr(self, name) for name in names}
-
-    @contextmanager
-    def change(self) -> Iterator[None]:
-        """A change as a whole: if it fails, everything is as before."""
-        with self._lock:
-            before = self._memory()
-            self._run("SAVEPOINT change")
-            try:
-                yield
-                self._run("RELEASE change")
-            except BaseException:
-                vars(self).update(before)
-                if self.in_transaction:  # else SQLite has dropped all that was not committed
-                    self._run("ROLLBACK TO change")
-                    self._run("RELEASE change")
-                raise
-            finally:
-                self._filters = {}
-
-    def check_place(self) -> None:
-        """Refuse to write to a table that somebody moved, or put another one in its place."""
-        if self.broken is None and self.path is not None:
-            try:
-                same = self._stat is None or os.path.samestat(self._stat, self.path.stat())
-            except OSError:
-                same = False
-            if not same:
-                self.broken = f"{self.path.parent} was moved or removed by another program"
-        if self.broken is not None:
-            raise StorageError(f"no changes are taken: {self.broken}")
-
-    def checkpoint(self) -> None:
-        """Bring what the log of SQLite has into the file."""
-        self._all("PRAGMA wal_checkpoint(PASSIVE)")
+        meta = {"metric": self.metric, "place": self.place, "data": data, "ids": self.id_kind}
+        return {**meta, "payload": self._payload_name}
 
     # -- changes that the index on disk does not have ----------------------------------------------
-
-    def log(self, change: Change) -> int:
-        """Keep a change until the index is saved, and return its length."""
-        records = list(to_records(change)) if self.path is not None else []
-        for record in records:
-            self._run("INSERT INTO changes(body) VALUES(?)", record)
-        return sum(map(len, records))
-
-    @property
-    def last_change(self) -> int:
-        """Number of the last change that was ever made."""
-        rows = self._all("SELECT seq FROM sqlite_sequence WHERE name = 'changes'")
-        last = rows[0][0] if rows else 0
-        if not isinstance(last, int):
-            raise CorruptIndexError(f"{self.path} is damaged: the number of its last change")
-        return last
-
-    def changes_after(self, generation: str) -> list[Change] | None:
-        """Changes that an index of this generation does not have; None: it is unknown here."""
-        rows = self._all("SELECT seq FROM generations WHERE generation = ?", generation)
-        if not rows:
-            return None
-        bodies = self._all("SELECT body FROM changes WHERE seq > ? ORDER BY seq", rows[0][0])
-        return [from_record(body) for (body,) in bodies]
-
-    def records_after(self, last: int) -> list[tuple[int, bytes]]:
-        """Numbers and records of the changes after number ``last`` that are in the log."""
-        return self._all("SELECT seq, body FROM changes WHERE seq > ? ORDER BY seq", last)
-
-    @property
-    def lineage(self) -> str | None:
-        """What those that follow the changes of this table know it by; None: nobody does."""
-        rows = self._all("SELECT value FROM meta WHERE key = 'lineage'")
-        return str(rows[0][0]) if rows else None
-
-    def set_lineage(self, lineage: str) -> None:
-        """Give the table a name for those that follow its changes; to be committed."""
-        self._run("INSERT INTO meta VALUES('lineage', ?)", lineage)
 
     def rows_of(self, numbers: Int64s) -> list[list[Any]]:
         """All that is stored of items, for :meth:`put_rows`; those that are gone are left out."""
@@ -392,53 +222,27 @@ class Catalog:
             if checks != (row[4], row[6]) or row[0] not in listed or not self._is_sound(row):
                 raise CorruptIndexError("a change has an item that is not as it must be")
         self._delete(numbers)
+        self._has_payload |= any(row[5] is not None for row in rows)
         self._insert("items", rows)
 
     def announce(self, generation: str) -> int:
-        """Say that an index with all changes up to now is about to be saved; to be committed."""
-        last = self.last_change
+        """Say that an index with all changes up to now is about to be saved; to be committed.
+
+        If the payload file is missing, or of many items out of date, one of this generation is to
+        follow: :meth:`write_payload`. All items that change from here on are noted.
+        """
+        last, file = self.last_change, self._payload_file
+        if file is None:
+            is_due = self._has_payload or self._payload_name is not None
+        else:
+            is_due = len(file.stale) > len(file) * _STALE_PART
+        if is_due:
+            self._payload_name = generation
+            self._run("DELETE FROM unfiled")
         self._run("INSERT INTO generations VALUES(?, ?)", generation, last)
         for key, value in self._meta().items():
             self._run("UPDATE meta SET value = ? WHERE key = ?", value, key)
         return last
-
-    def forget_changes(self, generation: str, last: int) -> None:
-        """Drop what an index that was saved has; to be committed."""
-        self._run("DELETE FROM changes WHERE seq <= ?", last)
-        self._run("DELETE FROM generations WHERE generation != ?", generation)
-
-    # -- answers to requests that may come again ---------------------------------------------------
-
-    def answer_to(self, key: Key) -> Answer | None:
-        """What was answered to a request, if it was made before.
-
-        Raises ``ValueError`` if its key was that of another request.
-        """
-        query = "SELECT digest, ids, n_items, crc FROM answers WHERE key = ?"
-        for digest, ids, n_items, crc in self._all(query, key.text):
-            if crc != row_crc(n_items, key.text, digest, ids):
-                raise CorruptIndexError(f"{self.path} is damaged: an answer has a wrong checksum")
-            if digest != key.digest:
-                raise ValueError(f"the key {key.text!r} was used for another request")
-            try:
-                listed = [each for each in json.loads(ids) if isinstance(each, int | str)]
-            except (TypeError, ValueError, RecursionError):
-                raise CorruptIndexError(f"{self.path} is damaged: an answer has no ids") from None
-            return Answer(listed, n_items)
-        return None
-
-    def remember(self, key: Key, answer: Answer) -> None:
-        """Keep an answer for a day, until many more have come; to be committed."""
-        ids, now = json.dumps(answer.ids, ensure_ascii=False), int(time.time())
-        crc = row_crc(answer.n_items, key.text, key.digest, ids)
-        insert = (
-            "INSERT INTO answers(key, digest, ids, n_items, time, crc) VALUES(?, ?, ?, ?, ?, ?)"
-        )
-        self._run(insert, key.text, key.digest, ids, answer.n_items, now, crc)
-        last = f"(SELECT max(seq) - {KEPT_ANSWERS} FROM answers)"
-        old = f"SELECT seq FROM answers WHERE time < ? ORDER BY seq LIMIT {_ASKED}"
-        self._run(f"DELETE FROM answers WHERE seq <= {last}")
-        self._run(f"DELETE FROM answers WHERE seq IN ({old})", now - KEPT_SECONDS)
 
     # -- labels ------------------------------------------------------------------------------------
 
@@ -528,6 +332,8 @@ class Catalog:
             self.id_kind = "str" if keys[0] is not None else "int"
             self._run("UPDATE meta SET value = ? WHERE key = 'ids'", self.id_kind)
         called = [None if name is None else str(name) for name in names or [None] * n]
+        self._note_changed(numbers.tolist())
+        self._has_payload |= payload is not None
         self._insert("items", item_rows(numbers, keys, codes, called, texts))
         return numbers
 
@@ -560,103 +366,8 @@ class Catalog:
 
     def _delete(self, numbers: Int64s) -> None:
         if len(numbers):
-            self._run(f"DELETE FROM items WHERE number {_AMONG}", json.dumps(numbers.tolist()))
-
-    def _require_kind(self, ids: Int64s | list[str]) -> None:
-        kind = "str" if isinstance(ids, list) else "int"
-        if len(ids) and self.id_kind not in (None, kind):
-            words = {"str": "text", "int": "integers"}
-            raise ValueError(f"ids are {words[kind]}, those of the table are {words[self.id_kind]}")
-
-    def _present(self, ids: Int64s | list[str]) -> dict[Any, int]:
-        """Numbers of those ids that are in the table, in their order."""
-        listed = listed_ids(ids)
-        column = "id" if isinstance(ids, list) else "number"
-        query = f"SELECT {column}, number FROM items WHERE {column} {_AMONG}"
-        found = dict(self._all(query, json.dumps(listed, ensure_ascii=False)))
-        return {item: found[item] for item in listed if item in found}
-
-    def number_of(self, item_id: object) -> int | None:
-        """Number of the item with this id, or None."""
-        if isinstance(item_id, np.generic):
-            item_id = item_id.item()
-        kind = str if self.id_kind == "str" else int
-        if not isinstance(item_id, kind) or isinstance(item_id, bool):
-            return None
-        if isinstance(item_id, int):
-            return item_id if 0 <= item_id < 2**63 else None
-        try:
-            rows = self._all("SELECT number FROM items WHERE id = ?", item_id)
-        except UnicodeEncodeError:
-            return None
-        return rows[0][0] if rows else None
-
-    def numbers_of(self, ids: Any) -> Any:
-        """Numbers of items for the index, -1 for ids that are not here; masks stay as they are."""
-        if self.id_kind != "str":
-            return ids
-        given = plain_ids(list(ids), unique=False)
-        if not isinstance(given, list):
-            self._require_kind(given)
-            return given
-        present = self._present(given)
-        return np.fromiter((present.get(item, -1) for item in given), np.int64, len(given))
-
-    def _rows(self, columns: str, numbers: list[int]) -> list[Any]:
-        """Columns of items as tuples, one for each number; nulls where there is no item."""
-        parts = [numbers[at : at + _ASKED] for at in range(0, len(numbers), _ASKED)]
-        return [row for part in parts for row in self._all(_select(columns, len(part)), *part)]
-
-    def _described(self, numbers: Int64s, column: str) -> npt.NDArray[np.object_]:
-        """Ids or names of items."""
-        listed = numbers.ravel().tolist()
-        rows = self._rows(f"{column}, number, id, label, name, crc", listed)
-        for number, (_, found, *checked, crc) in zip(listed, rows, strict=True):
-            if found is not None and (crc != row_crc(number, *checked) or not is_row(*checked)):
-                raise self._damaged(number)
-        return _objects([row[0] for row in rows], numbers)
-
-    def _damaged(self, number: object) -> CorruptIndexError:
-        return CorruptIndexError(
-            f"{self.path} is damaged: the checksum of item {number!r} is wrong"
-        )
-
-    def ids_of(self, numbers: Int64s) -> Ids:
-        """Ids of items, of the same shape; -1, or None for ids of text, where there is no item."""
-        if self.id_kind != "str":
-            return numbers
-        return self._described(numbers, "id")
-
-    def names_of(self, numbers: Int64s) -> npt.NDArray[np.object_]:
-        """Names of items, an array of objects of the same shape; None where there is none."""
-        return self._described(numbers, "name")
-
-    def name_of(self, item_id: object) -> str | None:
-        """Name of the item with this id, or None."""
-        number = self.number_of(item_id)
-        name: str | None = None if number is None else self.names_of(np.array([number]))[0]
-        return name
-
-    @property
-    def has_names(self) -> bool:
-        """Whether an item has a name."""
-        return bool(self._all("SELECT 1 FROM items WHERE name IS NOT NULL LIMIT 1"))
-
-    def payload_of(self, numbers: Int64s) -> npt.NDArray[np.object_]:
-        """Payload of items, an array of objects of the same shape; None where there is none."""
-        listed = numbers.ravel().tolist()
-        rows = self._rows("payload, payload_crc", listed)
-        for number, (text, crc) in zip(listed, rows, strict=True):
-            if crc != payload_crc(number, text):
-                raise self._damaged(number)
-        try:  # at once takes less time than one by one
-            texts = ["null" if text is None else text for text, _ in rows]
-            values = json.loads(f"[{','.join(texts)}]")
-            if len(values) != len(rows) or not all(isinstance(v, dict | None) for v in values):
-                raise ValueError("it is not an object")
-        except (ValueError, RecursionError) as error:
-            raise CorruptIndexError(f"{self.path}: a payload is damaged: {error}") from None
-        return _objects(values, numbers)
+            self._note_changed(numbers.tolist())
+            self._run(f"DELETE FROM items WHERE number {AMONG}", json.dumps(numbers.tolist()))
 
     # -- filters -----------------------------------------------------------------------------------
 
@@ -712,6 +423,9 @@ class Catalog:
             if self._all(f"SELECT * FROM ({one}) EXCEPT SELECT * FROM ({other}) LIMIT 1"):
                 problems.append("an index of a field does not have the values of the payload")
                 break
+        if self._payload_file is not None:
+            with database.database_errors(self.path):
+                problems += self._payload_file.problems(self._payload_rows(self._db))
         numbers = np.fromiter(codes, np.int64, len(codes))
         if len(numbers) != len(index) or not index.contains(numbers).all():
             problems.append(f"its {len(numbers)} items are not the {len(index)} of the index")
@@ -733,14 +447,3 @@ class Catalog:
             and (label is None or label < len(self.classes))
             and isinstance(kept, dict | None)
         )
-
-
-@lru_cache
-def _select(columns: str, n: int) -> str:
-    """A query for so many numbers: its rows are in their order."""
-    given = ", ".join(["(?)"] * n)
-    return f"SELECT {columns} FROM (VALUES {given}) LEFT JOIN items ON number = column1"
-
-
-def _objects(values: list[Any], numbers: Int64s) -> npt.NDArray[np.object_]:
-    return np.fromiter(values, object, numbers.size).reshape(numbers.shape)

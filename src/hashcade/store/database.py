@@ -5,7 +5,8 @@
     items         number in the index, id (null: the number is the id), code of the label, name
                   and a checksum of these; payload, and its checksum
     classes       the label behind each code
-    meta          format, version, metric, place, data, kind of ids
+    meta          format, version, metric, place, data, kind of ids, name of the payload file
+    unfiled       numbers of the items that have changed since that file was written, checksums
     changes       what the index on disk does not have yet, oldest first
     generations   up to which change an index of this generation has them all
     answers       what was answered to requests that may come again, by their keys
@@ -57,6 +58,7 @@ SCHEMA = (
     "CREATE INDEX item_labels ON items(label)",
     "CREATE TABLE changes(seq INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB)",
     "CREATE TABLE generations(generation TEXT PRIMARY KEY, seq INTEGER) WITHOUT ROWID",
+    "CREATE TABLE unfiled(number INTEGER PRIMARY KEY, crc INTEGER)",
     "CREATE TABLE answers(seq INTEGER PRIMARY KEY, key TEXT UNIQUE, digest TEXT, ids TEXT,"
     " n_items INTEGER, time INTEGER, crc INTEGER)",
     "CREATE TABLE fields(field INTEGER PRIMARY KEY, name TEXT, path TEXT)",

@@ -9,13 +9,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from hashcade.errors import StorageError
 from hashcade.index import HashIndex, new_generation, read_generation
-from hashcade.store.catalog import INDEX_DIR, Catalog
+from hashcade.store.catalog import Catalog
 from hashcade.store.database import require_table
 from hashcade.store.state import State, foreign_files, load_state
+from hashcade.store.transactions import INDEX_DIR
 
 log = logging.getLogger("hashcade.store")
 
@@ -131,8 +133,11 @@ class SavedIndex:
                     catalog.commit()
                 finally:
                     catalog.rollback()
+                announced = catalog.snapshot()
                 self._first_change = None
             try:
+                with closing(announced):
+                    announced.write_payload(following)
                 saved.save(self._index_path, generation=following, lock_held=True)
             except BaseException:
                 self._first_change = self._first_change or time.monotonic()
@@ -148,6 +153,7 @@ class SavedIndex:
                     catalog.commit()
                 finally:
                     catalog.rollback()
+                catalog.open_payload()
                 self.unsaved -= n_saved
                 self._bytes -= n_bytes
                 self._checkpoint()

@@ -11,9 +11,11 @@ from pathlib import Path
 from hashcade.errors import CorruptIndexError, StorageError
 from hashcade.index import HashIndex, new_generation, read_generation
 from hashcade.index import foreign_files as foreign_in_index
-from hashcade.store.catalog import INDEX_DIR, MODEL_DIR, Catalog
+from hashcade.store.catalog import MODEL_DIR, Catalog
 from hashcade.store.changes import Change, Prepare, apply_changes
 from hashcade.store.database import DATABASE, require_table
+from hashcade.store.payload_file import is_payload_file
+from hashcade.store.transactions import INDEX_DIR
 
 _RETRIES = 100
 
@@ -68,7 +70,8 @@ def model_path(path: Path) -> Path:
 def foreign_files(directory: Path) -> list[Path]:
     """What is in the directory of a table and is not a part of it: it is left alone."""
     ours = {INDEX_DIR, MODEL_DIR, *(DATABASE + suffix for suffix in ("", "-wal", "-shm"))}
-    others = sorted(path for path in directory.iterdir() if path.name not in ours)
+    names = (p for p in directory.iterdir() if p.name not in ours and not is_payload_file(p.name))
+    others = sorted(names)
     return others + foreign_in_index(directory / INDEX_DIR)
 
 
@@ -149,10 +152,12 @@ class Local:
                 last = catalog.announce(generation)
                 catalog.commit()
                 committed = True
+                catalog.write_payload(generation)
                 index.save(catalog.path.parent / INDEX_DIR, generation=generation, lock_held=True)
                 catalog.begin()
                 catalog.forget_changes(generation, last)
                 catalog.commit()
+                catalog.open_payload()
             finally:
                 catalog.rollback()
                 if not committed and catalog.broken is None:
