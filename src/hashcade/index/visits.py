@@ -184,10 +184,9 @@ def _plan(  # type: ignore[no-untyped-def]
         n_items, n_looked_at = np.int64(0), np.int64(0)
         full = False
         by_sum = n_probe > 0 and scores.shape[0] > 0
-        if by_sum:
-            best, _ = best_buckets(scores, query, n_probe, table, cancel)
-        n_own = best.shape[0] if by_sum else bucket_ids.shape[1]
-        n_always = n_own if by_sum or n_probe == 0 else min(n_probe, n_own)
+        n_ranked = n_probe if by_sum else 0  # buckets that are to be ranked by their sums next
+        n_own = 0 if by_sum else bucket_ids.shape[1]
+        n_always = n_probe if by_sum or 0 < n_probe < n_own else n_own
         # The query's own buckets; then to fill, the rest of those that were named; then with scores
         # those of the next best sums, or a walk through the tree from `level` on; without scores
         # the buckets low..high - 1 below the ancestor `up` levels above its bucket number `block`.
@@ -197,6 +196,12 @@ def _plan(  # type: ignore[no-untyped-def]
         recent_low, recent_high = np.int64(0), np.int64(0)  # the same in the recent tree
         while not full and n_buckets > 0 and not is_cancelled(cancel):
             bucket = np.int64(-1)  # not occupied
+            if n_ranked > 0:  # here alone: every call of it is compiled for itself
+                best, _ = best_buckets(scores, query, n_ranked, table, cancel)
+                if best.shape[0] == n_own:
+                    break
+                n_own, n_ranked = best.shape[0], 0  # these begin with those of before
+                n_always = min(n_always, n_own)
             fills = at >= n_always
             if fills and (fill == 0 or n_items >= target):
                 break
@@ -207,10 +212,7 @@ def _plan(  # type: ignore[no-untyped-def]
                 if not by_sum:
                     by_sum = True
                     at, n_own, n_always = 0, 0, 0
-                best, _ = best_buckets(scores, query, max(2 * n_own, _FIRST_SUMS), table, cancel)
-                if best.shape[0] == n_own:
-                    break
-                n_own = best.shape[0]  # these begin with those of before
+                n_ranked = max(2 * n_own, _FIRST_SUMS)
             elif scores.shape[0] > 0:
                 if level < 0:
                     level = np.int64(0)
