@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +132,7 @@ class Catalog(ChangeLog, Descriptions):
         other = Catalog(metric=self.metric, place=self.place, data=self.data)
         other.classes, other._code_of = self.classes, self._code_of
         other._label_of, other._fields = self._label_of, self._fields
-        other.id_kind, other._lock = self.id_kind, nullcontext()
+        other.id_kind = self.id_kind
         other._payload_name, other._payload_file = self._payload_name, self._payload_file
         with database.database_errors(self.path):
             other._use(database.connect(self.path, check=False), self.path)

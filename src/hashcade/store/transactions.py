@@ -27,6 +27,8 @@ class Transactions:
     def __init__(self) -> None:
         self.path: Path | None = None  # of the database; None: a private one
         self.broken: str | None = None  # why nothing can be written any more
+        # A thread that waits within SQLite would keep the interpreter's lock, which the look at
+        # the flag that stops a statement needs: both would wait for ever.
         self._lock: AbstractContextManager[Any] = threading.RLock()
         self._filters: dict[Any, Filter] = {}  # answers of the last ones, until a change
         self._writer_lock: weakref.finalize[Any, Any] | None = None  # ends it when called
