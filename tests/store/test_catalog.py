@@ -292,10 +292,29 @@ def test_a_row_that_was_changed_is_an_error_and_not_an_answer(tmp_path):
     assert table[4].name is None
     with pytest.raises(CorruptIndexError, match="checksum of item 3"):
         table.catalog.verify(table.index)
+    run(place, "UPDATE meta SET value = 'names payload' WHERE key = 'kept'")
     for damage in ("'{\"a\": 1}'", "x'00'", "'{'"):
         run(place, f"UPDATE items SET payload = {damage} WHERE number = 4")
         with pytest.raises(CorruptIndexError, match="checksum of item 4"):
             print(HashTable.load(place)[4])
+
+
+def test_names_and_payload_that_no_item_has_are_not_looked_for(tmp_path):
+    table = HashTable.load(make_table(tmp_path / "table"))
+    table.catalog.close()  # so nothing can be read
+    for found in (table.catalog.names_of, table.catalog.payload_of):
+        assert found(np.arange(6).reshape(2, 3)).tolist() == [[None] * 3] * 2
+
+
+def test_items_that_have_more_than_the_database_says_are_found_out(tmp_path):
+    place = make_table(tmp_path / "table", names={3: "three"})
+    run(place, "UPDATE meta SET value = '' WHERE key = 'kept'")
+    table = HashTable.load(place)
+    with pytest.raises(CorruptIndexError, match="an item has names, and none is said to have"):
+        table.catalog.verify(table.index)
+    run(place, "UPDATE meta SET value = 'names tails' WHERE key = 'kept'")
+    with pytest.raises(CorruptIndexError, match="items are said to have 'names tails'"):
+        HashTable.load(place)
 
 
 def test_rows_and_index_are_compared(tmp_path):

@@ -47,7 +47,9 @@ class Catalog(ChangeLog, Descriptions):
         where the items came from, if it is known.
     """
 
-    _restored = ("classes", "_code_of", "_label_of", "_fields", "id_kind", "_payload_name")
+    _restored = (
+        "classes", "_code_of", "_label_of", "_fields", "_kept", "id_kind", "_payload_name",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -118,6 +120,9 @@ class Catalog(ChangeLog, Descriptions):
             self._fields = {name: field for field, name, _ in fields}
             if len(self._fields) < len(fields) or any(p != json_path(n) for _, n, p in fields):
                 raise ValueError("fields with an index are not as they must be")
+            self._kept = frozenset(meta["kept"].split())
+            if not self._kept <= {"names", "payload"}:
+                raise ValueError(f"items are said to have {meta['kept']!r}")
             self._payload_name = meta["payload"]
             if self._payload_name is not None and not is_generation(self._payload_name):
                 raise ValueError(f"the payload file is called {self._payload_name!r}")
@@ -132,7 +137,7 @@ class Catalog(ChangeLog, Descriptions):
         other = Catalog(metric=self.metric, place=self.place, data=self.data)
         other.classes, other._code_of = self.classes, self._code_of
         other._label_of, other._fields = self._label_of, self._fields
-        other.id_kind = self.id_kind
+        other.id_kind, other._kept = self.id_kind, self._kept
         other._payload_name, other._payload_file = self._payload_name, self._payload_file
         with database.database_errors(self.path):
             other._use(database.connect(self.path, check=False), self.path)
@@ -167,7 +172,8 @@ class Catalog(ChangeLog, Descriptions):
         try:
             with self._new(path, generation) as db:
                 database.insert(db, "classes", 2, enumerate(self.classes))
-                database.insert(db, "items", 7, rows)
+                database.insert(db, "items", 7, self._note_kept(rows))
+                db.execute("UPDATE meta SET value = ? WHERE key = 'kept'", (self._meta()["kept"],))
                 self._write_payload(db, path.parent, generation)
         except sqlite3.IntegrityError:
             with closing(sqlite3.connect(path)) as db:
@@ -189,7 +195,7 @@ class Catalog(ChangeLog, Descriptions):
     def _meta(self) -> dict[str, str | None]:
         data = None if self.data is None else str(self.data.absolute())
         meta = {"metric": self.metric, "place": self.place, "data": data, "ids": self.id_kind}
-        return {**meta, "payload": self._payload_name}
+        return {**meta, "kept": " ".join(sorted(self._kept)), "payload": self._payload_name}
 
     # -- changes that the index on disk does not have ----------------------------------------------
 
@@ -222,8 +228,7 @@ class Catalog(ChangeLog, Descriptions):
             if checks != (row[4], row[6]) or row[0] not in listed or not self._is_sound(row):
                 raise CorruptIndexError("a change has an item that is not as it must be")
         self._delete(numbers)
-        self._has_payload |= any(row[5] is not None for row in rows)
-        self._insert("items", rows)
+        self._insert_items(rows)
 
     def announce(self, generation: str) -> int:
         """Say that an index with all changes up to now is about to be saved; to be committed.
@@ -233,7 +238,7 @@ class Catalog(ChangeLog, Descriptions):
         """
         last, file = self.last_change, self._payload_file
         if file is None:
-            is_due = self._has_payload or self._payload_name is not None
+            is_due = "payload" in self._kept
         else:
             is_due = len(file.stale) > len(file) * _STALE_PART
         if is_due:
@@ -333,9 +338,14 @@ class Catalog(ChangeLog, Descriptions):
             self._run("UPDATE meta SET value = ? WHERE key = 'ids'", self.id_kind)
         called = [None if name is None else str(name) for name in names or [None] * n]
         self._note_changed(numbers.tolist())
-        self._has_payload |= payload is not None
-        self._insert("items", item_rows(numbers, keys, codes, called, texts))
+        self._insert_items(item_rows(numbers, keys, codes, called, texts))
         return numbers
+
+    def _insert_items(self, rows: Iterable[Sequence[Any]]) -> None:
+        before = self._kept
+        self._insert("items", self._note_kept(rows))
+        if self._kept != before:
+            self._run("UPDATE meta SET value = ? WHERE key = 'kept'", self._meta()["kept"])
 
     def fill_from(self, index: HashIndex) -> None:
         """Take the items of an index, if nothing was ever stored here."""
@@ -419,6 +429,10 @@ class Catalog(ChangeLog, Descriptions):
                     if (row[4], row[6]) != checks or not self._is_sound(row):
                         raise self._damaged(row[0])
                     codes[row[0]] = NO_LABEL if row[2] is None else row[2]
+        for kept, column in (("names", "name"), ("payload", "payload")):
+            query = f"SELECT 1 FROM items WHERE {column} IS NOT NULL LIMIT 1"
+            if kept not in self._kept and self._all(query):
+                problems.append(f"an item has {kept}, and none is said to have")
         for one, other in ((_KEPT, _MADE), (_MADE, _KEPT)):
             if self._all(f"SELECT * FROM ({one}) EXCEPT SELECT * FROM ({other}) LIMIT 1"):
                 problems.append("an index of a field does not have the values of the payload")

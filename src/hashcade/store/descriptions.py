@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +35,8 @@ class Descriptions(Transactions):
         self.id_kind: str | None = None  # "int" or "str", from the first items on
         self._payload_name: str | None = None  # generation of the payload file
         self._payload_file: PayloadFile | None = None
-        self._has_payload = False  # whether some was stored since this was opened
+        # Of "names" and "payload" those that an item has, or had: others are not looked for.
+        self._kept: frozenset[str] = frozenset()
 
     def number_of(self, item_id: object) -> int | None:
         """Number of the item with this id, or None."""
@@ -104,6 +105,8 @@ class Descriptions(Transactions):
 
     def names_of(self, numbers: Int64s) -> npt.NDArray[np.object_]:
         """Names of items, an array of objects of the same shape; None where there is none."""
+        if "names" not in self._kept:
+            return np.full(numbers.shape, None, dtype=object)
         return self._described(numbers, "name")
 
     def name_of(self, item_id: object) -> str | None:
@@ -115,10 +118,14 @@ class Descriptions(Transactions):
     @property
     def has_names(self) -> bool:
         """Whether an item has a name."""
-        return bool(self._all("SELECT 1 FROM items WHERE name IS NOT NULL LIMIT 1"))
+        return "names" in self._kept and bool(
+            self._all("SELECT 1 FROM items WHERE name IS NOT NULL LIMIT 1")
+        )
 
     def payload_of(self, numbers: Int64s) -> npt.NDArray[np.object_]:
         """Payload of items, an array of objects of the same shape; None where there is none."""
+        if "payload" not in self._kept:
+            return np.full(numbers.shape, None, dtype=object)
         if self._payload_file is None:
             return _objects(self._stored_payload(numbers.ravel().tolist()), numbers)
         flat = numbers.ravel()
@@ -182,10 +189,21 @@ class Descriptions(Transactions):
         with storage_errors(f"cannot read {path}"), suppress(FileNotFoundError):
             self._payload_file = PayloadFile(path, stale)
 
+    def _note_kept(self, rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+        """Rows of items on their way into the database: whether there are names and payload."""
+        kept = set(self._kept)
+        for row in rows:
+            if row[3] is not None:
+                kept.add("names")
+            if row[5] is not None:
+                kept.add("payload")
+            yield row
+        self._kept = frozenset(kept)
+
     def _note_changed(self, numbers: list[int]) -> None:
         """Have items read from the database from now on; to be called within a change."""
         if self._payload_file is not None:
-            self._payload_file.stale.update(numbers)
+            self._payload_file.note_changed(numbers)
         if self._payload_name is not None:
             rows = ((number, row_crc(number, None, None, None)) for number in numbers)
             with database.database_errors(self.path):

@@ -152,6 +152,14 @@ class PayloadFile:
         self._words: Words = np.frombuffer(data, np.uint64, n_words)
         self._entries: Int64s = np.frombuffer(data, np.int64, 3 * (n + 1), 8 * n_words)
         self._entries = self._entries.reshape(n + 1, 3)
+        self._last = int(self._entries[n - 1, 0])
+        self._any_replaced = any(number <= self._last for number in stale)
+
+    def note_changed(self, numbers: list[int]) -> None:
+        """Have items read from the database from now on."""
+        self.stale.update(numbers)
+        if not self._any_replaced:  # those after the last are new, and not here anyway
+            self._any_replaced = any(number <= self._last for number in numbers)
 
     def __len__(self) -> int:
         return len(self._entries) - 1
@@ -170,7 +178,7 @@ class PayloadFile:
         return values, places
 
     def _texts(self, numbers: Int64s) -> tuple[Words, Int64s]:
-        if self.stale:
+        if self._any_replaced:
             changed = map(self.stale.__contains__, numbers.tolist())
             numbers = np.where(np.fromiter(changed, bool, len(numbers)), -2, numbers)
         elif not numbers.flags.writeable:
