@@ -199,7 +199,7 @@ class _Announce(event.Listener):
         if not self.said and str(getattr(function, "__module__", "")).startswith("hashcade"):
             self.said = True
             package = Path(function.__code__.co_filename).parent  # type: ignore[union-attr]
-            often = "once per installation, about 15 s ('hashcade warmup' does it beforehand)"
+            often = "once per installation, about 10 s ('hashcade warmup' does it beforehand)"
             if cache_folder(package) is None:
                 often = (
                     "at every start: nothing can be cached (run 'hashcade warmup' as a user that"
