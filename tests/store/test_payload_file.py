@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -112,7 +113,7 @@ def test_what_changed_is_read_from_the_database(table):
         assert files(path) == name  # few have changed
 
 
-def test_after_many_changes_it_is_written_anew(table):
+def test_after_many_changes_it_is_written_again(table):
     path, expected = table
     before = files(path)
     (path / f"payload-{NAME}.tmp").write_bytes(b"of a writer that was stopped")
@@ -324,3 +325,16 @@ def test_damaged_payload_gets_no_new_checksum(table, tmp_path):
     with pytest.raises(CorruptIndexError, match="checksum"):
         state.catalog.write(tmp_path, NAME)
     state.catalog.close()
+
+
+def test_large_texts_are_written_a_few_at_a_time(tmp_path):
+    """40 MB of texts, each made when it is asked for."""
+    rows = ((number, f'{{"text":"{"x" * (1 << 20)}"}}') for number in range(40))
+    tracemalloc.start()
+    try:
+        write_payload(tmp_path, NAME, rows)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 << 20
+    assert len(PayloadFile(file_of(tmp_path), set())) == 40

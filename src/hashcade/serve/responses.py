@@ -118,6 +118,7 @@ class Call:
                 return future.result()
         finally:
             future.cancel()  # this task was cancelled
+            del future  # with its exception, whose traceback has this frame: both would stay
 
     async def _before(self, future: Future[T]) -> T:
         """Wait until the deadline, or until the client has gone; then the work is stopped."""
@@ -150,6 +151,7 @@ class Call:
             if not future.done():  # this task was cancelled
                 self.cancel.set()
                 future.cancel()
+            del future  # with its exception, whose traceback has this frame: both would stay
             cancels.discard(self.cancel)
 
     @property

@@ -62,7 +62,7 @@ register_url_convertor("id", _AnyText())
 
 
 async def _see_change(call: Call) -> None:
-    """Have a change seen whose number the one who made it knows."""
+    """Answer 503 if the change that the caller names has not arrived here yet."""
     sequence = call.header(SEQUENCE_HEADER, _SEQUENCE)
     if sequence is None:
         return
@@ -75,7 +75,7 @@ async def _see_change(call: Call) -> None:
 
 
 async def _begin(call: Call, asked: schemas.Options, n_queries: int = 1) -> None:
-    """See what must be seen; answer 422 if a search asks for more than the limits allow."""
+    """Check the change that must be seen, and the limits of a search: 503 or 422."""
     await _see_change(call)
     call.check_limit("the number of queries", n_queries, "max_batch")
     call.check_limit("n_neighbors", asked.n_neighbors, "max_neighbors")

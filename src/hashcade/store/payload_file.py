@@ -24,7 +24,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -39,7 +39,7 @@ from hashcade.store.ids import Int64s
 
 _END = struct.Struct("<qqq")
 _FORMAT = b"hashcade-payload-1"
-_CHUNK = 10_000  # rows that are written at a time
+_CHUNK, _CHUNK_SIZE = 10_000, 1 << 22  # rows and characters that are written at a time, about
 _MANY = 1 << 20  # words that are gathered in any case; more only if the file has so many
 _OURS = re.compile("payload-([0-9a-f]{32})[.](bin|tmp)")
 
@@ -271,8 +271,14 @@ def remove_others(directory: Path, generation: str) -> None:
 
 
 def _parts(rows: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    rest = iter(rows)
-    while part := list(islice(rest, _CHUNK)):
+    part, size = list[tuple[int, str]](), 0
+    for row in rows:
+        part.append(row)
+        size += len(row[1])
+        if len(part) >= _CHUNK or size >= _CHUNK_SIZE:
+            yield part
+            part, size = [], 0
+    if part:
         yield part
 
 
