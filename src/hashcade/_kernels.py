@@ -166,7 +166,7 @@ class _Cache(_caching.FunctionCache):  # type: ignore[misc]
                 super().save_overload(signature, data)
             except OSError:
                 raise
-            except Exception:  # the list of what is cached is damaged: it begins anew
+            except Exception:  # the list of what is cached is damaged: it starts over
                 self.flush()
                 super().save_overload(signature, data)
 

@@ -242,7 +242,7 @@ class Snapshot:
         last = views[self.n_settled :]
         if len(self.tree.buckets) >= _LARGE and _RECENT < _entries(last) <= 2 * _RECENT:
             # They are about to become part of the large tree: as one segment, which is merged
-            # again, and the tree built anew, only after as many more.
+            # again, and the tree rebuilt, only after as many more.
             views[self.n_settled :] = [self._view(merge_segments(last))]
         while len(views) > 1 and views[-2].n_items < _GROWTH * views[-1].n_items:
             if views[-2].segment.check.stays_apart:

@@ -319,7 +319,7 @@ class Middleware:
     async def _slow_down(self, scope: Scope, exchange: Exchange) -> None:
         """Count a token that is wrong, and let who has sent many wait for the answer.
 
-        Whoever sends the right one is not slowed, whatever others at the same address do.
+        A client with the right one is not slowed, whatever others at the same address do.
         """
         if not any(name == b"authorization" for name, _ in scope["headers"]):
             return

@@ -29,7 +29,7 @@ MODEL_DIR = "model"
 PLACES = ("label", "network")
 _CACHED_FILTERS = 8
 _CHUNK = 10_000  # rows that are checked at a time
-_STALE_PART = 0.25  # of the items in the payload file, until it is written anew
+_STALE_PART = 0.25  # of the items in the payload file, until it is written again
 
 _KEPT = "SELECT field, kind, value, number FROM field_values"  # of fields with an index
 _MADE = f"{database.FIELD_VALUES.format('items')}, items"  # what they must be
