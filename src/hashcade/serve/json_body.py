@@ -144,7 +144,7 @@ class _Reader:
         self._n_rest = self.n_values = 0  # so far, beside arrays
 
     def names(self) -> Any:
-        """Names of the object; a caller that asks for the next one has read the value of the last."""
+        """Names of the object; before the next one, the value of the last must be read."""
         self._expect(b"{", "an object")
         while not self.skip(b"}"):
             self._space()
