@@ -9,9 +9,9 @@ Two parts:
    and through graphs (HNSW) that decide at least as often like the comparison with all. On the
    20,902 classes of Han characters, and on a million of part 1.
 
-    python benchmarks/classes_growth.py                 # about an hour; what was measured stays
-    python benchmarks/classes_growth.py --quick         # to see that it runs, into build/
-    python benchmarks/classes_growth.py --parts graphs  # builds what takes long, measures nothing
+    PYTHONPATH=. python benchmarks/classes_growth.py          # an hour; what was measured stays
+    PYTHONPATH=. python benchmarks/classes_growth.py --quick  # to see that it runs, into build/
+    PYTHONPATH=. python benchmarks/classes_growth.py --parts graphs  # builds what takes long
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from _classes_page import write_page
 from _timing import interleaved, machine, quartiles, ratio, timed, versions
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT))  # for experiments, which is not installed
 RESULTS, BUILD = ROOT / "docs" / "results", ROOT / "build" / "results"
 
 SIZES = (100, 1000, 10_000, 100_000, 1_000_000)

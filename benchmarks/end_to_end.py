@@ -14,8 +14,8 @@ of CLINC150 and Han characters: the training items are the database, the queries
 
 Models are those of ``python -m experiments.classes``, and are fitted if they are not there yet.
 
-    python benchmarks/end_to_end.py
-    python benchmarks/end_to_end.py --quick    # to see that it runs: Cifar-100, into build/
+    PYTHONPATH=. python benchmarks/end_to_end.py
+    PYTHONPATH=. python benchmarks/end_to_end.py --quick  # to see that it runs, into build/
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ from _timing import interleaved, machine, quartiles, ratio, versions
 from threadpoolctl import threadpool_limits
 from usearch.index import Index
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT))  # for experiments, which is not installed
-from experiments.__main__ import default_data, default_work  # noqa: E402
-from experiments.cache import Cache  # noqa: E402
-from experiments.classes import Laboratory  # noqa: E402
-from experiments.rows import fingerprint  # noqa: E402
-from hashcade import CodeShape, HashIndex, HashTable, Matches, SearchResult  # noqa: E402
+from experiments.__main__ import default_data, default_work
+from experiments.cache import Cache
+from experiments.classes import Laboratory
+from experiments.rows import fingerprint
+from hashcade import CodeShape, HashIndex, HashTable, Matches, SearchResult
 
+ROOT = Path(__file__).resolve().parent.parent
 RESULTS, BUILD = ROOT / "docs" / "results", ROOT / "build" / "results"
 DATA_SETS = {
     "cifar100": (1, 10),
