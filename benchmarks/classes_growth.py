@@ -31,7 +31,7 @@ from unittest import mock
 
 import numpy as np
 from _classes_page import write_page
-from _timing import interleaved, machine, quartiles, ratio, timed, versions
+from _timing import interleaved, machine, quartiles, ratio, say, timed, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, BUILD = ROOT / "docs" / "results", ROOT / "build" / "results"
@@ -46,10 +46,6 @@ BATCH = 1000
 HAN = "han-20902"
 EFS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 MOST_COMPARED = 1 << 24  # products held at a time where all prototypes are compared
-
-
-def say(*words: object) -> None:
-    print(*words, file=sys.stderr, flush=True)
 
 
 def peak_mb() -> float:

@@ -32,7 +32,7 @@ import faiss
 import numpy as np
 from _end_to_end_page import write_page
 from _graphs import faiss_graph, hnswlib, hnswlib_graph
-from _timing import interleaved, machine, quartiles, ratio, versions
+from _timing import interleaved, machine, quartiles, ratio, say, versions
 from threadpoolctl import threadpool_limits
 from usearch.index import Index
 
@@ -77,10 +77,6 @@ class Data:
     def graph(self, what: str, vectors: str = "") -> Path:
         identity = self.lab.identity("prototype", 0) if vectors else self.lab.dataset.identity
         return self.graphs / f"{self.lab.name}{vectors}-{fingerprint(identity)}.{what}"
-
-
-def say(*words: object) -> None:
-    print(*words, file=sys.stderr, flush=True)
 
 
 def found(result: Matches | SearchResult) -> tuple[np.ndarray, float]:
