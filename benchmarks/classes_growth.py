@@ -9,9 +9,9 @@ Two parts:
    and through graphs (HNSW) that decide at least as often like the comparison with all. On the
    20,902 classes of Han characters, and on a million of part 1.
 
-    python benchmarks/classes_growth.py                 # about an hour; what was measured stays
-    python benchmarks/classes_growth.py --quick         # to see that it runs, into build/
-    python benchmarks/classes_growth.py --parts graphs  # builds what takes long, measures nothing
+    PYTHONPATH=. python benchmarks/classes_growth.py          # an hour; what was measured stays
+    PYTHONPATH=. python benchmarks/classes_growth.py --quick  # to see that it runs, into build/
+    PYTHONPATH=. python benchmarks/classes_growth.py --parts graphs  # builds what takes long
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ from unittest import mock
 
 import numpy as np
 from _classes_page import write_page
-from _timing import interleaved, machine, quartiles, ratio, timed, versions
+from _timing import interleaved, machine, quartiles, ratio, say, timed, versions
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT))  # for experiments, which is not installed
 RESULTS, BUILD = ROOT / "docs" / "results", ROOT / "build" / "results"
 
 SIZES = (100, 1000, 10_000, 100_000, 1_000_000)
@@ -47,10 +46,6 @@ BATCH = 1000
 HAN = "han-20902"
 EFS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 MOST_COMPARED = 1 << 24  # products held at a time where all prototypes are compared
-
-
-def say(*words: object) -> None:
-    print(*words, file=sys.stderr, flush=True)
 
 
 def peak_mb() -> float:

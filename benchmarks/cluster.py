@@ -23,7 +23,7 @@ from _cluster_data import DIM, N_NEIGHBORS, Data
 from _cluster_hit import cache_hit
 from _cluster_page import draw, page
 from _cluster_systems import Quotas, System, faiss_system, postgres_systems, redis_systems
-from _timing import machine, versions
+from _timing import machine, say, versions
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 MS = (1, 2, 3)
@@ -80,11 +80,6 @@ def main() -> int:
     (options.output / "cluster.md").write_text(page(results))
     draw(results, options.output / "cluster.png")
     return 0
-
-
-def say(text: str) -> None:
-    """Progress goes to stderr."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def disagreements(

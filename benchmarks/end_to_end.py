@@ -14,8 +14,8 @@ of CLINC150 and Han characters: the training items are the database, the queries
 
 Models are those of ``python -m experiments.classes``, and are fitted if they are not there yet.
 
-    python benchmarks/end_to_end.py
-    python benchmarks/end_to_end.py --quick    # to see that it runs: Cifar-100, into build/
+    PYTHONPATH=. python benchmarks/end_to_end.py
+    PYTHONPATH=. python benchmarks/end_to_end.py --quick  # to see that it runs, into build/
 """
 
 from __future__ import annotations
@@ -32,18 +32,17 @@ import faiss
 import numpy as np
 from _end_to_end_page import write_page
 from _graphs import faiss_graph, hnswlib, hnswlib_graph
-from _timing import interleaved, machine, quartiles, ratio, versions
+from _timing import interleaved, machine, quartiles, ratio, say, versions
 from threadpoolctl import threadpool_limits
 from usearch.index import Index
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT))  # for experiments, which is not installed
-from experiments.__main__ import default_data, default_work  # noqa: E402
-from experiments.cache import Cache  # noqa: E402
-from experiments.classes import Laboratory  # noqa: E402
-from experiments.rows import fingerprint  # noqa: E402
-from hashcade import CodeShape, HashIndex, HashTable, Matches, SearchResult  # noqa: E402
+from experiments.__main__ import default_data, default_work
+from experiments.cache import Cache
+from experiments.classes import Laboratory
+from experiments.rows import fingerprint
+from hashcade import CodeShape, HashIndex, HashTable, Matches, SearchResult
 
+ROOT = Path(__file__).resolve().parent.parent
 RESULTS, BUILD = ROOT / "docs" / "results", ROOT / "build" / "results"
 DATA_SETS = {
     "cifar100": (1, 10),
@@ -78,10 +77,6 @@ class Data:
     def graph(self, what: str, vectors: str = "") -> Path:
         identity = self.lab.identity("prototype", 0) if vectors else self.lab.dataset.identity
         return self.graphs / f"{self.lab.name}{vectors}-{fingerprint(identity)}.{what}"
-
-
-def say(*words: object) -> None:
-    print(*words, file=sys.stderr, flush=True)
 
 
 def found(result: Matches | SearchResult) -> tuple[np.ndarray, float]:

@@ -19,14 +19,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 from _filter_systems import N_NEIGHBORS, SYSTEMS, Data, Hashcade
 from _filters_page import write_page
-from _timing import interleaved, machine, quartiles, timed, versions
+from _timing import interleaved, machine, quartiles, say, timed, versions
 
 from hashcade.evaluate import exact_search
 from hashcade.index import warmup
@@ -37,10 +36,6 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hashca
 RESULTS = ROOT / "docs" / "results"
 SHARES = (0.5, 0.1, 0.01, 0.001)
 RECALL = 0.95
-
-
-def say(*words):
-    print(*words, file=sys.stderr, flush=True)
 
 
 # -- data ------------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ import os
 import platform
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from itertools import pairwise
@@ -36,6 +35,8 @@ import faiss
 import numpy as np
 from _graphs import graph_searches
 from _index_page import write_page
+from _timing import machine, say
+from _vectors import DATA, cifar100, gaussian_classes
 from numba import njit
 from threadpoolctl import ThreadpoolController
 
@@ -43,7 +44,6 @@ from hashcade import CodeShape, HashIndex
 from hashcade.index import warmup
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = Path(os.environ.get("HASHCADE_DATA", ROOT.parent / "shared" / "data"))
 RESULTS = ROOT / "docs" / "results"
 GRAPHS = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hashcade" / "bench-index"
 N_NEIGHBORS = 10
@@ -51,39 +51,7 @@ REST = 0.05  # seconds before a measurement
 ROUNDS = 15
 
 
-def say(*words):
-    print(*words, file=sys.stderr, flush=True)
-
-
 # -- data ------------------------------------------------------------------------------------------
-
-
-def million(dim, n, n_classes, noise):
-    rng = np.random.default_rng(dim)
-    means = rng.standard_normal((n_classes, dim), dtype=np.float32)
-    labels = rng.integers(0, n_classes, n)
-    vectors = rng.standard_normal((n, dim), dtype=np.float32)
-    vectors *= noise
-    vectors += means[labels]
-    test_labels = rng.integers(0, n_classes, 10_000)
-    tests = means[test_labels] + noise * rng.standard_normal((10_000, dim), dtype=np.float32)
-    return vectors, labels, tests, test_labels
-
-
-def cifar(dim):
-    path = DATA / "cifar100_effnetlite0_pca128.npz"
-    if not path.exists():
-        return None
-    with np.load(path) as file:
-        train, test = file["train"].astype(np.float32), file["test"].astype(np.float32)
-        labels, test_labels = file["train_labels"].astype(int), file["test_labels"].astype(int)
-
-    def sized(x):
-        if dim <= 128:
-            return np.ascontiguousarray(x[:, :dim])
-        return np.hstack([x, x]) / np.float32(np.sqrt(2))
-
-    return sized(train), labels, sized(test), test_labels
 
 
 def class_means(vectors, labels):
@@ -409,12 +377,8 @@ def main():
 
     results = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
     results["machine"] = {
-        "cpu": next(
-            (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-             if line.startswith("model name")), platform.processor(),
-        ),
-        "cores": len(os.sched_getaffinity(0)), "python": platform.python_version(),
-        "numpy": np.__version__, "faiss": faiss.__version__,
+        "cpu": machine()["cpu"], "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(), "numpy": np.__version__, "faiss": faiss.__version__,
     }  # fmt: skip
     names = arguments.data.split(",")
     tables = [part for part in parts if part != "graphs"]
@@ -433,9 +397,9 @@ def main():
     for dim in sorted(wanted):
         for name in names:
             data = (
-                million(dim, arguments.n, 1000, arguments.noise)
+                gaussian_classes(dim, arguments.n, 1000, 10_000, arguments.noise)
                 if name == "million"
-                else cifar(dim)
+                else cifar100(dim)
             )
             if data is None:
                 say(f"no Cifar-100 embeddings in {DATA}: left out")

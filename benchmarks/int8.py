@@ -22,57 +22,32 @@ import numpy as np
 from _int8_cluster import in_cluster
 from _int8_page import write_page
 from _timing import interleaved, machine, quartiles, ratio, timed, versions
+from _vectors import cifar100, gaussian_classes
 
 from hashcade import CodeShape, HashIndex
 from hashcade.index import encode_int8, survivors, warmup
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = Path(os.environ.get("HASHCADE_DATA", ROOT.parent / "shared" / "data"))
 RESULTS = ROOT / "docs" / "results"
 DIMS = (64, 128, 384)
+NOISE = 0.5
 DONT_NEED, WILL_NEED, RANDOM = 4, 3, 1  # for madvise
 FIELDS = ("ids", "distances", "candidates", "truncated")
 libc = ctypes.CDLL(None, use_errno=True)
 libc.madvise.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
 
 
-def classes(dim, n, n_classes, n_tests):
-    """Gaussian classes as in the benchmark of the index."""
-    rng = np.random.default_rng(dim)
-    means = rng.standard_normal((n_classes, dim), dtype=np.float32)
-    labels = rng.integers(0, n_classes, n)
-    vectors = rng.standard_normal((n, dim), dtype=np.float32) * np.float32(0.5) + means[labels]
-    test_labels = rng.integers(0, n_classes, n_tests)
-    noise = rng.standard_normal((n_tests, dim), dtype=np.float32)
-    return vectors, labels, means[test_labels] + np.float32(0.5) * noise, test_labels
-
-
-def cifar(dim, n_tests):
-    """Embeddings of 128 numbers; the first 64 of them, or three times the same."""
-    path = DATA / "cifar100_effnetlite0_pca128.npz"
-    if not path.exists():
-        return None
-    with np.load(path) as file:
-        train, test = file["train"].astype(np.float32), file["test"].astype(np.float32)
-        labels, test_labels = file["train_labels"].astype(int), file["test_labels"].astype(int)
-    if dim <= 128:
-        train, test = train[:, :dim], test[:, :dim]
-    else:
-        train, test = (np.hstack([x] * 3) / np.float32(np.sqrt(3)) for x in (train, test))
-    return np.ascontiguousarray(train), labels, test[:n_tests].copy(), test_labels[:n_tests]
-
-
 def data_sets(quick):
     n_tests = 200 if quick else 2000
     for dim in DIMS:
-        if (found := cifar(dim, n_tests)) is not None:
+        if (found := cifar100(dim, n_tests)) is not None:
             yield "Cifar-100", dim, found
     for dim, n in zip(DIMS, (1_000_000, 500_000, 200_000), strict=True):
         n = n // 50 if quick else n
-        yield "buckets of 1,000", dim, classes(dim, n, n // 1000, n_tests)
+        yield "buckets of 1,000", dim, gaussian_classes(dim, n, n // 1000, n_tests, NOISE)
     for dim, n in zip(DIMS, (400_000, 200_000, 100_000), strict=True):
         n = n // 10 if quick else n
-        yield "buckets of 10,000", dim, classes(dim, n, n // 10_000, n_tests)
+        yield "buckets of 10,000", dim, gaussian_classes(dim, n, n // 10_000, n_tests, NOISE)
 
 
 def same(one, other):

@@ -1,8 +1,8 @@
 """Learning on the images of Cifar-100, from scratch: three networks with both losses.
 
-    python benchmarks/learn_images.py                    # 20 minutes for each of the six
-    python benchmarks/learn_images.py --minutes 0.5      # to see that it runs
-    python benchmarks/learn_images.py --only stride-npairs
+    PYTHONPATH=. python benchmarks/learn_images.py                # 20 minutes for each of the six
+    PYTHONPATH=. python benchmarks/learn_images.py --minutes 0.5  # to see that it runs
+    PYTHONPATH=. python benchmarks/learn_images.py --only stride-npairs
 
 Every pair of network and loss has the same time on the same two cores. First the speed of each is
 measured, on a machine that has nothing else to do; this fixes how many steps fit, three quarters of
@@ -32,13 +32,11 @@ from typing import Any
 import torch
 from _timing import machine, versions
 
+from experiments.__main__ import default_data, default_work
+from experiments.datasets import load_dataset
 from hashcade import Hasher
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT))  # for experiments, which is not installed
-from experiments.__main__ import default_data, default_work  # noqa: E402
-from experiments.datasets import load_dataset  # noqa: E402
-
 RUNS = [(network, loss) for network in ("stride", "nin", "fast") for loss in ("npairs", "triplet")]
 PROBE_STEPS = 12
 BASE_PART = 0.75  # of the time; the hash stage only fine-tunes

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from _service_clients import CLIENTS, acknowledged_rounds, load, ratios
 from _service_process import ServiceProcess
+from _timing import machine, say
 
 import hashcade
 from hashcade import CodeShape, HashIndex, HashTable
@@ -58,7 +59,7 @@ def main() -> int:
     parser.add_argument("--note", default="", help="what else the machine did")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
-    results: dict[str, object] = {"machine": machine(), "note": options.note}
+    results: dict[str, object] = {"machine": circumstances(), "note": options.note}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         results["batch_64"] = {}
@@ -82,25 +83,12 @@ def main() -> int:
     return failures(results)
 
 
-def say(text: str) -> None:
-    """Progress goes to stderr."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def machine() -> str:
+def circumstances() -> str:
     """Where this was measured."""
-    model = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.machine(),
-    )
     import fastapi
 
     return (
-        f"{model}, {CLIENTS} client processes, Python {platform.python_version()}, "
+        f"{machine()['cpu']}, {CLIENTS} client processes, Python {platform.python_version()}, "
         f"hashcade {hashcade.__version__}, fastapi {fastapi.__version__}, "
         f"uvicorn {version('uvicorn')}"
     )

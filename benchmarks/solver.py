@@ -34,7 +34,7 @@ from _solver_figure import draw
 from _solver_problems import GRID_CLASSES, GRID_WIDTHS, Problem, all_cells, compare_energies
 from _solver_report import markdown_page, terminal_text
 from _solver_results import PENALTIES, Cell, CellResult, Run, read_json, write_json
-from _timing import Progress, import_seconds, machine, quartiles, run_python, timed, versions
+from _timing import Progress, import_seconds, machine, quartiles, run_python, say, timed, versions
 
 BLOCK = 8  # problems of a block, at most ...
 BLOCK_SCORES = 262_144  # ... and the scores in it
@@ -151,10 +151,10 @@ def measure(options: argparse.Namespace) -> Run:
     seconds = options.cell_seconds
     if seconds is None:
         seconds = 0.1 if options.quick else 0.5
-    note("first call and import, in fresh processes")
+    say("first call and import, in fresh processes")
     first_call, first_call_with_imports = first_call_seconds()
     import_time = import_seconds("hashcade")
-    note("warming up")
+    say("warming up")
     warm_up(sets, penalties)
     results = measure_cells(cells, sets, seconds=seconds, quick=options.quick, seed=options.seed)
     return Run(
@@ -189,7 +189,7 @@ def load_score_sets(wanted: str, images_per_class: int) -> tuple[dict[str, Score
             sets["cifar100"] = load_cifar100(images_per_class)
         except FileNotFoundError as missing:
             skipped.append(f"cifar100: {missing}")
-            note(f"score set left out: {skipped[-1]}")
+            say(f"score set left out: {skipped[-1]}")
         except ValueError as error:
             PARSER.error(str(error))
     if not sets:
@@ -207,10 +207,6 @@ def command_of(options: argparse.Namespace) -> str:
     ]
     quick = ["--quick"] if options.quick else []
     return " ".join(["python benchmarks/solver.py", *quick, *changed])
-
-
-def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -289,7 +285,7 @@ def main() -> int:
             write_json(run, folder / f"{stem}.json")
         (folder / f"{stem}.md").write_text(markdown_page(run, f"{stem}.png"))
         draw(run, folder / f"{stem}.png")
-        note(f"results are in {folder / stem}.json, .md and .png")
+        say(f"results are in {folder / stem}.json, .md and .png")
     return 1 if run.unequal else 0
 
 

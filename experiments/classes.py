@@ -429,21 +429,28 @@ def argument_parser(
     return parser
 
 
+def run_command(
+    experiment: Callable[..., tuple[int, Path | None]], options: argparse.Namespace, **more: Any
+) -> int:
+    """Run an experiment by the options of :func:`argument_parser`; its exit code."""
+
+    def work() -> tuple[str, Path | None]:
+        n_new, page = experiment(
+            data_sets=options.data_set or EMBEDDINGS, seeds=options.seed or (0,),
+            data=options.data, output=options.output, work=options.work,
+            render_only=options.render_only, verbose=not options.quiet, **more,
+        )  # fmt: skip
+        return f"{n_new} new rows", page
+
+    return report(work)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run by the arguments of a command line."""
     usual = "all that end within an hour"
     parser = argument_parser("experiments.classes", __doc__, METHODS, usual)
     options = parser.parse_args(arguments)
-
-    def work() -> tuple[str, Path | None]:
-        n_new, page = run(
-            data_sets=options.data_set or EMBEDDINGS, seeds=options.seed or (0,),
-            methods=options.method, data=options.data, output=options.output, work=options.work,
-            render_only=options.render_only, verbose=not options.quiet,
-        )  # fmt: skip
-        return f"{n_new} new rows", page
-
-    return report(work)
+    return run_command(run, options, methods=options.method)
 
 
 if __name__ == "__main__":

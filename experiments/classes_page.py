@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.render import BEGIN, END, circumstances, surrounding_text
-from experiments.rows import ResultRow, write_whole
+from experiments.render import write_embeddings_page
+from experiments.rows import ResultRow
 from experiments.tables import Cell, Line, Table, table_block
 
 METHODS = {
@@ -42,22 +42,18 @@ _READING = (
 
 def write_page(out: Path, rows: Sequence[ResultRow]) -> Path:
     """Write ``classes.md`` from all stored rows."""
-    page = out / "classes.md"
-    before, after = surrounding_text(page, "Many classes: codes, prototypes and their rivals")
-    seeds = sorted({row.key.seed for row in rows})
-    blocks = [f"Made by `python -m experiments.classes --seed {' '.join(map(str, seeds))}`. "
-              f"{circumstances(rows, seeds)}", _READING]  # fmt: skip
-    for data_set in sorted({row.key.preset for row in rows}, key=_natural):
-        part = [row for row in rows if row.key.preset == data_set]
-        blocks.append(f"## {part[0].details['title']}")
-        for database, title in _DATABASES.items():
-            some = [row for row in part if row.key.database == database]
-            if some:
-                blocks += [f"### {title}", search_table(some).to_markdown().rstrip()]
-        blocks += verdict(part)
-        blocks += ["### Decisions and cost", cost_table(part).to_markdown().rstrip()]
-    write_whole(page, f"{before}{BEGIN}\n\n" + "\n\n".join(blocks) + f"\n\n{END}{after}")
-    return page
+    title = "Many classes: codes, prototypes and their rivals"
+    return write_embeddings_page(out, "classes", title, _READING, rows, _data_set_blocks)
+
+
+def _data_set_blocks(rows: Sequence[ResultRow]) -> list[str]:
+    blocks: list[str] = []
+    for database, title in _DATABASES.items():
+        some = [row for row in rows if row.key.database == database]
+        if some:
+            blocks += [f"### {title}", search_table(some).to_markdown().rstrip()]
+    blocks += verdict(rows)
+    return [*blocks, "### Decisions and cost", cost_table(rows).to_markdown().rstrip()]
 
 
 def search_table(rows: Sequence[ResultRow]) -> Table:
@@ -128,8 +124,3 @@ def _cell(rows: Sequence[ResultRow], method: str, metric: str, variant: str | No
 
 def _variant(rerank: str, place: str) -> str:
     return f"rerank={rerank}" + (f",place={place}" if place else "")
-
-
-def _natural(name: str) -> tuple[str, int]:
-    head, _, number = name.partition("-")
-    return head, int(number or 0)

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from experiments.__main__ import RESULTS, default_data, default_work, report
+from experiments.__main__ import RESULTS, default_data, default_work
 from experiments.cache import Cache
-from experiments.classes import RERANKS, Job, Laboratory, argument_parser, one_core
+from experiments.classes import RERANKS, Job, Laboratory, argument_parser, one_core, run_command
 from experiments.curves_page import POINTS, TIMES, write_page
 from experiments.datasets import EMBEDDINGS
 from experiments.progress import Progress, machine, versions
@@ -516,17 +516,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", choices=("times",), help=again)
     parser.add_argument("--no-times", action="store_true", help="measure no times")
     options = parser.parse_args(arguments)
-
-    def work() -> tuple[str, Path | None]:
-        n_new, page = run(
-            data_sets=options.data_set or EMBEDDINGS, seeds=options.seed or (0,),
-            methods=options.method or METHODS, again=options.again, times=not options.no_times,
-            data=options.data, output=options.output, work=options.work,
-            render_only=options.render_only, verbose=not options.quiet,
-        )  # fmt: skip
-        return f"{n_new} new rows", page
-
-    return report(work)
+    methods, times = options.method or METHODS, not options.no_times
+    return run_command(run, options, methods=methods, again=options.again, times=times)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from experiments.figures import Point, frontier, height_at
-from experiments.render import BEGIN, END, circumstances, surrounding_text
-from experiments.rows import ResultRow, write_whole
+from experiments.render import write_embeddings_page
+from experiments.rows import ResultRow
 from experiments.tables import Cell, Line, Table, table_block
 
 POINTS, TIMES = "curves", "curves-times"  # the experiments of the rows
@@ -42,24 +43,16 @@ _READING = (
 
 def write_page(out: Path, rows: Sequence[ResultRow]) -> Path:
     """Write ``curves.md`` and its plots from all stored rows."""
-    page = out / "curves.md"
-    before, after = surrounding_text(page, "Curves: precision over SUF and over microseconds")
-    seeds = sorted({row.key.seed for row in rows})
-    blocks = [f"Made by `python -m experiments.curves --seed {' '.join(map(str, seeds))}`. "
-              f"{circumstances(rows, seeds)}", _READING]  # fmt: skip
-    presets = {row.key.preset: row.details["title"] for row in rows}
-    for preset in sorted(presets, key=_natural):
-        part = [row for row in rows if row.key.preset == preset]
-        blocks += _data_set_blocks(out, part, presets[preset])
-    write_whole(page, f"{before}{BEGIN}\n\n" + "\n\n".join(blocks) + f"\n\n{END}{after}")
-    return page
+    title = "Curves: precision over SUF and over microseconds"
+    blocks_of = partial(_data_set_blocks, out)
+    return write_embeddings_page(out, "curves", title, _READING, rows, blocks_of)
 
 
-def _data_set_blocks(out: Path, rows: Sequence[ResultRow], title: str) -> list[str]:
-    preset = rows[0].key.preset
+def _data_set_blocks(out: Path, rows: Sequence[ResultRow]) -> list[str]:
+    preset, title = rows[0].key.preset, rows[0].details["title"]
     metrics = sorted({m for row in rows for m in row.metrics if m.startswith("pr_")}, key=_number)
     databases = [name for name in _DATABASES if any(row.key.database == name for row in rows)]
-    blocks = [f"## {title}"]
+    blocks: list[str] = []
 
     # ---- over SUF
     panels: dict[tuple[str, str, str], dict[str, list[Point]]] = {
@@ -270,8 +263,3 @@ def _name(metric: str) -> str:
 
 def _number(metric: str) -> int:
     return int(metric[3:])
-
-
-def _natural(name: str) -> tuple[str, int]:
-    head, _, number = name.partition("-")
-    return head, int(number or 0)

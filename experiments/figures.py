@@ -30,6 +30,7 @@ _STYLES = {  # colour and marker, the same in every plot
     "prototype-learned": ("darkred", "H"),
     "ours+adapt": ("tab:pink", "h"),
 }
+PANELS = ("pr_1", "pr_16")
 Point = tuple[float, float]
 
 
@@ -78,17 +79,16 @@ def plot_precision_speedup(
     *,
     loss: str,
     database: str,
-    metrics: Sequence[str] = ("pr_1", "pr_16"),
     title: str = "",
     paper: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Figure:
     """Draw precision against SUF for all methods: points, and the line of the best ones.
 
-    There is a panel for each of ``metrics``. The paper's values by method are empty marks.
+    There is a panel for each of ``PANELS``. The paper's values by method are empty marks.
     """
     stored = list(rows)
-    canvas = Figure(figsize=(5.2 * len(metrics), 4.4), layout="constrained")
-    for axes, name in zip(np.ravel(canvas.subplots(1, len(metrics))), metrics, strict=True):
+    canvas = Figure(figsize=(5.2 * len(PANELS), 4.4), layout="constrained")
+    for axes, name in zip(np.ravel(canvas.subplots(1, len(PANELS))), PANELS, strict=True):
         curves = curve_points(stored, loss=loss, database=database, metric=name)
         for method, points in curves.items():
             colour, marker = _STYLES[method]
@@ -141,12 +141,7 @@ def plot_occupancy(
     return _save(canvas, path)
 
 
-def plot_ablation(
-    path: Path,
-    sweeps: Mapping[str, Sequence[Mapping[str, Any]]],
-    *,
-    metrics: Sequence[str] = ("pr_1", "pr_16", "suf"),
-) -> Figure:
+def plot_ablation(path: Path, sweeps: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     """Draw the effect of settings, a panel for each: points ``{"value": 0.05, "pr_1": 58.0}``."""
     n_columns = max(1, len(sweeps))
     canvas = Figure(figsize=(4.0 * n_columns, 3.6), layout="constrained")
@@ -156,7 +151,7 @@ def plot_ablation(
         values = [point["value"] for point in points]
         positions = range(len(values))
         twin = axes.twinx()
-        for name in metrics:
+        for name in (*PANELS, "suf"):
             panel = twin if name.startswith("suf") else axes
             style = "--" if name.startswith("suf") else "-"
             heights = [point[name] for point in points]

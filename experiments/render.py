@@ -7,7 +7,7 @@ by hand, and rendering leaves it as it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +60,14 @@ def write_page(out: Path, name: str, rows: Sequence[ResultRow], *, title: str) -
     that does not exist yet.
     """
     page = out / f"{name}.md"
-    before, after = surrounding_text(page, title)
+    before, after = _surrounding_text(page, title)
     experiment, preset = rows[0].key.experiment, rows[0].key.preset
     notes = {row.details.get("data", {}).get("note", "") for row in rows} - {""}
     seeds = sorted({row.key.seed for row in rows})
     command = f"python -m experiments {experiment} --preset {preset}"
     command += "".join(f" --seed {seed}" for seed in seeds)
     blocks = [f"**{' '.join(sorted(notes))}**"] if notes else []
-    blocks.append(f"Made by `{command}`. {circumstances(rows, seeds)}")
+    blocks.append(f"Made by `{command}`. {_circumstances(rows, seeds)}")
     tables: list[Table] = []
     if experiment == "solver-time":
         blocks += _solver_blocks(out, name, rows)
@@ -76,8 +76,7 @@ def write_page(out: Path, name: str, rows: Sequence[ResultRow], *, title: str) -
     else:
         blocks += _search_blocks(out, name, rows, tables, is_comparable=not notes)
     blocks += _time_blocks(rows)
-    text = "\n\n".join(blocks)
-    write_whole(page, f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    write_whole(page, _between(before, blocks, after))
     if tables:
         write_whole(out / f"{name}.tex", "\n".join(table.to_latex() for table in tables))
         plain = [table.to_plain() for table in tables]
@@ -85,7 +84,24 @@ def write_page(out: Path, name: str, rows: Sequence[ResultRow], *, title: str) -
     return page
 
 
-def surrounding_text(page: Path, title: str) -> tuple[str, str]:
+def write_embeddings_page(
+    out: Path, name: str, title: str, reading: str, rows: Sequence[ResultRow],
+    blocks_of: Callable[[Sequence[ResultRow]], list[str]],
+) -> Path:  # fmt: skip
+    """Write ``name.md``; ``blocks_of`` makes the part of a data set of embeddings."""
+    page = out / f"{name}.md"
+    before, after = _surrounding_text(page, title)
+    seeds = sorted({row.key.seed for row in rows})
+    command = f"python -m experiments.{name} --seed {' '.join(map(str, seeds))}"
+    blocks = [f"Made by `{command}`. {_circumstances(rows, seeds)}", reading]
+    for data_set in sorted({row.key.preset for row in rows}, key=_natural):
+        part = [row for row in rows if row.key.preset == data_set]
+        blocks += [f"## {part[0].details['title']}", *blocks_of(part)]
+    write_whole(page, _between(before, blocks, after))
+    return page
+
+
+def _surrounding_text(page: Path, title: str) -> tuple[str, str]:
     """The text before and after the generated part of a page.
 
     A page without the two markers is an error: hand-written text is never overwritten.
@@ -100,6 +116,16 @@ def surrounding_text(page: Path, title: str) -> tuple[str, str]:
             hint=f"put the lines {BEGIN} and {END} where it belongs, or remove the page",
         )
     return content[:start], content[end + len(END) :]
+
+
+def _between(before: str, blocks: Sequence[str], after: str) -> str:
+    text = "\n\n".join(blocks)
+    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+
+
+def _natural(name: str) -> tuple[str, int]:
+    head, _, number = name.partition("-")
+    return head, int(number or 0)
 
 
 # -- parts of pages ----------------------------------------------------------------------------
@@ -270,7 +296,7 @@ def _time_blocks(rows: Sequence[ResultRow]) -> list[str]:
     ]
 
 
-def circumstances(rows: Sequence[ResultRow], seeds: Sequence[int]) -> str:
+def _circumstances(rows: Sequence[ResultRow], seeds: Sequence[int]) -> str:
     """Seeds, versions and machines of rows."""
     packages: dict[str, set[str]] = {}
     for row in rows:

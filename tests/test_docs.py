@@ -27,17 +27,11 @@ import pytest
 import hashcade
 from hashcade import HashTable
 from hashcade.cli.app import make_app, run
+from tests.cli.cli_factories import clean_environment, make_embeddings, make_photos, make_query
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
-sys.path.insert(0, str(ROOT / "tests" / "cli"))
-from cli_factories import (  # noqa: E402
-    clean_environment,
-    make_embeddings,
-    make_photos,
-    make_query,
-)
 
 # -- what a document promises ----------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hashcade._io import new_directory, writer_lock
 from hashcade._validate import as_array, checked_choice, checked_count
-from hashcade.errors import NotFittedError, StorageError
+from hashcade.errors import NotFittedError
 from hashcade.index import (
     METRICS,
     NEVER,
@@ -27,7 +27,6 @@ from hashcade.index import (
 )
 from hashcade.results import Item, Matches
 from hashcade.store import (
-    DATABASE,
     INDEX_DIR,
     MODEL_DIR,
     Catalog,
@@ -39,9 +38,9 @@ from hashcade.store import (
     State,
     label_array,
     load_state,
+    load_unreplaced,
     refuse_foreign,
     removal,
-    require_table,
     write_state,
 )
 from hashcade.warmup import ensure_compiled
@@ -49,8 +48,6 @@ from hashcade.warmup import ensure_compiled
 if TYPE_CHECKING:
     from hashcade.evaluate import Evaluation
     from hashcade.learn import Hasher
-
-_RETRIES = 100
 
 
 class HashTable:
@@ -604,7 +601,7 @@ class HashTable:
             state, _ = load_state(directory)
             return cls.from_parts(hasher, state.index, state.catalog)
 
-        return _of_one_table(directory, load)
+        return load_unreplaced(directory, load)
 
     @classmethod
     def open(
@@ -631,7 +628,7 @@ class HashTable:
             table._live = live
             return table
 
-        return _of_one_table(directory, load)
+        return load_unreplaced(directory, load)
 
     def keep_changes(self, after: int) -> None:
         """Of a table that is open for changes: keep those after this number in the log."""
@@ -661,32 +658,6 @@ class HashTable:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _of_one_table(directory: Path, load: Callable[[], HashTable]) -> HashTable:
-    """Load again if another table took the place of this one meanwhile: parts must be of one."""
-    for _ in range(_RETRIES):
-        require_table(directory)
-        before = _identity(directory)
-        try:
-            table = load()
-        except StorageError:
-            if _identity(directory) == before:
-                raise
-            continue
-        if _identity(directory) == before:
-            return table
-        table.close()
-    raise StorageError(f"{directory} is replaced faster than it can be read", hint="try again")
-
-
-def _identity(directory: Path) -> tuple[int, int] | None:
-    """What a table has for itself alone, as long as it is there."""
-    try:
-        status = (directory / DATABASE).stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _load_model(directory: Path, **networks: Any) -> Hasher | None:

@@ -23,11 +23,8 @@ def tiny_set(name, data):
     return Dataset(name, "", *parts)
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """Folder of a finished run, and what started it."""
-    folder = tmp_path_factory.mktemp("classes")
-    patch = pytest.MonkeyPatch()
+def make_tiny(patch, *, min_steps):
+    """Let the methods learn for a moment, on tiny data."""
     settings = classes.method_settings
 
     def few_steps(data_set, method, seed):
@@ -38,7 +35,15 @@ def finished(tmp_path_factory):
     patch.setattr(classes, "method_settings", few_steps)
     patch.setattr(classes, "HIDDEN_SIZE", {"clinc150": 16, "han-2000": 16})
     patch.setattr(classes.rivals, "REGULARIZATIONS", ((5e-4, 0.0),))
-    patch.setattr(classes.rivals, "MIN_STEPS", 500)
+    patch.setattr(classes.rivals, "MIN_STEPS", min_steps)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Folder of a finished run, and what started it."""
+    folder = tmp_path_factory.mktemp("classes")
+    patch = pytest.MonkeyPatch()
+    make_tiny(patch, min_steps=500)
 
     def run(**options):
         return classes.run(

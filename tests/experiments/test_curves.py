@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from test_classes import tiny_set
+from test_classes import make_tiny
 
-from experiments import classes, curves
+from experiments import curves
 from experiments.curves_page import POINTS, TIMES, above_over_suf, above_over_time
 from experiments.rivals import nearest_part, split_classes
 from experiments.rows import RowFile
@@ -17,17 +17,7 @@ def finished(tmp_path_factory):
     pytest.importorskip("hnswlib")
     folder = tmp_path_factory.mktemp("curves")
     patch = pytest.MonkeyPatch()
-    settings = classes.method_settings
-
-    def few_steps(data_set, method, seed):
-        steps = {"steps": 20} if method in classes.OURS else {}
-        return {**settings(data_set, method, seed), **steps}
-
-    patch.setattr(classes, "load_embeddings", tiny_set)
-    patch.setattr(classes, "method_settings", few_steps)
-    patch.setattr(classes, "HIDDEN_SIZE", {"clinc150": 16})
-    patch.setattr(classes.rivals, "REGULARIZATIONS", ((5e-4, 0.0),))
-    patch.setattr(classes.rivals, "MIN_STEPS", 300)
+    make_tiny(patch, min_steps=300)
     patch.setattr(curves, "PARTS", (2, 3))
     patch.setattr(curves, "LISTS", (1, 2))
     patch.setattr(curves, "EF", (16,))

@@ -25,7 +25,7 @@ def attacked(tmp_path_factory):
     assert service.stop() == 0
 
 
-def explode(attacked, kinds, n, size, p99, cases):
+def check_bombs_are_refused(attacked, kinds, n, size, p99, cases):
     cases.add(len(kinds) * n)
     outcome = attacked.under("bombs", kinds=kinds, n=n, size=size)
     outcome.check(bodies=True, p99=p99)
@@ -38,14 +38,14 @@ def explode(attacked, kinds, n, size, p99, cases):
 @pytest.mark.alone
 @BOMBS
 def test_every_bomb_is_refused(attacked, cases):
-    explode(attacked, attackers.KINDS, 1, BIG, 1.0, cases)
+    check_bombs_are_refused(attacked, attackers.KINDS, 1, BIG, 1.0, cases)
 
 
 @BOMBS
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", attackers.KINDS)
 def test_sixty_four_bombs_at_once(attacked, kind, cases):
-    explode(attacked, [kind], 64, BIG, 0.1, cases)
+    check_bombs_are_refused(attacked, [kind], 64, BIG, 0.1, cases)
 
 
 # -- the reader itself -----------------------------------------------------------------------------

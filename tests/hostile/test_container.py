@@ -210,7 +210,7 @@ ATTACKS = [
 ]
 
 
-def soak(folder, seconds, p99, cases):
+def check_soak(folder, seconds, p99, cases):
     """Slow, idle, flooding and honest clients at once; acknowledged items are there afterwards."""
     install_compiled(folder)
     place = table_of_nobody(folder)
@@ -271,11 +271,11 @@ SOAK = pytest.mark.promise(
 @SOAK
 @pytest.mark.alone
 def test_a_soak_as_in_a_container(folder, cases):
-    soak(folder, 1.0, 1.0, cases)
+    check_soak(folder, 1.0, 1.0, cases)
 
 
 @SOAK
 @pytest.mark.alone
 @pytest.mark.slow
 def test_two_minutes_of_soak_as_in_a_container(folder, cases):
-    soak(folder, 120.0, 0.5, cases)
+    check_soak(folder, 120.0, 0.5, cases)

@@ -12,7 +12,7 @@ from hashcade import CorruptIndexError, HashTable, StorageError
 from hashcade.store import load_state
 from hashcade.store.database import connect
 from hashcade.store.rows import payload_crc, row_crc
-from tests.hostile.fuzz import TRIGGERS, golden_table
+from tests.hostile.fuzz_table import TRIGGERS, golden_table
 
 
 @pytest.fixture(scope="module")

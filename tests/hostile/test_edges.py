@@ -57,7 +57,7 @@ STATUSES = {
 ONE_SOCKET = pytest.mark.promise("H1", "one socket sends a head or a body without end")
 
 
-def endless(attacked, kind, n_bytes, p99, cases):
+def check_endless_head(attacked, kind, n_bytes, p99, cases):
     cases.add()
     outcome = attacked.under("head", kind=kind, n_bytes=n_bytes)
     outcome.check(p99=p99)
@@ -71,14 +71,14 @@ def endless(attacked, kind, n_bytes, p99, cases):
 @ONE_SOCKET
 @pytest.mark.parametrize("kind", attackers.HEADS)
 def test_a_head_without_end_is_refused_and_takes_no_memory(attacked, kind, cases):
-    endless(attacked, kind, 64 << 20, QUICK, cases)
+    check_endless_head(attacked, kind, 64 << 20, QUICK, cases)
 
 
 @ONE_SOCKET
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", attackers.HEADS)
 def test_300_megabytes_of_a_head(attacked, kind, cases):
-    endless(attacked, kind, LONG, STRICT, cases)
+    check_endless_head(attacked, kind, LONG, STRICT, cases)
 
 
 @ONE_SOCKET
@@ -144,7 +144,7 @@ def test_health_needs_no_host(attacked):
 # -- silence ---------------------------------------------------------------------------------------
 
 
-def held(attacked, p99, **options):
+def check_silent_connections(attacked, p99, **options):
     outcome = attacked.under("hold", **options)
     outcome.check(p99=p99)
     (result,) = outcome.results
@@ -155,7 +155,7 @@ def held(attacked, p99, **options):
 @pytest.mark.parametrize("start", ["", "GET /health HT"])
 def test_silent_connections_make_room_and_are_closed(attacked, start, cases):
     cases.add(300)
-    held(attacked, QUICK, n=300, seconds=IDLE + 3, start=start)
+    check_silent_connections(attacked, QUICK, n=300, seconds=IDLE + 3, start=start)
 
 
 @pytest.mark.promise("M3", "1,000 connections that say nothing, or half a head")
@@ -163,7 +163,7 @@ def test_silent_connections_make_room_and_are_closed(attacked, start, cases):
 @pytest.mark.parametrize("start", ["", "GET /health HT", "POST /v1/search HTTP/1.1\r\n"])
 def test_a_thousand_silent_connections(attacked, start, cases):
     cases.add(1000)
-    held(attacked, STRICT, n=1000, seconds=8, start=start)
+    check_silent_connections(attacked, STRICT, n=1000, seconds=8, start=start)
 
 
 @pytest.mark.promise("M3", "300 bodies that are announced and never sent")
@@ -216,7 +216,7 @@ def patient(folder):
     assert service.stop() == 0
 
 
-def unread(patient, n, seconds, p99):
+def check_unread_answers(patient, n, seconds, p99):
     row, buckets = "[" + ",".join(["0.5"] * DIM) + "]", str(list(range(16)))
     queries, where = ",".join([row] * 1024), ",".join([buckets] * 1024)
     body = (
@@ -235,14 +235,14 @@ def unread(patient, n, seconds, p99):
 @pytest.mark.promise("H3", "70 to 200 clients that ask for 6 MB and do not read it")
 def test_clients_that_do_not_read_hold_nothing(patient, cases):
     cases.add(20)
-    unread(patient, 20, 25, QUICK)
+    check_unread_answers(patient, 20, 25, QUICK)
 
 
 @pytest.mark.promise("H3", "70 to 200 clients that ask for 6 MB and do not read it")
 @pytest.mark.slow
 def test_two_hundred_clients_that_do_not_read(patient, cases):
     cases.add(200)
-    unread(patient, 200, 60, STRICT)
+    check_unread_answers(patient, 200, 60, STRICT)
 
 
 # -- tokens ----------------------------------------------------------------------------------------

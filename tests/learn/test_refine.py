@@ -19,7 +19,7 @@ def blobs(seed):
     return X.astype(np.float32), np.array([f"class {n}" for n in part // N_PARTS]), part
 
 
-X, Y, PART = blobs(1)
+X, Y, _ = blobs(1)
 
 
 @pytest.fixture(scope="module", params=["npairs", "triplet", "prototype"])

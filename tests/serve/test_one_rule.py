@@ -9,8 +9,6 @@ from hashcade.serve import Client
 from hashcade.serve.responses import Call
 from tests.serve.factories import process, serving
 
-BYTES = {"Content-Type": "application/octet-stream"}
-
 
 def make(assignment, sparsity, place="network"):
     """A model hardly trained, so that a code of the book is often not the path of best slots."""

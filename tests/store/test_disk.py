@@ -153,7 +153,7 @@ def check(place, lines, name, size):
     return len(done)
 
 
-def kill_rounds(place, n_rounds):
+def check_kill_rounds(place, n_rounds):
     rng = np.random.default_rng(0)
     n_done = 0
     for number in range(n_rounds):
@@ -168,12 +168,12 @@ def kill_rounds(place, n_rounds):
 
 
 def test_acknowledged_changes_survive_kill_9_with_their_payload(place):
-    kill_rounds(place, 4)
+    check_kill_rounds(place, 4)
 
 
 @pytest.mark.slow
 def test_acknowledged_changes_survive_kill_9_fifty_times(place):
-    kill_rounds(place, 50)
+    check_kill_rounds(place, 50)
 
 
 @pytest.mark.parametrize("last", [300, pytest.param(1000, marks=pytest.mark.slow)])

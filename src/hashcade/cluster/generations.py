@@ -14,7 +14,7 @@ from .keys import Keys, n_parts, unframed
 from .manifest import Manifest, read_manifest
 from .reader import Reader
 
-LOADING, COMPLETE, RETIRING = "loading", "complete", "retiring"
+LOADING, COMPLETE = "loading", "complete"
 NODE_SECONDS = 30  # a query node that does not say that it is there is gone
 _AT_ONCE = 16  # parts of a file
 

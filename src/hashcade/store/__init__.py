@@ -16,7 +16,7 @@ from hashcade.store.changes import (
     apply_changes,
     from_record,
 )
-from hashcade.store.database import DATABASE, refuse_foreign, require_table, stoppable
+from hashcade.store.database import DATABASE, refuse_foreign, stoppable
 from hashcade.store.descriptions import Ids
 from hashcade.store.durable import BusyError, DurableIndex, NewItems, removal
 from hashcade.store.ids import Label, label_array, plain_ids
@@ -29,6 +29,7 @@ from hashcade.store.state import (
     State,
     foreign_files,
     load_state,
+    load_unreplaced,
     model_path,
     write_state,
 )
@@ -38,7 +39,6 @@ __all__ = [
     "DATABASE", "INDEX_DIR", "MODEL_DIR", "PLACES", "Add", "Answer", "BusyError", "Catalog",
     "Change", "DurableIndex", "Ids", "ItemRow", "Key", "Label", "Local", "NewItems",
     "ReadOnlyError", "Remove", "State", "apply_changes", "foreign_files", "from_record",
-    "item_rows", "label_array", "load_state", "model_path", "payload_texts", "plain_ids",
-    "plain_value", "refuse_foreign", "removal", "require_table", "stoppable", "warmup",
-    "write_state",
+    "item_rows", "label_array", "load_state", "load_unreplaced", "model_path", "payload_texts",
+    "plain_ids", "plain_value", "refuse_foreign", "removal", "stoppable", "warmup", "write_state",
 ]  # fmt: skip

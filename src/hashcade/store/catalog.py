@@ -224,8 +224,7 @@ class Catalog(ChangeLog, Descriptions):
         self._run("UPDATE meta SET value = ? WHERE key = 'ids'", id_kind)
         listed = set(numbers.tolist())
         for row in rows:
-            checks = len(row) == 7 and (row_crc(*row[:4]), payload_crc(row[0], row[5]))
-            if checks != (row[4], row[6]) or row[0] not in listed or not self._is_sound(row):
+            if len(row) != 7 or not self._is_sound(row) or row[0] not in listed:
                 raise CorruptIndexError("a change has an item that is not as it must be")
         self._delete(numbers)
         self._insert_items(rows)
@@ -425,8 +424,7 @@ class Catalog(ChangeLog, Descriptions):
         with database.database_errors(self.path):
             while part := rows.fetchmany(_CHUNK):
                 for row in part:
-                    checks = row_crc(*row[:4]), payload_crc(row[0], row[5])
-                    if (row[4], row[6]) != checks or not self._is_sound(row):
+                    if not self._is_sound(row):
                         raise self._damaged(row[0])
                     codes[row[0]] = NO_LABEL if row[2] is None else row[2]
         for kept, column in (("names", "name"), ("payload", "payload")):
@@ -449,8 +447,10 @@ class Catalog(ChangeLog, Descriptions):
             raise CorruptIndexError("\n".join(f"{self.path}: {problem}" for problem in problems))
 
     def _is_sound(self, row: Any) -> bool:
-        """Whether the values of an item are what they must be, with right checksums or not."""
-        _, key, label, name, _, payload, _ = row
+        """Whether the checksums of an item are right, and its values what they must be."""
+        number, key, label, name, crc, payload, crc_of_payload = row
+        if (crc, crc_of_payload) != (row_crc(*row[:4]), payload_crc(number, payload)):
+            return False
         try:
             kept = None if payload is None else json.loads(payload)
         except (ValueError, RecursionError):

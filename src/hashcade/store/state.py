@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from hashcade.errors import CorruptIndexError, StorageError
 from hashcade.index import HashIndex, new_generation, read_generation
@@ -18,6 +19,13 @@ from hashcade.store.payload_file import is_payload_file
 from hashcade.store.transactions import INDEX_DIR
 
 _RETRIES = 100
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+Loaded = TypeVar("Loaded", bound=_Closable)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +68,32 @@ def load_state(directory: Path, *, read_only: bool = False) -> tuple[State, int]
             catalog.close()
             raise
     raise StorageError(f"{directory} changes faster than it can be read", hint="try again")
+
+
+def load_unreplaced(directory: Path, load: Callable[[], Loaded]) -> Loaded:
+    """Call ``load``, again if another table took this one's place meanwhile: parts are of one."""
+    for _ in range(_RETRIES):
+        require_table(directory)
+        before = _identity(directory)
+        try:
+            table = load()
+        except StorageError:
+            if _identity(directory) == before:
+                raise
+            continue
+        if _identity(directory) == before:
+            return table
+        table.close()
+    raise StorageError(f"{directory} is replaced faster than it can be read", hint="try again")
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    """What a table has for itself alone, as long as it is there."""
+    try:
+        status = (directory / DATABASE).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def model_path(path: Path) -> Path:
