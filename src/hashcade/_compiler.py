@@ -60,6 +60,8 @@ def make_own(dispatcher: Any) -> Any:
     """Mark a function as one of ours; kernels that call it get it for types, never for values."""
     resolve = dispatcher.get_call_template
     dispatcher.get_call_template = lambda args, kws: resolve(tuple(map(unliteral, args)), kws)
+    # No types of other packages: to look for them reads what is installed. Compilation does, too.
+    setattr(dispatcher, "_compilation_chain_init_hook", lambda: None)  # noqa: B010
     return _with_flags(dispatcher)
 
 
