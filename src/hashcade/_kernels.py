@@ -169,9 +169,7 @@ class _Cached(_codegen.JITCodeLibrary):  # type: ignore[misc]
         return self.codegen._engine.get_function_address(name)
 
     def _get_module_for_linking(self) -> Any:
-        if self._shared_module is None:
-            self._shared_module = llvmlite.binding.parse_bitcode(self._bitcode)
-        return self._shared_module
+        return llvmlite.binding.parse_bitcode(self._bitcode)
 
 
 @cache
@@ -184,6 +182,12 @@ def _offer_memory_functions() -> None:
 
 class _CacheImpl(_caching.CompileResultCacheImpl):  # type: ignore[misc]
     _locator_classes = (_Place,)
+
+    def reduce(self, compiled: Any) -> Any:
+        # Environments hold Python objects. Of those of helpers, which are a hundred, most are empty
+        # and come with the import of the module that they belong to.
+        *state, environments = super().reduce(compiled)
+        return (*state, tuple(each for each in environments if each.consts))
 
     def rebuild(self, context: Any, state: Any) -> Any:
         _offer_memory_functions()
