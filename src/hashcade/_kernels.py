@@ -25,12 +25,12 @@ from typing import Any
 import llvmlite.binding  # type: ignore[import-untyped]
 import numba
 import numpy as np
-from numba.core import caching, codegen, compiler, config, event
+from numba.core import caching, config, event
 from numba.core.runtime import _nrt_python  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
-from hashcade import _compiler as own_compiler
-from hashcade._compiler import HelperCompiler, KernelCompiler, make_own
+from hashcade import _compiler
+from hashcade._compiler import CachedCode, HelperCompiler, KernelCompiler, make_own
 
 __all__ = ["Floats", "Ints", "cache_folder", "helper", "is_compiled", "kernel", "usable_cores"]
 
@@ -56,8 +56,6 @@ def _import_without_scipy() -> None:
 
 
 _caching: Any = caching  # without type information
-_codegen: Any = codegen
-_compiler: Any = compiler
 _config: Any = config
 _OPTIONS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
@@ -89,7 +87,7 @@ def _stamp(package: Path) -> str:
     if features is None:
         features = llvmlite.binding.get_host_cpu_features().flatten()
     digest.update(f"{name}|{features}".encode())
-    for file in sorted([*package.glob("*.py"), Path(__file__), Path(own_compiler.__file__)]):
+    for file in sorted([*package.glob("*.py"), Path(__file__), Path(_compiler.__file__)]):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -148,30 +146,6 @@ class _Place:
         return f"{self._line}-{_stamp(self._package)}"
 
 
-class _Cached(_codegen.JITCodeLibrary):  # type: ignore[misc]
-    """Machine code from the cache.
-
-    numba would also parse its LLVM code, to link it into other functions and to see which
-    functions are in it: here the former is done when it happens, and the latter is known.
-    """
-
-    @classmethod
-    def _unserialize(cls, codegen: Any, state: Any) -> _Cached:
-        name, _, (machine_code, bitcode) = state
-        library = cls(codegen, name)
-        library._bitcode = bitcode
-        library.enable_object_caching()
-        library._set_compiled_object(machine_code)
-        library._finalize_final_module()
-        return library
-
-    def get_pointer_to_function(self, name: str) -> Any:
-        return self.codegen._engine.get_function_address(name)
-
-    def _get_module_for_linking(self) -> Any:
-        return llvmlite.binding.parse_bitcode(self._bitcode)
-
-
 @cache
 def _offer_memory_functions() -> None:
     """Let machine code find numba's functions for arrays, as numba does before it compiles."""
@@ -189,19 +163,6 @@ class _CacheImpl(_caching.CompileResultCacheImpl):  # type: ignore[misc]
         *state, environments = super().reduce(compiled)
         return (*state, tuple(each for each in environments if each.consts))
 
-    def rebuild(self, context: Any, state: Any) -> Any:
-        _offer_memory_functions()
-        own_codegen = SimpleNamespace(
-            unserialize_library=lambda code: _Cached._unserialize(context.codegen(), code)
-        )
-        own_context = SimpleNamespace(
-            codegen=lambda: own_codegen,
-            get_executable=context.get_executable,
-            typing_context=context.typing_context,
-        )
-        rebuilt = _compiler.CompileResult._rebuild(own_context, *state)
-        return rebuilt._replace(target_context=context)
-
 
 class _Cache(_caching.FunctionCache):  # type: ignore[misc]
     """A cache that is never in the way: without it, a kernel is compiled."""
@@ -209,11 +170,20 @@ class _Cache(_caching.FunctionCache):  # type: ignore[misc]
     _impl_class = _CacheImpl
 
     def load_overload(self, signature: Any, context: Any) -> Any:
+        _offer_memory_functions()
+        codegen = context.codegen()
+        # In place of the context, which would first load all that is needed to compile.
+        loader = SimpleNamespace(
+            refresh=lambda: None,
+            codegen=lambda: loader,
+            magic_tuple=codegen.magic_tuple,
+            unserialize_library=lambda state: CachedCode(codegen, state),
+            get_executable=context.get_executable,
+            typing_context=context.typing_context,
+        )
         compiled = None
         with suppress(Exception):  # a file that is damaged, or may not be read
-            # Without context.refresh(), two thirds of the time of a first search: it loads what is
-            # needed to compile.
-            compiled = self._load_overload(signature, context)
+            compiled = super().load_overload(signature, loader)
         if compiled is None:
             _import_without_scipy()
         return compiled
