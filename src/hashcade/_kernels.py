@@ -173,7 +173,7 @@ class _Cache(_caching.FunctionCache):  # type: ignore[misc]
         _offer_memory_functions()
         codegen = context.codegen()
         # In place of the context, which would first load all that is needed to compile.
-        loader = SimpleNamespace(
+        loader: Any = SimpleNamespace(
             refresh=lambda: None,
             codegen=lambda: loader,
             magic_tuple=codegen.magic_tuple,
