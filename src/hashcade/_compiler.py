@@ -13,11 +13,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import llvmlite.binding  # type: ignore[import-untyped]
 import numba
 from numba.core import codegen, compiler, target_extension, targetconfig
 from numba.core.types import functions, unliteral
 
-__all__ = ["HelperCompiler", "KernelCompiler", "make_own"]
+__all__ = ["CachedCode", "HelperCompiler", "KernelCompiler", "make_own"]
 
 _codegen: Any = codegen  # without type information
 _compiler: Any = compiler
@@ -60,6 +61,8 @@ def make_own(dispatcher: Any) -> Any:
     """Mark a function as one of ours; kernels that call it get it for types, never for values."""
     resolve = dispatcher.get_call_template
     dispatcher.get_call_template = lambda args, kws: resolve(tuple(map(unliteral, args)), kws)
+    # No types of other packages: to look for them reads what is installed. Compilation does, too.
+    setattr(dispatcher, "_compilation_chain_init_hook", lambda: None)  # noqa: B010
     return _with_flags(dispatcher)
 
 
@@ -95,6 +98,27 @@ class _Part(_codegen.JITCodeLibrary):  # type: ignore[misc]
         if not self._finalized:
             self.finalize()
         return 0
+
+
+class CachedCode(_codegen.JITCodeLibrary):  # type: ignore[misc]
+    """Machine code from the cache.
+
+    numba would also parse its LLVM code, to link it into other functions and to see which
+    functions are in it: here the former is done when it happens, and the latter is known.
+    """
+
+    def __init__(self, codegen: Any, state: Any) -> None:
+        name, _, (machine_code, self._bitcode) = state
+        super().__init__(codegen, name)
+        self.enable_object_caching()
+        self._compiled_object = machine_code
+        self._finalize_final_module()
+
+    def get_pointer_to_function(self, name: str) -> Any:
+        return getattr(self.codegen, "_engine").get_function_address(name)  # noqa: B009
+
+    def _get_module_for_linking(self) -> Any:
+        return llvmlite.binding.parse_bitcode(self._bitcode)
 
 
 def _make_part(state: Any) -> None:

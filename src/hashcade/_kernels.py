@@ -19,16 +19,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import llvmlite.binding  # type: ignore[import-untyped]
 import numba
 import numpy as np
 from numba.core import caching, config, event
+from numba.core.runtime import _nrt_python  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
 from hashcade import _compiler
-from hashcade._compiler import HelperCompiler, KernelCompiler, make_own
+from hashcade._compiler import CachedCode, HelperCompiler, KernelCompiler, make_own
 
 __all__ = ["Floats", "Ints", "cache_folder", "helper", "is_compiled", "kernel", "usable_cores"]
 
@@ -37,9 +39,9 @@ Ints = NDArray[np.int64]
 
 
 def _import_without_scipy() -> None:
-    """Import numba's array functions without scipy.linalg, a quarter of the way to a first search.
+    """Import numba's array functions without scipy.linalg, which it needs for matrix products.
 
-    numba imports it to see whether a matrix product could be compiled, and once more when one is.
+    numba imports it to see whether one could be compiled, and once more when one is.
     """
     if "numba.np.arraymath" in sys.modules or importlib.util.find_spec("scipy") is None:
         return
@@ -52,8 +54,6 @@ def _import_without_scipy() -> None:
     finally:
         linalg.ensure_blas = ensure_blas
 
-
-_import_without_scipy()
 
 _caching: Any = caching  # without type information
 _config: Any = config
@@ -146,8 +146,22 @@ class _Place:
         return f"{self._line}-{_stamp(self._package)}"
 
 
+@cache
+def _offer_memory_functions() -> None:
+    """Let machine code find numba's functions for arrays, as numba does before it compiles."""
+    for name, address in _nrt_python.c_helpers.items():
+        prefix = "" if name.startswith("_") else "NRT_"
+        llvmlite.binding.add_symbol(prefix + name, address)
+
+
 class _CacheImpl(_caching.CompileResultCacheImpl):  # type: ignore[misc]
     _locator_classes = (_Place,)
+
+    def reduce(self, compiled: Any) -> Any:
+        # Environments hold Python objects. Of those of helpers, which are a hundred, most are empty
+        # and come with the import of the module that they belong to.
+        *state, environments = super().reduce(compiled)
+        return (*state, tuple(each for each in environments if each.consts))
 
 
 class _Cache(_caching.FunctionCache):  # type: ignore[misc]
@@ -156,9 +170,23 @@ class _Cache(_caching.FunctionCache):  # type: ignore[misc]
     _impl_class = _CacheImpl
 
     def load_overload(self, signature: Any, context: Any) -> Any:
+        _offer_memory_functions()
+        codegen = context.codegen()
+        # In place of the context, which would first load all that is needed to compile.
+        loader: Any = SimpleNamespace(
+            refresh=lambda: None,
+            codegen=lambda: loader,
+            magic_tuple=codegen.magic_tuple,
+            unserialize_library=lambda state: CachedCode(codegen, state),
+            get_executable=context.get_executable,
+            typing_context=context.typing_context,
+        )
+        compiled = None
         with suppress(Exception):  # a file that is damaged, or may not be read
-            return super().load_overload(signature, context)
-        return None
+            compiled = super().load_overload(signature, loader)
+        if compiled is None:
+            _import_without_scipy()
+        return compiled
 
     def save_overload(self, signature: Any, data: Any) -> None:
         with suppress(OSError):  # the disk is full, or the package may not be written to

@@ -79,7 +79,7 @@ def test_what_is_mirrored_for_training_has_the_features_of_its_mirror_image(mirr
 @pytest.mark.parametrize("lower", [True, False])
 def test_a_warm_up_tells_classes_apart(images, tmp_path, monkeypatch, lower):
     monkeypatch.setattr("hashcade.learn.trainer.gains_from_bfloat16", lambda device: lower)
-    settings = {**SMALL, "warmup_steps": 30, "augment": "crop", "run_dir": tmp_path}
+    settings = {**SMALL, "warmup_steps": 15, "augment": "crop", "run_dir": tmp_path}
     hasher = Hasher(**settings).fit(*images)
     assert hasher.validation_["precision_at_1"] > 80
     log = (tmp_path / "log.jsonl").read_text(encoding="utf-8").splitlines()

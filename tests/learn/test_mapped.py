@@ -26,8 +26,13 @@ def assert_equal_weights(one, two):
         np.testing.assert_array_equal(two._weights[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize("assignment", ["prototype", "codebook", "path"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
+@pytest.mark.parametrize(
+    ("assignment", "dtype"),
+    [
+        ("prototype", np.float32), ("prototype", np.float16), ("prototype", np.int8),
+        ("codebook", np.float32), ("path", np.float16),
+    ],
+)  # fmt: skip
 def test_the_same_model_as_from_memory(tmp_path, assignment, dtype):
     X, y = blobs(scale=9.0)
     X = X.astype(dtype)

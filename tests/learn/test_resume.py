@@ -100,17 +100,27 @@ def test_resuming_after_ctrl_c_equals_no_break(monkeypatch, tmp_path, uninterrup
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # given back
 
 
+FAST = {
+    "backbone": "fast", "warmup_steps": 12, "base_steps": 12, "steps": 12, "assignment": "path",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def uninterrupted_fast():
+    return state(new_hasher(**FAST).fit(*images()))
+
+
 @pytest.mark.parametrize(("stage", "step"), [("warmup", 5), ("base", 1), ("hash", 3)])
 @pytest.mark.usefixtures("ctrl_c_interrupts")
-def test_a_fast_network_is_resumed_in_every_stage(monkeypatch, tmp_path, stage, step):
-    settings = {"backbone": "fast", "warmup_steps": 12, "base_steps": 12, "steps": 12}
-    settings |= {"assignment": "path"}
-    expected = state(new_hasher(**settings).fit(*images()))
+def test_a_fast_network_is_resumed_in_every_stage(
+    monkeypatch, tmp_path, uninterrupted_fast, stage, step
+):
     interrupt_at(monkeypatch, stage, step)
     with pytest.raises(KeyboardInterrupt):
-        new_hasher(**settings, run_dir=tmp_path).fit(*images())
+        new_hasher(**FAST, run_dir=tmp_path).fit(*images())
     monkeypatch.undo()
-    assert_bit_for_bit(state(new_hasher(**settings, run_dir=tmp_path).fit(*images())), expected)
+    resumed = state(new_hasher(**FAST, run_dir=tmp_path).fit(*images()))
+    assert_bit_for_bit(resumed, uninterrupted_fast)
 
 
 @pytest.mark.parametrize(

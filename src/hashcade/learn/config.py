@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from hashcade._validate import checked_choice, checked_count, checked_number
 from hashcade.codes import CodeShape
-from hashcade.data import FeatureRecord
 from hashcade.errors import ConfigError, add_hint
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from hashcade.data import FeatureRecord
 
 ASSIGNMENTS = ("prototype", "codebook", "path")
 SCHEDULES = ("one-cycle", "paper", "constant")
@@ -201,6 +202,8 @@ class ResolvedConfig:
         fields["shape"] = CodeShape(**stored["shape"])
         fields["stages"] = tuple(StageConfig(**stage) for stage in stored["stages"])
         if (record := stored["features"]) is not None:
+            from hashcade.data import FeatureRecord
+
             size = tuple(record["image_size"])
             fields["features"] = FeatureRecord(**{**record, "image_size": size})
         config = cls(**fields)

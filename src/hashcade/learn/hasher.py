@@ -16,9 +16,7 @@ from hashcade._progress import Progress, progress_bar
 from hashcade._validate import as_array, checked_count, checked_number, checked_seed
 from hashcade._version import __version__
 from hashcade.codes import CodeShape
-from hashcade.data import ONNX_FILE, ImageFeatures, are_images, as_features
 from hashcade.errors import ConfigError, NotFittedError, add_hint
-from hashcade.evaluate import precision_at
 from hashcade.index import NEVER, Cancel, Encoded, HashIndex
 from hashcade.learn import files, inputs
 from hashcade.learn.config import ResolvedConfig, resolve
@@ -27,6 +25,7 @@ from hashcade.learn.encoder import DenseNetwork, Encoder, OnProgress
 if TYPE_CHECKING:
     from torch import nn
 
+    from hashcade.data import ImageFeatures
     from hashcade.learn.model import HashModel
 
 Metrics = dict[str, float]
@@ -260,6 +259,8 @@ class Hasher:
     def _extracted(self, features: ImageFeatures | None, X: Any) -> Any:
         if features is None:
             return X
+        from hashcade.data import are_images
+
         if hasattr(X, "detach"):  # a tensor
             X = as_array("X", X)
         if not are_images(X):
@@ -273,6 +274,10 @@ class Hasher:
             return features.of(X, progress=progress)
 
     def _checked_features(self) -> ImageFeatures | None:
+        if self.features is None:
+            return None
+        from hashcade.data import as_features
+
         features = as_features(self.features)
         if features is not None and self.backbone not in (None, "mlp"):
             raise ValueError(f"features and backbone={self.backbone!r} exclude each other")
@@ -461,6 +466,8 @@ class Hasher:
 
         An item that is alone counts as wrong, so both mixed and scattered classes score low.
         """
+        from hashcade.evaluate import precision_at
+
         encoded = self.encode(X)
         labels = inputs.checked_classes(y, len(encoded), n_classes=1)
         vectors, buckets = encoded.vectors, encoded.bucket_ids
@@ -473,6 +480,8 @@ class Hasher:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a directory, which appears whole or not at all, or replaces one."""
+        from hashcade.data import ONNX_FILE
+
         config = {
             "hashcade_version": __version__,
             "settings": {**self.get_params(), "backbone": None, "features": None, "run_dir": None},
@@ -503,6 +512,8 @@ class Hasher:
             own = {"backbone": config.backbone, "features": None, "run_dir": None}
             hasher = cls(**{**stored["settings"], **own})
             if config.features is not None:
+                from hashcade.data import ImageFeatures
+
                 hasher._features = ImageFeatures.stored(config.features, Path(path), features)
                 hasher.features = hasher._features
                 if hasher._features.missing:
