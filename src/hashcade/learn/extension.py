@@ -24,7 +24,7 @@ _HELD = 1e4  # score of a slot that a class must keep: beyond all scores and pen
 _STEPS, _BATCH = 100, 256
 _RATE, _PROTOTYPE_RATE = 1e-3, 1e-2
 _KEEP = 3.0  # weight of how far points of learned classes move
-_ODDS = 2.5  # items of an added class, to one of a learned class
+_ODDS = 2.0  # items of an added class, to one of a learned class
 _MOST_CLASSES = 2048  # learned ones that are looked at
 _LARGEST = 65504.0  # of float16
 
@@ -44,7 +44,8 @@ def extended_weights(
     codes = new_codes(weights["codebook"], scores, config.shape, **penalties)
     extended = {**weights}
     if config.recalls_classes:
-        inputs = (items - weights["prepare.mean"]) / weights["prepare.scale"]
+        prepared = (items - weights["prepare.mean"]) / weights["prepare.scale"]
+        inputs = prepared.astype(np.float32, copy=False)
         training = _LastLayer(weights, inputs, labels, prototypes, config.stages[-1].sharpness)
         training.train(np.random.default_rng(seed))
         prototypes = training.prototypes
