@@ -83,7 +83,7 @@ class _LastLayer:
         means = self._weights["class_means"][classes].astype(np.float32)
         n_old, n_new = len(learned), len(self.prototypes)
         share = _ODDS * n_new / (_ODDS * n_new + n_old)
-        n_rows = min(max(round(share * _BATCH), _BATCH // 32), _BATCH // 2)  # of new classes
+        n_rows = min(max(round(share * _BATCH), _BATCH // 64), _BATCH // 2)  # of new classes
         by_class = np.argsort(self._labels, kind="stable")
         sizes = np.bincount(self._labels)
         starts = np.cumsum(sizes) - sizes

@@ -162,9 +162,12 @@ class CodesStage(PrototypeStage):
         items = torch.from_numpy(for_all(model, model.prepare, self.data.whole(some)))
         deviations = items - means[torch.from_numpy(self.data.labels[some])]
         generator = torch.Generator().manual_seed(0)
-        factors = torch.randn(len(model.noise), len(some), generator=generator)
+        noise = torch.zeros(model.noise.shape)
+        for part in deviations.split(1024):  # all factors at once would take tens of megabytes
+            noise += torch.randn(len(noise), len(part), generator=generator) @ part
+        noise /= len(some) ** 0.5
         model.class_means.copy_(means.clamp(-_LARGEST, _LARGEST))
-        model.noise.copy_((factors @ deviations / len(some) ** 0.5).clamp(-_LARGEST, _LARGEST))
+        model.noise.copy_(noise.clamp(-_LARGEST, _LARGEST))
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         return self.model.head[-1], nn.Module()
