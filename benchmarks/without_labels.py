@@ -10,6 +10,7 @@ Writes docs/results/without-labels:
    each, beside a hasher that learned all classes from all items.
 
     python benchmarks/without_labels.py
+    python benchmarks/without_labels.py --only added    # the other parts stay as they are stored
     python benchmarks/without_labels.py --quick    # to see that it runs, into build/
 """
 
@@ -211,18 +212,23 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="a part of everything, into build/")
-    quick = parser.parse_args().quick
+    parser.add_argument("--only", choices=("glove", "unseen", "added"), help="run this part")
+    args = parser.parse_args()
+    quick = args.quick
     faiss.omp_set_num_threads(1)
     out = ROOT / ("build" if quick else "docs") / "results"
     out.mkdir(parents=True, exist_ok=True)
     packages = versions("hashcade", "numpy", "numba", "faiss-cpu")
-    results = {
-        "about": {"machine": machine(), "versions": packages, "rounds": 7, "quick": quick},
-        "glove": glove(quick),
-        "unseen": {name: unseen(name, quick) for name in SETS},
-        "added": {name: added(name, quick) for name in SETS},
+    about = {"machine": machine(), "versions": packages, "rounds": 7, "quick": quick}
+    runs = {
+        "glove": lambda: glove(quick),
+        "unseen": lambda: {name: unseen(name, quick) for name in SETS},
+        "added": lambda: {name: added(name, quick) for name in SETS},
     }
-    (out / "without-labels.json").write_text(json.dumps(results, indent=1) + "\n")
+    stored = out / "without-labels.json"
+    results = json.loads(stored.read_text()) if args.only else {"about": about}
+    results |= {part: run() for part, run in runs.items() if args.only in (None, part)}
+    stored.write_text(json.dumps(results, indent=1) + "\n")
     print(f"written {write_page(results, out)}")
 
 

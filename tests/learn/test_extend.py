@@ -1,10 +1,13 @@
-"""Classes that come later: codes of their own, and nothing is trained again."""
+"""Classes that come later: codes of their own, and a last layer that learns them."""
+
+import copy
 
 import numpy as np
 import pytest
 
-from hashcade import Hasher
+from hashcade import CorruptIndexError, Hasher
 from hashcade.codes import CodeShape
+from hashcade.learn import extension
 from hashcade.learn.extension import new_codes
 from tests.learn.factories import QUICK, blobs
 
@@ -46,21 +49,76 @@ def test_new_classes_get_codes_that_no_class_has(fitted, extended):
         assert len(np.unique(extended.codebook_)) == 10
 
 
-def test_prototypes_of_new_classes_are_directions_of_the_means_of_their_points(fitted, extended):
-    points = fitted.embed(X) - fitted._weights["point_mean"]  # what all have in common is left out
+def test_items_of_new_classes_go_to_their_codes_and_old_points_hardly_move(fitted, extended):
+    own = extended.codebook_[np.searchsorted(extended.classes_, Y)]
+    right = (np.sort(extended.transform(X)) == np.sort(own)).all(axis=1)
+    assert right[OLD].mean() > 0.9
+    assert right[NEW].mean() > 0.9
+    cosines = (extended.embed(X[OLD]) * fitted.embed(X[OLD])).sum(axis=1)
+    assert cosines.mean() > 0.95  # a table has stored them
+    np.testing.assert_array_equal(extended.scores(X), fitted.scores(X))
+
+
+def test_classes_that_points_do_not_tell_apart_are_learned():
+    """All learned classes differ along some axes, and the new ones along another."""
+    rng = np.random.default_rng(0)
+    centres = np.hstack([3.0 * np.eye(8)[np.r_[:8, 0, 1]], np.zeros((10, 1))])
+    centres[8:, 8] = 3.0  # else as the classes 0 and 1
+    y = np.repeat(np.arange(10), 40)
+    items = centres[y] + 0.5 * rng.normal(size=(len(y), 9))
+    old, few = y < 8, (y >= 8) & (np.arange(len(y)) % 40 < 10)
+    hasher = Hasher(**{**QUICK, "steps": 200}).fit(items[old], y[old])
+    extended = hasher.extend(items[few], y[few])
+    right = (extended.transform(items) == extended.codebook_[y]).all(axis=1)
+    assert right[old].mean() > 0.95
+    assert right[~old & ~few].mean() > 0.95
+    again = hasher.extend(items[few], y[few])
+    np.testing.assert_array_equal(again.embed(items), extended.embed(items))  # by its seed
+
+
+def test_without_means_of_classes_prototypes_are_means_of_points():
+    hasher = Hasher(**{**QUICK, "width": 8}, backbone="mlp", rerank="learned").fit(X[OLD], Y[OLD])
+    extended = hasher.extend(X[NEW], Y[NEW])
+    points = hasher.embed(X) - hasher._weights["point_mean"]  # what all have in common is left out
     for name in LATER:
         mean = points[name == Y].mean(axis=0)
         row = extended.prototypes_[extended.classes_.tolist().index(name)]
         np.testing.assert_allclose(row, mean / np.linalg.norm(mean), atol=1e-6)
+    np.testing.assert_array_equal(extended.embed(X), hasher.embed(X))
 
 
-def test_items_of_new_classes_go_to_their_codes_and_vectors_stay(fitted, extended):
+def test_the_model_keeps_means_and_noise_of_its_classes(fitted, extended):
+    kept, n = fitted._weights, len(fitted.classes_)
+    items = (X - kept["prepare.mean"]) / kept["prepare.scale"]
+    means = np.stack([items[name == Y].mean(axis=0) for name in fitted.classes_])
+    assert kept["class_means"].shape == (n, X.shape[1])
+    np.testing.assert_allclose(kept["class_means"], means, atol=0.3)  # a tenth is held out
+    assert kept["noise"].shape == (8 * X.shape[1], X.shape[1])
+    deviations = items[OLD] - means[np.searchsorted(EARLIER, Y[OLD])]
+    spread = np.linalg.norm(kept["noise"].astype(float), axis=1).mean()
+    assert 0.7 < spread / np.linalg.norm(deviations, axis=1).mean() < 1.3
+    row = extended.classes_.tolist().index("fox")
+    mean = items[Y == "fox"].mean(axis=0)
+    np.testing.assert_allclose(extended._weights["class_means"][row], mean, atol=0.01)
+
+
+@pytest.mark.parametrize("name", ["class_means", "noise"])
+def test_means_and_noise_of_a_file_must_fit(fitted, tmp_path, name):
+    hasher = copy.copy(fitted)
+    for wrong in (fitted._weights[name][1:], fitted._weights[name].astype(np.float32)):
+        hasher._weights = {**fitted._weights, name: wrong}
+        hasher.save(tmp_path / "model")
+        with pytest.raises(CorruptIndexError, match=f"{name} is float"):
+            Hasher.load(tmp_path / "model")
+
+
+def test_of_many_classes_some_are_looked_at(fitted, monkeypatch):
+    monkeypatch.setattr(extension, "_MOST_CLASSES", 4)
+    extended = fitted.extend(X[NEW], Y[NEW])
     own = extended.codebook_[np.searchsorted(extended.classes_, Y)]
     right = (np.sort(extended.transform(X)) == np.sort(own)).all(axis=1)
-    assert right[OLD].mean() > 0.9
-    assert right[NEW].mean() > 0.7  # points were not trained for them
-    np.testing.assert_array_equal(extended.embed(X), fitted.embed(X))
-    np.testing.assert_array_equal(extended.scores(X), fitted.scores(X))
+    assert right[NEW].mean() > 0.9
+    assert right[OLD].mean() > 0.8
 
 
 def test_the_first_hasher_stays_and_a_second_step_is_possible(fitted, extended, tmp_path):

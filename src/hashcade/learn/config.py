@@ -29,6 +29,7 @@ _BATCH, _SCALE, _MIXUP, _DECAY = 256, 10.0, 0.2, 1e-3
 _FEW_CLASSES = 512
 _MANY_CLASSES = 4096  # beyond, half the hidden units will do
 _SHORTLIST, _POINT_SIZE = 16, 128
+_NOISE = 1024
 _CODE_EPOCHS = 3  # of the stage that trains a linear layer for the codes
 # λ of npairs by sparsity: more active slots share the softmax; 0.001 from 4 on.
 _REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}
@@ -139,6 +140,16 @@ class ResolvedConfig:
     def with_inputs(self) -> bool:
         """Whether the last layers see the embeddings beside the hidden layer."""
         return self.uses_prototypes and self.backbone is None and self.hidden_size > 0
+
+    @property
+    def recalls_classes(self) -> bool:
+        """Whether the model keeps means and noise of its classes, for others that are added."""
+        return self.with_inputs and self.codes_of == "classes"
+
+    @property
+    def n_noise(self) -> int:
+        """Rows of that noise: enough for its covariance, and no more than a thousand."""
+        return min(_NOISE, 8 * self.item_shape[0])
 
     @property
     def vectors_are_items(self) -> bool:

@@ -70,6 +70,9 @@ class Encoder:
             prototypes = checked_weights(weights, "prototypes", (config.n_codes, size))
             if config.point_size:
                 checked_weights(weights, "point_mean", (size,))
+            if config.recalls_classes:
+                for name, n_rows in (("class_means", config.n_codes), ("noise", config.n_noise)):
+                    checked_weights(weights, name, (n_rows, config.item_shape[0]), np.float16)
             if config.has_parts:
                 self._assign = _by_parts(config, weights, codebook, prototypes)
             else:

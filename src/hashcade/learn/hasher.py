@@ -341,10 +341,12 @@ class Hasher:
         return hasher._set_model(config, model, self.classes_, {})
 
     def extend(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
-        """A copy that knows further classes, from a few items of each; nothing is trained again.
+        """A copy that knows further classes, from a few items of each, in seconds.
 
-        Their prototypes are the means of their items, and they get the codes that fit best while
-        all others stay as they are. Labels must be new ones, of the kind that was learned.
+        On embeddings the last layer learns them, without torch: what it learned before stays as it
+        is but for little, so the learned vectors of a table remain valid. Else their prototypes
+        are the means of their points. They get the codes that fit best while all others stay as
+        they are. Labels must be new ones, of the kind that was learned.
         """
         from hashcade.learn.extension import extended_weights
 
@@ -364,12 +366,13 @@ class Hasher:
             limit = f"n_buckets = {config.shape.n_buckets}"
             error = ValueError(f"there would be {n_codes} classes, must be <= {limit}")
             raise add_hint(error, "fit again with a larger width or depth")
-        outputs = self.encoder.outputs(items)
-        weights = extended_weights(self._weights, config, outputs, numbers)
+        outputs, seed = self.encoder.outputs(items), checked_seed(self.random_state)
+        weights = extended_weights(self._weights, config, items, outputs, numbers, seed)
         classes = np.concatenate([self.classes_, names])
         order = np.argsort(classes, kind="stable")
-        for name in ("codebook", "prototypes"):
-            weights[name] = weights[name][order]
+        for name in ("codebook", "prototypes", "class_means"):
+            if name in weights:
+                weights[name] = weights[name][order]
         hasher = self._copy()
         return hasher._set_fitted(replace(config, n_codes=n_codes), weights, classes[order], {})
 

@@ -42,6 +42,8 @@ class HashModel(nn.Module):
     codebook: Tensor  # int64[n_codes, sparsity]
     prototypes: Tensor  # float[n_codes, point_size]
     point_mean: Tensor  # float[point_size], of the training set
+    class_means: Tensor  # float16[n_codes, size], of prepared items
+    noise: Tensor  # float16[n_noise, size]: how these differ from the mean of their class
     class_of_part: Tensor  # int64[n_codes]
     class_prototypes: Tensor  # float[n_codes, point_size]
 
@@ -79,6 +81,10 @@ class HashModel(nn.Module):
             self.prototypes = nn.Parameter(torch.zeros(config.n_codes, size))
             if config.spreads_prototypes:
                 nn.init.orthogonal_(self.prototypes)
+            if config.recalls_classes:
+                for name, n_rows in (("class_means", config.n_codes), ("noise", config.n_noise)):
+                    rows = torch.zeros(n_rows, config.item_shape[0], dtype=torch.float16)
+                    self.register_buffer(name, rows)
             if config.has_parts:  # of each its class, ascending, and the prototype of that class
                 parts = torch.zeros(config.n_codes, dtype=torch.int64)
                 self.register_buffer("class_of_part", parts)

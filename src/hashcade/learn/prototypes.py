@@ -35,6 +35,7 @@ from hashcade.learn.stages import (
 _RANDOM_CLASSES = 2048  # that a batch is compared with, besides its own
 _SLOW = 0.1  # factor on the learning rate of prototypes that start far apart
 _SAMPLE = 8192  # training items of which the mean point is taken
+_LARGEST = 65504.0  # of float16
 _BLOCK = 1 << 23  # scores, of classes times slots, that are solved together: 32,768 of 256
 
 
@@ -128,6 +129,8 @@ class CodesStage(PrototypeStage):
         with torch.no_grad():
             model.point_mean.copy_(torch.from_numpy(points.mean(axis=0)))
             model.prototypes.copy_(F.normalize(model.prototypes, dim=1))
+        if model.config.recalls_classes:
+            self._recall_classes(some)
         clock = time.perf_counter()
         prototypes = model.prototypes.detach().cpu()
         book, slots = additive_codes(prototypes, model.shape, self.config.penalties)
@@ -141,6 +144,30 @@ class CodesStage(PrototypeStage):
             last.weight.copy_(flat @ vector_head.weight)
             last.bias.copy_(flat @ vector_head.bias)
         return self.validate()
+
+    def _recall_classes(self, some: Ints) -> None:
+        """Keep what stands for the items of all classes when others are added.
+
+        The noise is random sums of deviations of some items: it has their covariance, and none of
+        the items can be seen in it.
+        """
+        model, rows = self.model, self.data.training
+        labels = torch.from_numpy(self.data.labels[rows])
+        sizes, n_done = torch.bincount(labels, minlength=len(model.class_means)), 0
+        means = torch.zeros(model.class_means.shape)
+        for part in in_chunks(model, model.prepare, self.data.by_chunk(rows)):
+            means.index_add_(0, labels[n_done : n_done + len(part)], part.cpu())
+            n_done += len(part)
+        means /= sizes[:, None]
+        items = torch.from_numpy(for_all(model, model.prepare, self.data.whole(some)))
+        deviations = items - means[torch.from_numpy(self.data.labels[some])]
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.zeros(model.noise.shape)
+        for part in deviations.split(1024):  # all factors at once would take tens of megabytes
+            noise += torch.randn(len(noise), len(part), generator=generator) @ part
+        noise /= len(some) ** 0.5
+        model.class_means.copy_(means.clamp(-_LARGEST, _LARGEST))
+        model.noise.copy_(noise.clamp(-_LARGEST, _LARGEST))
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         return self.model.head[-1], nn.Module()

@@ -167,9 +167,8 @@ def refine_prototypes(
         codes_of="parts",
     )  # fmt: skip
     refined = new_model(config, seed)
-    fixed = {
-        k: v for k, v in model.state_dict().items() if v.shape == refined.state_dict()[k].shape
-    }
+    shapes = {name: value.shape for name, value in refined.state_dict().items()}
+    fixed = {k: v for k, v in model.state_dict().items() if v.shape == shapes.get(k)}
     refined.load_state_dict(fixed, strict=False)
     with torch.no_grad():
         last, longer = model.head[-1], refined.head[-1]
