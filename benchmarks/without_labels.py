@@ -9,16 +9,15 @@ Writes docs/results/without-labels:
 3. Nine tenths of the classes are learned, the rest is added by ``Hasher.extend`` from 20 items of
    each, beside a hasher that learned all classes from all items.
 
-    python benchmarks/without_labels.py
-    python benchmarks/without_labels.py --only added    # the other parts stay as they are stored
-    python benchmarks/without_labels.py --quick    # to see that it runs, into build/
+    PYTHONPATH=. python benchmarks/without_labels.py
+    PYTHONPATH=. python benchmarks/without_labels.py --only added    # the other parts stay as they are stored
+    PYTHONPATH=. python benchmarks/without_labels.py --quick    # to see that it runs, into build/
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,14 @@ import faiss
 import numpy as np
 from _timing import heading, interleaved, machine, quartiles, ratio, versions
 
+from experiments.__main__ import default_data
+from experiments.datasets import load_embeddings
+from experiments.datasets.glove import load_glove
+from hashcade import HashIndex, HashTable
+from hashcade.evaluate import precision_at, speedup_factor
+from hashcade.learn import Hasher
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT))  # for experiments, which is not installed
-from experiments.__main__ import default_data  # noqa: E402
-from experiments.datasets import load_embeddings  # noqa: E402
-from experiments.datasets.glove import load_glove  # noqa: E402
-from hashcade import HashIndex, HashTable  # noqa: E402
-from hashcade.evaluate import precision_at, speedup_factor  # noqa: E402
-from hashcade.learn import Hasher  # noqa: E402
 
 PROBES = (1, 2, 4, 8, 16, 32, 64)
 SETS = {"cifar100": "Cifar-100", "clinc150": "CLINC150"}
