@@ -10,7 +10,7 @@ Writes docs/results/without-labels:
    each, beside a hasher that learned all classes from all items.
 
     PYTHONPATH=. python benchmarks/without_labels.py
-    PYTHONPATH=. python benchmarks/without_labels.py --only added    # the other parts stay as they are stored
+    PYTHONPATH=. python benchmarks/without_labels.py --only added    # others stay as stored
     PYTHONPATH=. python benchmarks/without_labels.py --quick    # to see that it runs, into build/
 """
 
