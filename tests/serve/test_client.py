@@ -12,7 +12,9 @@ import pytest
 
 from hashcade import HashIndex, HashTable
 from hashcade.serve import Client, ServiceError
+from hashcade.serve.client import _DEFAULTS
 from hashcade.serve.metrics import Metrics
+from hashcade.serve.schemas import BinaryOptions
 from hashcade.store import Catalog
 from tests.serve.factories import DIM, SHAPE, make_table, process
 
@@ -111,6 +113,11 @@ class Answering:
             pass  # an empty connection ends it
         self.thread.join()
         self.listening.close()
+
+
+def test_options_that_are_not_sent_are_those_that_the_service_takes_anyway():
+    fields = BinaryOptions.model_fields
+    assert {name: fields[name].default for name in _DEFAULTS} == _DEFAULTS
 
 
 @pytest.mark.parametrize("answer", [PLAIN, CHUNKED])

@@ -1,6 +1,7 @@
 """Every route answers what the library says."""
 
 import json
+from dataclasses import replace
 from urllib.parse import quote
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from hashcade import HashIndex, HashTable
 from hashcade.index import Encoded
+from hashcade.results import Matches
 from hashcade.serve.binary_format import read_matches, read_query, write_matches
 from hashcade.store import Catalog
 from tests.serve.factories import DIM, N_ITEMS, SHAPE, load_index, make_table, serving
@@ -102,6 +104,20 @@ def test_arrays_come_back_as_they_were_and_may_be_written_to(place, queries, n, 
         np.testing.assert_array_equal(array, getattr(sent, name))
         assert array.dtype == getattr(sent, name).dtype
         assert array.flags.carray
+
+
+def test_texts_of_an_answer_are_read_when_they_are_asked_for():
+    none = np.array([[None, None]], dtype=object)
+    matches = Matches(
+        np.array([[7, -1]]), np.zeros((1, 2), np.float32), np.array([3]), np.array([False]),
+        lambda: np.array([True]), *3 * [lambda: none],
+    )  # fmt: skip
+    read = read_matches(write_matches(matches)[:-1], 1, 2)  # the JSON at the end is cut off
+    assert read.ids.tolist() == [[7, -1]]
+    with pytest.raises(ValueError, match="delimiter"):
+        _ = read.labels
+    with pytest.raises(ValueError, match="delimiter"):  # nothing found: ids may be among the texts
+        read_matches(write_matches(replace(matches, ids=np.array([[-1, -1]])))[:-1], 1, 2)
 
 
 def test_search_by_item_leaves_the_item_out(client, queries):

@@ -45,6 +45,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
         yield
         service.close()
 
+    modules = (routes_search, routes_items, routes_status)
     app = FastAPI(
         title="hashcade",
         version=__version__,
@@ -52,10 +53,10 @@ def create_app(settings: ServeSettings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # the usual pages load scripts from elsewhere; ours is at /api
         redoc_url=None,
+        # As they are: a router that is included is looked through twice for each request.
+        routes=[route for module in modules for route in module.router.routes],
     )
     app.state.service = service
-    for module in (routes_search, routes_items, routes_status):
-        app.include_router(module.router)
     for path, name in PAGES.items():
         _add_page(app, path, _STATIC / name)
     app.add_exception_handler(HTTPException, _http_error)

@@ -14,7 +14,8 @@ Numbers are little-endian, nothing lies between.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from pydantic_core import to_json
 
 from hashcade.codes import CodeShape
 from hashcade.results import Matches
+from hashcade.store import Ids
 
 MEDIA_TYPE = "application/octet-stream"
 SEQUENCE_HEADER = "X-Hashcade-Min-Sequence"  # number of a change that an answer must have seen
@@ -90,25 +92,32 @@ def read_matches(data: bytes, n_queries: int, n_neighbors: int) -> Matches:
         raise ValueError(f"the answer has {len(data)} bytes, must have more than {end}")
     buffer = bytearray(data[:end])  # the arrays lie in it, and can be written to
     shape = (n_queries, n_neighbors)
-    text = json.loads(data[end:])
-    labels, names, payload = (_objects(text.get(key), shape) for key in TEXTS)
-    ids = np.frombuffer(buffer, _INTS, cells).reshape(shape)
+    ids: Ids = np.frombuffer(buffer, _INTS, cells).reshape(shape)
     truncated, exact = np.frombuffer(buffer, np.bool_, 2 * n_queries, flags).reshape(2, -1)
+
+    @cache
+    def texts() -> dict[str, Any]:  # many callers want none of it: read when it is asked for
+        return dict(json.loads(data[end:]))
+
+    def find(key: str) -> Callable[[], npt.NDArray[np.object_]]:
+        return lambda: _objects(texts().get(key), shape)
+
+    if not (ids > 0).any() and "ids" in texts():
+        ids = find("ids")()
     return Matches(
-        _objects(text["ids"], shape) if "ids" in text else ids,
+        ids,
         np.frombuffer(buffer, _FLOATS, cells, 8 * cells).reshape(shape),
         np.frombuffer(buffer, _INTS, n_queries, 12 * cells).copy(),  # may not be aligned
         truncated,
         lambda: exact,
-        lambda: labels,
-        lambda: names,
-        lambda: payload,
+        *map(find, TEXTS),
     )
 
 
 def _listed(values: npt.NDArray[np.object_]) -> list[Any] | None:
     flat = values.ravel().tolist()
-    return None if flat.count(None) == len(flat) else flat
+    # The first one says it in most cases: to compare hundreds of labels with None takes long.
+    return None if flat[:1] == [None] and flat.count(None) == len(flat) else flat
 
 
 def _objects(values: list[Any] | None, shape: tuple[int, int]) -> npt.NDArray[np.object_]:

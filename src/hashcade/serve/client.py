@@ -16,6 +16,9 @@ from hashcade.results import Matches
 from hashcade.serve.binary_format import BUCKET_HEADER, MEDIA_TYPE, TEXTS, read_matches
 from hashcade.store import plain_value
 
+_DEFAULTS = {
+    "by": "bucket_ids", "n_neighbors": 10, "n_probe": 1, "fill": True, "max_candidates": None,
+}  # fmt: skip
 _LOST = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)
 
 
@@ -97,11 +100,12 @@ class Client:
             body += np.asarray(scores, dtype="<f4").tobytes()
             by = "scores"
         options: dict[str, Any] = {
-            "n_queries": len(queries), "by": by, "n_neighbors": n_neighbors,
-            "n_probe": n_probe, "fill": fill,
+            "by": by, "n_neighbors": n_neighbors, "n_probe": n_probe, "fill": fill,
+            "max_candidates": max_candidates,
         }  # fmt: skip
-        if max_candidates is not None:
-            options["max_candidates"] = max_candidates
+        # What the service takes anyway need not be written, sent and read.
+        options = {name: value for name, value in options.items() if value != _DEFAULTS[name]}
+        options["n_queries"] = len(queries)
         ids = {"filter_ids": filter_ids, "exclude_ids": exclude_ids}
         selection: dict[str, Any] = {
             key: _listed(value) for key, value in ids.items() if value is not None

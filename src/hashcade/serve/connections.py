@@ -37,9 +37,9 @@ _REASONS = {
     431: b"Request Header Fields Too Large",
     503: b"Service Unavailable",
 }
-# What was read is handed on before anybody else reads: one buffer serves all. It is small, because
-# a buffer full of small chunks or lines takes long to parse, and everybody else waits meanwhile.
-_BUFFER = memoryview(bytearray(16384))
+# What was read is handed on before anybody else reads: one buffer serves all. Only little of it is
+# for heads and chunks: it takes long to parse many lines, and everybody else waits meanwhile.
+_BUFFER = memoryview(bytearray(65536))
 _HEAD_BUFFER, _CHUNK_BUFFER = _BUFFER[:4096], _BUFFER[:1024]
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: what was not sent is dropped
 

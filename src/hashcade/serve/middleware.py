@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -77,6 +77,21 @@ class Memory:
             self.taken -= n_bytes
 
 
+class _Waiting:
+    """While the client has to do something: others may need its connection more."""
+
+    def __init__(self, connection: Connection | None) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        if self._connection is not None:
+            self._connection.waits_since = asyncio.get_running_loop().time()
+
+    def __exit__(self, *_: object) -> None:
+        if self._connection is not None:
+            self._connection.waits_since = None
+
+
 class Exchange:
     """One request and its answer."""
 
@@ -86,6 +101,7 @@ class Exchange:
         self._receive, self._send = receive, send
         self._settings, self._memory = settings, memory
         self._connection: Connection | None = scope.get("state", {}).get(CONNECTION)
+        self.waiting = _Waiting(self._connection)
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         length = self.headers.get(b"content-length", b"0")
         self._announced = int(length) if length.isdigit() and len(length) < 19 else 0
@@ -108,7 +124,7 @@ class Exchange:
 
     async def _next(self) -> Message:
         try:
-            with self.waiting():
+            with self.waiting:
                 async with asyncio.timeout_at(self.deadline):
                     message = await self._receive()
         except TimeoutError:
@@ -174,19 +190,6 @@ class Exchange:
             while not self._complete and self._left >= 0:
                 await self._next()
 
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """While the client has to do something: others may need its connection more."""
-        connection = self._connection
-        if connection is None:
-            yield
-            return
-        connection.waits_since = asyncio.get_running_loop().time()
-        try:
-            yield
-        finally:
-            connection.waits_since = None
-
     # -- the answer --------------------------------------------------------------------------------
 
     async def send(self, message: Message) -> None:
@@ -222,16 +225,20 @@ class Exchange:
 
     async def _send_body(self, message: Message) -> None:
         body, more_body = memoryview(message.get("body", b"")), message.get("more_body", False)
+        seconds = self._settings.send_seconds + len(body) / _SLOWEST
+        timer = None
+        if self._connection is not None:  # what waits for a connection that is aborted continues
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(seconds, self._connection.abort)
         try:
-            async with asyncio.timeout(self._settings.send_seconds + len(body) / _SLOWEST):
-                for at in range(0, max(len(body), 1), _PIECE):
-                    part = {"body": bytes(body[at : at + _PIECE])}
-                    more = more_body or at + _PIECE < len(body)
-                    with self.waiting():
-                        await self._send({"type": message["type"], "more_body": more, **part})
-        except TimeoutError:
-            if self._connection is not None:
-                self._connection.abort()
+            for at in range(0, max(len(body), 1), _PIECE):
+                part = {"body": bytes(body[at : at + _PIECE])}
+                more = more_body or at + _PIECE < len(body)
+                with self.waiting:
+                    await self._send({"type": message["type"], "more_body": more, **part})
+        finally:
+            if timer is not None:
+                timer.cancel()
 
 
 def _full() -> HTTPException:
@@ -330,7 +337,7 @@ class Middleware:
         self._guesses[address] = guesses, now
         if len(self._guesses) > _ADDRESSES:
             self._guesses.popitem(last=False)
-        with exchange.waiting():
+        with exchange.waiting:
             await asyncio.sleep(min(max(guesses - _FREE_GUESSES, 0) * _GUESS_SECONDS, _LONGEST))
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> Response | None:

@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import email.message
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
@@ -55,6 +57,20 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 
+class Route(APIRoute):
+    """A route; a function that takes the request alone is called as it is.
+
+    There is nothing that FastAPI could read for it, and to find that out takes a while.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """What is called with a request."""
+        if list(inspect.signature(self.endpoint).parameters) == ["request"]:
+            handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
+            return handler
+        return super().get_route_handler()
+
+
 class Call:
     """One request: the service behind it, its deadline, and the threads that work for it."""
 
@@ -67,6 +83,11 @@ class Call:
         self._exchange: Exchange = request.scope[EXCHANGE]
         self.large = False  # whether its search takes long: others do not wait behind it
         self.cancel = Cancel()  # set when nobody waits for the work any more
+
+    @cached_property
+    def now(self) -> Snapshot:
+        """The table as it was when this request first asked for it."""
+        return self.service.now()
 
     async def search_thread(self, work: Callable[[], T]) -> T:
         """Run a search, or something as short, in a thread; 504 when it is too late."""
@@ -192,7 +213,7 @@ class Call:
     async def encode_image(self, n_probe: int = 1) -> tuple[Snapshot, Encoded]:
         """What the model makes of the image in the body."""
         self.service.image_size(self.service.now())  # refused before the body is read
-        body = await self.body(*IMAGE_BODY, _MULTIPART)
+        body = self.body(*IMAGE_BODY, _MULTIPART)
         sent = self._request.headers["content-type"]
         form = sent.lower().startswith(_MULTIPART)
         image = file_of_form(sent, body) if form else bytes(body)
@@ -222,7 +243,7 @@ class Call:
         except ValidationError as error:
             raise RequestValidationError([{**error.errors()[0], "loc": (name,)}]) from None
 
-    async def body(self, *types: str) -> bytearray:
+    def body(self, *types: str) -> bytearray:
         """The body, if it says that it is of one of these types."""
         sent = self._request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if sent not in types:
@@ -244,7 +265,7 @@ class Call:
 
     async def parse(self, text: bytes | bytearray, model: type[M]) -> M:
         """An object of JSON; what takes time is parsed in a thread, one after the other."""
-        table, settings = self.service.now().table, self.service.settings
+        table, settings = self.now.table, self.service.settings
         work = partial(read_body, text, model, table, settings, self._exchange.reserve)
         if len(text) > SMALL:
             return await self._before(self.service.parse_pool.submit(work))

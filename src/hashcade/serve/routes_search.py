@@ -29,6 +29,7 @@ from hashcade.serve.binary_format import (
 from hashcade.serve.responses import (
     IMAGE_BODY,
     Call,
+    Route,
     as_json,
     contents,
     describe,
@@ -36,12 +37,13 @@ from hashcade.serve.responses import (
 from hashcade.serve.service import Snapshot, errors_as_answers
 from hashcade.store import DurableIndex
 
-router = APIRouter(prefix="/v1", tags=["search"])
+router = APIRouter(prefix="/v1", tags=["search"], route_class=Route)
 ItemId = Annotated[str, Path(min_length=1, max_length=1000)]
 _SEQUENCE = TypeAdapter(Annotated[int, Field(ge=0, le=2**62), schemas.Digits])
 _describe = partial(describe, headers={SEQUENCE_HEADER: _SEQUENCE.json_schema()})
 _PROBE, _RESULT = 100, 400  # candidates that take as long as a bucket, and as a result
 _LARGE = 2_000_000  # work of a search that others do not wait for: some hundredths of a second
+_OPTIONS = tuple(schemas.Options.model_fields)
 _NO_SELECTION = schemas.Selection.model_validate({})
 _SHOWN = 12  # items of a bucket in an explanation
 _MATCHES = {
@@ -74,22 +76,26 @@ async def _see_change(call: Call) -> None:
         raise HTTPException(503, message, {"Retry-After": "1"})
 
 
-async def _begin(call: Call, asked: schemas.Options, n_queries: int = 1) -> None:
+async def _begin(
+    call: Call,
+    asked: schemas.Options,
+    n_queries: int = 1,
+    bucket_ids: npt.NDArray[np.int64] | None = None,
+    filter_ids: Sequence[int | str] | None = None,
+) -> None:
     """Check the change that must be seen, and the limits of a search: 503 or 422."""
     await _see_change(call)
     call.check_limit("the number of queries", n_queries, "max_batch")
     call.check_limit("n_neighbors", asked.n_neighbors, "max_neighbors")
     call.check_limit("n_probe", asked.n_probe, "max_probe")
-    n_ids = len(getattr(asked, "filter_ids", None) or ())
-    call.check_limit("the number of filter_ids", n_ids, "max_filter")
-    buckets = getattr(asked, "bucket_ids", None)
-    n_buckets = 0 if buckets is None else buckets.shape[-1]
+    call.check_limit("the number of filter_ids", len(filter_ids or ()), "max_filter")
+    n_buckets = 0 if bucket_ids is None else bucket_ids.shape[-1]
     _check_work(call, asked, n_queries, n_buckets or asked.n_probe)
 
 
 def _check_work(call: Call, asked: schemas.Options, n_queries: int, n_probe: int) -> None:
     """Answer 422 if a search would take longer than anybody waits, before it begins."""
-    candidates = call.service.now().table.index.expected_candidates(n_probe)
+    candidates = call.now.table.index.expected_candidates(n_probe)
     candidates = min(candidates, asked.max_candidates or candidates)
     parts = {
         "n_probe or max_candidates": round(candidates) + _PROBE * n_probe,
@@ -114,17 +120,14 @@ async def _encoded(
         return await call.encode(vectors, await _n_ranked(call, n_probe, **filters))
     if bucket_ids is not None and scores is not None:
         raise HTTPException(422, "bucket_ids and scores are both given, must be one of them")
-    with errors_as_answers(), np.errstate(over="ignore"):
-        queries = np.asarray(vectors, dtype=np.float32)
-        slots = None if scores is None else np.asarray(scores, dtype=np.float32)
-    return call.service.now(), Encoded(queries, bucket_ids, slots, by_path=slots is not None)
+    return call.now, Encoded(vectors, bucket_ids, scores, by_path=scores is not None)
 
 
 async def _n_ranked(call: Call, n_probe: int, **filters: Any) -> int:
     """How many buckets are to be ranked: a filter may need more than are asked for."""
     if all(part is None for part in filters.values()):
         return n_probe
-    table = call.service.now().table
+    table = call.now.table
     return await call.search_thread(partial(table.n_ranked, n_probe, **filters, cancel=call.cancel))
 
 
@@ -142,7 +145,7 @@ def read_where(text: str | None) -> dict[str, Any] | None:
 
 
 def _options(asked: schemas.Options) -> dict[str, Any]:
-    return {name: getattr(asked, name) for name in schemas.Options.model_fields}
+    return {name: getattr(asked, name) for name in _OPTIONS}
 
 
 def _filters(asked: schemas.Selection) -> dict[str, Any]:
@@ -201,7 +204,7 @@ async def search(request: Request) -> Response:
     """Find the nearest items of each query."""
     call = Call(request)
     body = await call.json(schemas.SearchRequest)
-    await _begin(call, body, len(body.vectors))
+    await _begin(call, body, len(body.vectors), body.bucket_ids, body.filter_ids)
     queries, filters = (body.vectors, body.bucket_ids, body.scores), _filters(body)
     now, encoded = await _encoded(call, body.n_probe, *queries, **filters)
     answer = partial(_listed, now, include=body.include)
@@ -221,16 +224,14 @@ async def search_binary(request: Request) -> Response:
     """
     call = Call(request)
     options = call.query(schemas.BinaryOptions)
-    await _begin(call, options, options.n_queries)
-    body = await call.body(MEDIA_TYPE)
+    body = call.body(MEDIA_TYPE)
     if options.json_bytes > len(body):
         most = f"{len(body)}, as the body has"
         raise HTTPException(422, f"json_bytes={options.json_bytes} must be <= {most}")
     selection = _NO_SELECTION
     if options.json_bytes:
         selection = await call.parse(body[: options.json_bytes], schemas.Selection)
-    call.check_limit("the number of filter_ids", len(selection.filter_ids or ()), "max_filter")
-    table = call.service.now().table
+    table = call.now.table
     dim = table.index.dim
     if options.by == "model":
         if table.hasher is None or table.hasher.config_.takes_images:
@@ -244,8 +245,7 @@ async def search_binary(request: Request) -> Response:
             dim,
             table.index.shape,
         )
-    if arrays[1] is not None:
-        _check_work(call, options, options.n_queries, arrays[1].shape[1])
+    await _begin(call, options, options.n_queries, arrays[1], selection.filter_ids)
     filters = _filters(selection)
     now, encoded = await _encoded(call, options.n_probe, *arrays, **filters)
 
@@ -322,7 +322,7 @@ async def explain(request: Request) -> Response:
     """Explain the search for one vector: its path through the tree, the buckets, the results."""
     call = Call(request)
     body = await call.json(schemas.ExplainRequest)
-    await _begin(call, body)
+    await _begin(call, body, bucket_ids=body.bucket_ids)
     buckets = None if body.bucket_ids is None else body.bucket_ids[None]
     scores = None if body.scores is None else body.scores[None]
     query = (body.vector[None], buckets, scores)
