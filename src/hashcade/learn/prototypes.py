@@ -163,7 +163,8 @@ class CodesStage(PrototypeStage):
         deviations = items - means[torch.from_numpy(self.data.labels[some])]
         generator = torch.Generator().manual_seed(0)
         noise = torch.zeros(model.noise.shape)
-        for part in deviations.split(1024):  # all factors at once would take tens of megabytes
+        for at in range(0, len(some), 1024):  # all factors at once would take tens of megabytes
+            part = deviations[at : at + 1024]
             noise += torch.randn(len(noise), len(part), generator=generator) @ part
         noise /= len(some) ** 0.5
         model.class_means.copy_(means.clamp(-_LARGEST, _LARGEST))
