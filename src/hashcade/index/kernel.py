@@ -344,7 +344,7 @@ def set_error(queries, q, metric, square, max_norm, norms, errors):  # type: ign
 
 
 @kernel()
-def search(  # type: ignore[no-untyped-def]
+def _search(  # type: ignore[no-untyped-def]
     table, unfiltered, max_norm, queries, metric, cancel, order, first, last,
     bucket_ids, scores, n_probe, fill, max_candidates, exclude, budget,
     distances, ids, candidates, truncated,
@@ -394,3 +394,19 @@ def search(  # type: ignore[no-untyped-def]
         q = order[local] if order.shape[0] > 0 else local
         finish(distances, ids, q, sizes[q], metric)
     return DONE
+
+
+def _first_search(*arguments: Any) -> int:
+    """Search, and put the compiled code itself in the place of this.
+
+    numba's own way in looks at the type of each argument, to choose among versions of a function,
+    for as long as the rest of a call takes. Here there is one: ``search.py`` sees to the types.
+    """
+    global search
+    status = _search(*arguments)
+    (version,) = _search.overloads.values()
+    search = version.entry_point
+    return int(status)
+
+
+search: Any = _first_search
