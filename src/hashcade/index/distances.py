@@ -43,22 +43,16 @@ def widen(halves, start, stop, out):  # type: ignore[no-untyped-def]
             out[row - start, j] = _widen(halves[row, j])
 
 
-@helper()
-def _part(values, at, size):  # type: ignore[no-untyped-def]
-    """Return a slice without counting a reference."""
-    return array_at(values.ctypes.data + 4 * at, size, np.float32)
-
-
 @helper(fastmath=_SUMS)
 def fast_distances(  # type: ignore[no-untyped-def]
-    vectors, removed, start, stop, points, at, k, metric, out, nearest
+    vectors, removed, start, stop, query, k, metric, out, nearest
 ):
     """Write squared distances, or minus inner products, to row ``k``, and the least per chunk.
 
-    The query is ``points[at : at + dim]``. Removed entries, if there are any, are infinitely far.
+    ``query`` is its address. Those of removed entries, if there are any, are infinite.
     """
     dim = vectors.shape[1]
-    point = _part(points, at, dim)
+    point = array_at(query, dim, np.float32)
     for low in range(start, stop, CHUNK):
         least = np.float32(np.inf)
         for row in range(low, min(low + CHUNK, stop)):
@@ -81,12 +75,12 @@ def fast_distances(  # type: ignore[no-untyped-def]
 
 @helper(fastmath=_SUMS)
 def fast_distances_of_four(  # type: ignore[no-untyped-def]
-    vectors, removed, start, stop, points, at_a, at_b, at_c, at_d, metric, out, nearest
+    vectors, removed, start, stop, query_a, query_b, query_c, query_d, metric, out, nearest
 ):
     """Do the same for four queries: an entry is loaded once for all of them."""
     dim = vectors.shape[1]
-    qa, qb = _part(points, at_a, dim), _part(points, at_b, dim)
-    qc, qd = _part(points, at_c, dim), _part(points, at_d, dim)
+    qa, qb = array_at(query_a, dim, np.float32), array_at(query_b, dim, np.float32)
+    qc, qd = array_at(query_c, dim, np.float32), array_at(query_d, dim, np.float32)
     for low in range(start, stop, CHUNK):
         chunk = (low - start) // CHUNK
         least_a = least_b = least_c = least_d = np.float32(np.inf)

@@ -49,7 +49,7 @@ _LOOK = 1023  # entries ranked exactly between two looks at the flag: some 100 Â
 _TILE = 4096  # entries whose fast distances are held at a time: they stay in the first cache
 _TILE_NUMBERS = 1 << 22  # of their vectors
 _HALVED_TILE = 256
-_LINE = 16  # float32 in a cache line
+_LINE = 64  # bytes of a cache line
 _CODED_DIM = 128  # from so many numbers on codes are faster in memory
 
 
@@ -208,12 +208,12 @@ def search_segments(  # type: ignore[no-untyped-def]
     rows = np.empty((lanes, 2 * longest), dtype=np.int64)  # and the ids of those to be ranked
     values = np.empty((lanes, longest), dtype=np.float32)
     heaps = np.empty((lanes, room + 1), dtype=np.float32)
-    bounds = np.empty(4, dtype=np.float32)
     lane = np.empty((4, 4), dtype=np.int64)  # of each visit: query, stop, size of heap, rows
-    # Their queries, each from a cache line on: loads across two of them cost a third of a scan.
-    length = -(-dim // _LINE) * _LINE
-    points = np.empty(lanes * length + _LINE, dtype=np.float32)
-    first_point: Any = _LINE - (points.ctypes.data >> 2 & (_LINE - 1))
+    # The bounds of the visits, and behind them copies of the queries, each from a cache line on:
+    # loads across two of them cost a third of a scan. In one array, so that they live as long.
+    size: Any = -(-4 * dim // _LINE) * _LINE  # of a copy, in bytes
+    bounds = np.empty(4 + (_LINE + lanes * size) // 4, dtype=np.float32)
+    copies: Any = (bounds.ctypes.data + 16 + _LINE - 1) // _LINE * _LINE
     done = 0
     while done < n_visits and not is_cancelled(cancel):
         # Up to four visits with one start: a tile is read once for all of them.
@@ -237,8 +237,9 @@ def search_segments(  # type: ignore[no-untyped-def]
             farthest = max(farthest, visits[row, 3])
             lane[together, 0], lane[together, 1] = q, visits[row, 3]
             lane[together, 2], lane[together, 3] = 0, 0
+            copy = array_at(copies + together * size, dim, np.float32)
             for j in range(dim):
-                points[first_point + together * length + j] = queries[q, j]
+                copy[j] = queries[q, j]
             together += 1
         # In memory short vectors are as fast as their codes, and faster for several queries at
         # once, by which they are read once; but not from a disk.
@@ -281,16 +282,14 @@ def search_segments(  # type: ignore[no-untyped-def]
                     source, gone, first, last = wide, removed[low:high], np.int64(0), high - low
                 if together >= 3:
                     distances.fast_distances_of_four(
-                        source, gone, first, last, points, first_point, first_point + length,
-                        first_point + 2 * length, first_point + (together - 1) * length, metric,
-                        fast, nearest,
+                        source, gone, first, last, copies, copies + size, copies + 2 * size,
+                        copies + (together - 1) * size, metric, fast, nearest,
                     )  # fmt: skip
                 else:
                     for k in range(together):
                         distances.fast_distances(
-                            source, gone, first, last, points, first_point + k * length, k, metric,
-                            fast, nearest,
-                        )  # fmt: skip
+                            source, gone, first, last, copies + k * size, k, metric, fast, nearest
+                        )
             for k in range(together):
                 q = lane[k, 0]
                 own = exclude[q] if exclude.shape[0] > 0 else np.int64(-1)
