@@ -21,14 +21,16 @@ def exact_key(vectors, row, queries, q, metric, norm):
 
 
 @njit
-def fast_distances(vectors, removed, start, stop, queries, q, k, metric, out, nearest):
-    distances.fast_distances(vectors, removed, start, stop, queries, q, k, metric, out, nearest)
+def fast_distances(vectors, removed, start, stop, queries, k, metric, out, nearest):
+    query = queries.ctypes.data + 4 * k * queries.shape[1]
+    distances.fast_distances(vectors, removed, start, stop, query, k, metric, out, nearest)
 
 
 @njit
 def fast_distances_of_four(vectors, removed, start, stop, queries, metric, out, nearest):
+    q, size = queries.ctypes.data, 4 * queries.shape[1]
     distances.fast_distances_of_four(
-        vectors, removed, start, stop, queries, 0, 1, 2, 3, metric, out, nearest
+        vectors, removed, start, stop, q, q + size, q + 2 * size, q + 3 * size, metric, out, nearest
     )
 
 
@@ -73,9 +75,10 @@ def test_fast_distances_are_off_by_half_of_what_is_allowed_at_most(dim, metric, 
     one = np.full((4, n), np.nan, np.float32)
     near_four = np.full((4, n // distances.CHUNK + 1), np.nan, np.float32)
     near_one = near_four.copy()
-    fast_distances_of_four(vectors, removed, start, stop, queries, METRICS[metric], four, near_four)
+    code = METRICS[metric]
+    fast_distances_of_four(vectors, removed, start, stop, queries, code, four, near_four)
     for k in range(4):
-        fast_distances(vectors, removed, start, stop, queries, k, k, METRICS[metric], one, near_one)
+        fast_distances(vectors, removed, start, stop, queries, k, code, one, near_one)
     x, q = vectors[start:stop].astype(np.float64), queries.astype(np.float64)
     for k in range(4):
         if metric == "euclidean":

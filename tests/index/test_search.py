@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from oracles import reference_keys
 
 from hashcade import CodeShape, HashIndex
-from hashcade.index import filters
+from hashcade.index import filters, kernel, search
 
 OPTIONS = st.fixed_dictionaries(
     {
@@ -382,3 +382,33 @@ def test_inner_products_of_tiny_vectors_with_long_queries(scale, options):
         result = index.search(queries, bucket_ids=buckets, metric="inner_product", **options)
         keys = reference_keys(vectors, queries[0], "inner_product")
         np.testing.assert_array_equal(result.ids[0], np.lexsort((np.arange(2000), keys))[:10])
+
+
+def test_all_searches_call_the_same_compiled_code(monkeypatch):
+    """It does not look at the types of arguments: wrong ones would be read as if right."""
+    rng = np.random.default_rng(0)
+    shape = CodeShape(width=4, depth=2, sparsity=2)
+    vectors = rng.normal(size=(6000, 8)).astype(np.float32)
+    buckets = rng.integers(0, 16, (6000, 2))
+    queries, own = np.asfortranarray(vectors[:40]), buckets[:40]
+    scores = rng.normal(size=(40, 2, 4))
+    wheres = [
+        {"bucket_ids": own}, {"bucket_ids": own.astype(np.int32)[:, ::-1]}, {"scores": scores},
+        {"bucket_ids": np.asfortranarray(own), "n_probe": np.int64(1)},
+        {"scores": scores.astype(np.float32)[:, :, ::-1], "n_probe": 3},
+    ]  # fmt: skip
+    options = [
+        {}, {"fill": "none", "max_candidates": np.int32(7)}, {"exclude_self": True},
+        {"exclude_self": np.arange(80, dtype=np.int32)[::2]}, {"filter_ids": [1, 2, 3]},
+        {"filter_ids": np.arange(5000) % 2 == 0}, {"metric": "inner_product", "threads": 2},
+    ]  # fmt: skip
+    monkeypatch.setattr(search, "WORTH_A_THREAD", 1)
+    compiled = kernel._search
+    monkeypatch.setattr(kernel, "search", compiled)
+    for settings in ({}, {"dtype": "float16"}, {"first_pass": "int8"}, {"unit_length": True}):
+        index = HashIndex.build(buckets, vectors, shape=shape, **settings)
+        index.add(own, vectors[:40])
+        for where in wheres:
+            for option in options:
+                index.search(queries, n_neighbors=np.int64(5), **where, **option)
+        assert len(compiled.overloads) == 1, settings

@@ -12,6 +12,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from hashcade._kernels import helper
+from hashcade.index.layout import array_at
 
 EUCLIDEAN = 0
 INNER_PRODUCT = 1
@@ -44,13 +45,14 @@ def widen(halves, start, stop, out):  # type: ignore[no-untyped-def]
 
 @helper(fastmath=_SUMS)
 def fast_distances(  # type: ignore[no-untyped-def]
-    vectors, removed, start, stop, queries, q, k, metric, out, nearest
+    vectors, removed, start, stop, query, k, metric, out, nearest
 ):
     """Write squared distances, or minus inner products, to row ``k``, and the least per chunk.
 
-    Those of removed entries, if there are any, are infinite.
+    ``query`` is its address. Those of removed entries, if there are any, are infinite.
     """
     dim = vectors.shape[1]
+    point = array_at(query, dim, np.float32)
     for low in range(start, stop, CHUNK):
         least = np.float32(np.inf)
         for row in range(low, min(low + CHUNK, stop)):
@@ -60,11 +62,11 @@ def fast_distances(  # type: ignore[no-untyped-def]
             total = np.float32(0.0)
             if metric == EUCLIDEAN:
                 for j in range(dim):
-                    diff = vectors[row, j] - queries[q, j]
+                    diff = vectors[row, j] - point[j]
                     total += diff * diff
             else:
                 for j in range(dim):
-                    total += vectors[row, j] * queries[q, j]
+                    total += vectors[row, j] * point[j]
                 total = -total
             out[k, row - start] = total
             least = min(least, total)
@@ -73,10 +75,12 @@ def fast_distances(  # type: ignore[no-untyped-def]
 
 @helper(fastmath=_SUMS)
 def fast_distances_of_four(  # type: ignore[no-untyped-def]
-    vectors, removed, start, stop, queries, qa, qb, qc, qd, metric, out, nearest
+    vectors, removed, start, stop, query_a, query_b, query_c, query_d, metric, out, nearest
 ):
     """Do the same for four queries: an entry is loaded once for all of them."""
     dim = vectors.shape[1]
+    qa, qb = array_at(query_a, dim, np.float32), array_at(query_b, dim, np.float32)
+    qc, qd = array_at(query_c, dim, np.float32), array_at(query_d, dim, np.float32)
     for low in range(start, stop, CHUNK):
         chunk = (low - start) // CHUNK
         least_a = least_b = least_c = least_d = np.float32(np.inf)
@@ -89,21 +93,21 @@ def fast_distances_of_four(  # type: ignore[no-untyped-def]
             if metric == EUCLIDEAN:
                 for j in range(dim):
                     value = vectors[row, j]
-                    diff = value - queries[qa, j]
+                    diff = value - qa[j]
                     a += diff * diff
-                    diff = value - queries[qb, j]
+                    diff = value - qb[j]
                     b += diff * diff
-                    diff = value - queries[qc, j]
+                    diff = value - qc[j]
                     c += diff * diff
-                    diff = value - queries[qd, j]
+                    diff = value - qd[j]
                     d += diff * diff
             else:
                 for j in range(dim):
                     value = vectors[row, j]
-                    a += value * queries[qa, j]
-                    b += value * queries[qb, j]
-                    c += value * queries[qc, j]
-                    d += value * queries[qd, j]
+                    a += value * qa[j]
+                    b += value * qb[j]
+                    c += value * qc[j]
+                    d += value * qd[j]
                 a, b, c, d = -a, -b, -c, -d
             out[0, at], out[1, at], out[2, at], out[3, at] = a, b, c, d
             least_a, least_b = min(least_a, a), min(least_b, b)

@@ -49,6 +49,7 @@ _LOOK = 1023  # entries ranked exactly between two looks at the flag: some 100 Â
 _TILE = 4096  # entries whose fast distances are held at a time: they stay in the first cache
 _TILE_NUMBERS = 1 << 22  # of their vectors
 _HALVED_TILE = 256
+_LINE = 64  # bytes of a cache line
 _CODED_DIM = 128  # from so many numbers on codes are faster in memory
 
 
@@ -207,8 +208,12 @@ def search_segments(  # type: ignore[no-untyped-def]
     rows = np.empty((lanes, 2 * longest), dtype=np.int64)  # and the ids of those to be ranked
     values = np.empty((lanes, longest), dtype=np.float32)
     heaps = np.empty((lanes, room + 1), dtype=np.float32)
-    bounds = np.empty(4, dtype=np.float32)
     lane = np.empty((4, 4), dtype=np.int64)  # of each visit: query, stop, size of heap, rows
+    # The bounds of the visits, and behind them copies of the queries, each from a cache line on:
+    # loads across two of them cost a third of a scan. In one array, so that they live as long.
+    size: Any = -(-4 * dim // _LINE) * _LINE  # of a copy, in bytes
+    bounds = np.empty(4 + (_LINE + lanes * size) // 4, dtype=np.float32)
+    copies: Any = (bounds.ctypes.data + 16 + _LINE - 1) // _LINE * _LINE
     done = 0
     while done < n_visits and not is_cancelled(cancel):
         # Up to four visits with one start: a tile is read once for all of them.
@@ -232,6 +237,9 @@ def search_segments(  # type: ignore[no-untyped-def]
             farthest = max(farthest, visits[row, 3])
             lane[together, 0], lane[together, 1] = q, visits[row, 3]
             lane[together, 2], lane[together, 3] = 0, 0
+            copy = array_at(copies + together * size, dim, np.float32)
+            for j in range(dim):
+                copy[j] = queries[q, j]
             together += 1
         # In memory short vectors are as fast as their codes, and faster for several queries at
         # once, by which they are read once; but not from a disk.
@@ -274,13 +282,13 @@ def search_segments(  # type: ignore[no-untyped-def]
                     source, gone, first, last = wide, removed[low:high], np.int64(0), high - low
                 if together >= 3:
                     distances.fast_distances_of_four(
-                        source, gone, first, last, queries, lane[0, 0], lane[1, 0], lane[2, 0],
-                        lane[together - 1, 0], metric, fast, nearest,
+                        source, gone, first, last, copies, copies + size, copies + 2 * size,
+                        copies + (together - 1) * size, metric, fast, nearest,
                     )  # fmt: skip
                 else:
                     for k in range(together):
                         distances.fast_distances(
-                            source, gone, first, last, queries, lane[k, 0], k, metric, fast, nearest
+                            source, gone, first, last, copies + k * size, k, metric, fast, nearest
                         )
             for k in range(together):
                 q = lane[k, 0]
@@ -335,7 +343,7 @@ def set_error(queries, q, metric, square, max_norm, norms, errors):  # type: ign
 
 
 @kernel()
-def search(  # type: ignore[no-untyped-def]
+def _search(  # type: ignore[no-untyped-def]
     table, unfiltered, max_norm, queries, metric, cancel, order, first, last,
     bucket_ids, scores, n_probe, fill, max_candidates, exclude, budget,
     distances, ids, candidates, truncated,
@@ -385,3 +393,19 @@ def search(  # type: ignore[no-untyped-def]
         q = order[local] if order.shape[0] > 0 else local
         finish(distances, ids, q, sizes[q], metric)
     return DONE
+
+
+def _first_search(*arguments: Any) -> int:
+    """Search, and put the compiled code itself in the place of this.
+
+    numba's own way in looks at the type of each argument, to choose among versions of a function,
+    for as long as the rest of a call takes. Here there is one: ``search.py`` sees to the types.
+    """
+    global search
+    status = _search(*arguments)
+    (version,) = _search.overloads.values()
+    search = version.entry_point
+    return int(status)
+
+
+search: Any = _first_search

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     N_SEGMENTS, MAX_BUCKET_ID, WIDTH, DEPTH, N_ITEMS, ANY_REMOVED,
     N_BUCKETS, BUCKETS, LIVE, ROWS, N_NODES, LEVEL_STARTS, SLOTS, CHILDREN, N_SETTLED,
     N_RECENT, RECENT, RECENT_LIVE, RECENT_ROWS, N_RECENT_NODES, RECENT_LEVEL_STARTS, RECENT_SLOTS,
-    RECENT_CHILDREN, PLACES, FIRST_SEGMENT,
-) = range(25)  # fmt: skip
+    RECENT_CHILDREN, PLACES, MARKS, FIRST_SEGMENT,
+) = range(26)  # fmt: skip
 
 # Of a segment, from the start of its row; FIRST_ITEM and FIRST_ENTRY count through all segments.
 (
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     FIRST_ITEM, FIRST_ENTRY, CODES, CODE_BOUNDS, MAPPED,
     HALVED, VECTORS_HERE, SEGMENT_LENGTH,
 ) = range(16)  # fmt: skip
+
+N_MARKS = 4096  # of the buckets of recent segments, see snapshot.Recent
 
 
 def describe(snapshot: Snapshot) -> npt.NDArray[np.int64]:
@@ -48,7 +50,7 @@ def describe(snapshot: Snapshot) -> npt.NDArray[np.int64]:
     if recent is None:
         table += [0] * (FIRST_SEGMENT - N_RECENT)
     else:
-        table += [*recent.tree.row, _address(recent.places)]
+        table += [*recent.tree.row, _address(recent.places), _address(recent.marks)]
     first_item = first_entry = 0
     for view in views:
         table += view.row

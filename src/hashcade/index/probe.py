@@ -121,7 +121,11 @@ def recent_number(table, bucket):  # type: ignore[no-untyped-def]
         return np.int64(-1)
     if bucket >= n_buckets:
         return bucket - n_buckets
-    # By its place first: ids of the large tree are many, and seldom in the cache.
+    # Most are not there, and have no mark. Then by its place: ids of the large tree are many, and
+    # seldom in the cache.
+    marks = array_at(table[layout.MARKS], layout.N_MARKS, np.uint8)
+    if marks[bucket & (layout.N_MARKS - 1)] == 0:
+        return np.int64(-1)
     places = array_at(table[layout.PLACES], n_recent, np.int64)
     number = lower_bound(places, bucket + 1) - 1
     if number < 0 or places[number] != bucket:

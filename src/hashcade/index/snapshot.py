@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade.codes import CodeShape
-from hashcade.index.layout import describe, describe_tree
+from hashcade.index.layout import N_MARKS, describe, describe_tree
 from hashcade.index.segment import (
     NO_LABEL,
     Int64s,
@@ -83,6 +83,13 @@ class Recent:
     n_views: int
     tree: BucketTree
     places: Int64s  # (n_buckets,) numbers in the large tree of the first bucket that is not less
+
+    @cached_property
+    def marks(self) -> npt.NDArray[np.uint8]:
+        """1 where a number of a place may end: most buckets need not be looked for in places."""
+        marks = np.zeros(N_MARKS, np.uint8)
+        marks[self.places & (N_MARKS - 1)] = 1
+        return marks
 
 
 def build_tree(views: Sequence[View], shape: CodeShape, previous: BucketTree | None) -> BucketTree:
