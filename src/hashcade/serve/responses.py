@@ -86,8 +86,12 @@ class Call:
 
     @cached_property
     def now(self) -> Snapshot:
-        """The table as it was when this request first asked for it."""
+        """The table as it was when this request first asked for it, or called :meth:`renew`."""
         return self.service.now()
+
+    def renew(self) -> None:
+        """Take the table as it is now, because a change has been waited for."""
+        vars(self).pop("now", None)
 
     async def search_thread(self, work: Callable[[], T]) -> T:
         """Run a search, or something as short, in a thread; 504 when it is too late."""

@@ -74,6 +74,7 @@ async def _see_change(call: Call) -> None:
     if not await call.search_thread(partial(durable.has_seen, sequence)):
         message = f"change {sequence} has not arrived here yet"
         raise HTTPException(503, message, {"Retry-After": "1"})
+    call.renew()
 
 
 async def _begin(
