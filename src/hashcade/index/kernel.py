@@ -210,7 +210,7 @@ def search_segments(  # type: ignore[no-untyped-def]
     heaps = np.empty((lanes, room + 1), dtype=np.float32)
     lane = np.empty((4, 4), dtype=np.int64)  # of each visit: query, stop, size of heap, rows
     # The bounds of the visits, and behind them copies of the queries, each from a cache line on:
-    # loads across two of them cost a third of a scan. In one array, so that they live as long.
+    # loads across two cost up to a quarter of a scan. In one array, so that both live as long.
     size: Any = -(-4 * dim // _LINE) * _LINE  # of a copy, in bytes
     bounds = np.empty(4 + (_LINE + lanes * size) // 4, dtype=np.float32)
     copies: Any = (bounds.ctypes.data + 16 + _LINE - 1) // _LINE * _LINE
