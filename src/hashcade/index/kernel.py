@@ -400,11 +400,12 @@ def _first_search(*arguments: Any) -> int:
 
     numba's own way in looks at the type of each argument, to choose among versions of a function,
     for as long as the rest of a call takes. Here there is one: ``search.py`` sees to the types.
+    Should there be another one after all, numba keeps choosing.
     """
     global search
     status = _search(*arguments)
-    (version,) = _search.overloads.values()
-    search = version.entry_point
+    versions = list(_search.overloads.values())
+    search = versions[0].entry_point if len(versions) == 1 else _search
     return int(status)
 
 
