@@ -47,6 +47,7 @@ def write_page(
         lines.append("")
     speed = [row for row in rows if row["part"] == "speed"]
     if speed:
+        asked = dict.fromkeys(f"{_title(row)}: {row['queries']} queries" for row in speed)
         lines += [
             "## At the same recall",
             "",
@@ -55,7 +56,8 @@ def write_page(
             "`n_probe`; LanceDB its kinds of index, or none, with partitions and refine factor or "
             "candidates of the graph; pgvector `hnsw.ef_search` with iterative scans, or sorting "
             "all rows that pass, which is left where no `ef_search` up to its largest, 1000, finds "
-            "enough. LanceDB may use all cores for a query, the others use one.",
+            "enough. LanceDB may use all cores for a query, the others use one. "
+            f"{'; '.join(asked)}.",
             "",
             "![Milliseconds per query by share of items that pass](filters.png)",
             "",
