@@ -26,7 +26,7 @@ _RATE, _PROTOTYPE_RATE = 1e-3, 1e-2
 _KEEP = 3.0  # weight of how far points of learned classes move
 _ODDS = 2.0  # items of an added class, to one of a learned class
 _MOST_CLASSES = 2048  # learned ones that are looked at
-_LARGEST = 65504.0  # of float16
+LARGEST_HALF = float(np.finfo(np.float16).max)  # of what is stored
 
 
 def extended_weights(
@@ -51,8 +51,9 @@ def extended_weights(
         prototypes = training.prototypes
         extended["vector_head.weight"] = np.ascontiguousarray(training.layer[:-1].T)
         extended["vector_head.bias"] = training.layer[-1].copy()
-        means = np.clip(_sums(inputs, labels) / sizes, -_LARGEST, _LARGEST).astype(np.float16)
-        extended["class_means"] = np.concatenate([weights["class_means"], means])
+        means = np.clip(_sums(inputs, labels) / sizes, -LARGEST_HALF, LARGEST_HALF)
+        halves = means.astype(np.float16)
+        extended["class_means"] = np.concatenate([weights["class_means"], halves])
     extended["prototypes"] = np.concatenate([weights["prototypes"], prototypes])
     extended["codebook"] = np.concatenate([weights["codebook"], codes])
     return extended

@@ -21,6 +21,7 @@ from torch.nn import functional as F  # noqa: N812
 from hashcade.codes import CodeShape, solve_level
 from hashcade.learn.assignment import Ints
 from hashcade.learn.clustering import kmeans
+from hashcade.learn.extension import LARGEST_HALF
 from hashcade.learn.model import WHOLE, for_all, in_chunks, make_encoder, weights_of
 from hashcade.learn.sampler import ShuffledItems
 from hashcade.learn.stages import (
@@ -35,7 +36,6 @@ from hashcade.learn.stages import (
 _RANDOM_CLASSES = 2048  # that a batch is compared with, besides its own
 _SLOW = 0.1  # factor on the learning rate of prototypes that start far apart
 _SAMPLE = 8192  # training items of which the mean point is taken
-_LARGEST = 65504.0  # of float16
 _BLOCK = 1 << 23  # scores, of classes times slots, that are solved together: 32,768 of 256
 
 
@@ -158,7 +158,7 @@ class CodesStage(PrototypeStage):
         for part in in_chunks(model, model.prepare, self.data.by_chunk(rows)):
             means.index_add_(0, labels[n_done : n_done + len(part)], part.cpu())
             n_done += len(part)
-        means /= sizes[:, None]
+        means /= sizes.clamp(min=1)[:, None]
         items = torch.from_numpy(for_all(model, model.prepare, self.data.whole(some)))
         deviations = items - means[torch.from_numpy(self.data.labels[some])]
         generator = torch.Generator().manual_seed(0)
@@ -167,8 +167,8 @@ class CodesStage(PrototypeStage):
             part = deviations[at : at + 1024]
             noise += torch.randn(len(noise), len(part), generator=generator) @ part
         noise /= len(some) ** 0.5
-        model.class_means.copy_(means.clamp(-_LARGEST, _LARGEST))
-        model.noise.copy_(noise.clamp(-_LARGEST, _LARGEST))
+        model.class_means.copy_(means.clamp(-LARGEST_HALF, LARGEST_HALF))
+        model.noise.copy_(noise.clamp(-LARGEST_HALF, LARGEST_HALF))
 
     def modules(self) -> tuple[nn.Module, nn.Module]:
         return self.model.head[-1], nn.Module()
