@@ -19,7 +19,10 @@ from hashcade.index import Encoded
 from hashcade.serve import Client, ServiceError
 
 CLIENTS = 2
-BLOCK, REST = 10, 0.05  # calls of one kind that follow each other, and seconds before them
+# Calls of one kind that follow each other, how many of them are not counted, seconds before them.
+# In use: a client sends one batch after the other. After a pause: processors have gone to sleep,
+# and every process that is woken waits for one, in a virtual machine for some 50 us.
+RHYTHMS = {"in use": (50, 10, 0.0), "after a pause": (11, 1, 0.05)}
 # Share of each kind of request; the reads are of different sizes, as they are in life.
 MIX = {
     "search 1": 0.70,
@@ -127,13 +130,12 @@ def _ask(
 # -- one batch against the library ----------------------------------------------------------------
 
 
-def ratios(url: str, place: Path, centres: np.ndarray, repeats: int) -> dict[str, float]:
-    """Time the library, the service with binary arrays, and the service with JSON, in turn.
-
-    Each has blocks of calls that follow each other, as in a service that is in use. Threads
-    still active after a search would disturb the next one: so there is a pause before each block,
-    and its first call, which wakes the threads that are needed, is not counted.
-    """
+def ratios(
+    url: str, place: Path, centres: np.ndarray, repeats: int, rhythm: str
+) -> dict[str, float]:
+    """Time the library, the service with binary arrays, and the service with JSON, in turn."""
+    block_size, n_uncounted, rest = RHYTHMS[rhythm]
+    n_counted = block_size - n_uncounted
     table = HashTable.load(place)
     rng = np.random.default_rng(1)
     with Client(url) as client:
@@ -143,23 +145,23 @@ def ratios(url: str, place: Path, centres: np.ndarray, repeats: int) -> dict[str
             "json": lambda _, __, body: client.json("POST", "/v1/search", body),
         }
         times: dict[str, list[float]] = {name: [] for name in ways}
-        for block in range(-(-repeats // BLOCK) + 1):
-            queries = [_queries(rng, centres, 64) for _ in range(BLOCK + 1)]
+        for block in range(-(-repeats // n_counted) + 1):
+            queries = [_queries(rng, centres, 64) for _ in range(block_size)]
             bodies = [{"vectors": v.tolist(), "bucket_ids": b.tolist()} for v, b in queries]
             for name, ask in ways.items():
-                time.sleep(REST)
+                time.sleep(rest)
                 for number, (asked, body) in enumerate(zip(queries, bodies, strict=True)):
                     start = time.perf_counter()
                     ask(*asked, body)
                     spent = time.perf_counter() - start
-                    if number > 0 and block > 0:  # the first block finds cold memory
+                    if number >= n_uncounted and block > 0:  # the first block finds cold memory
                         times[name].append(spent)
             vectors, buckets = queries[0]
             answers = client.search(vectors, bucket_ids=buckets)
             expected = table.search(_given(vectors, buckets))
             assert np.array_equal(answers.ids, expected.ids)
     library, service, as_json = (float(np.median(times[name])) for name in times)
-    by_block = {name: np.reshape(times[name], (-1, BLOCK)) for name in ("library", "service")}
+    by_block = {name: np.reshape(times[name], (-1, n_counted)) for name in ("library", "service")}
     of_blocks = np.median(by_block["service"], axis=1) / np.median(by_block["library"], axis=1)
     low, high = np.percentile(of_blocks, [25, 75]).tolist()
     return {
