@@ -1,10 +1,10 @@
-"""numba's compiler, less what our functions do not need of it: a quarter of its time.
+"""numba's compiler without the features that our functions do not use, in a quarter of the time.
 
-Half of the time is numba's own Python code: it tries dozens of templates for every ``a + b``, and
-looks for closures, lists and array expressions that our functions do not have. The other half is
-LLVM, which by default optimises each function once for every level of calls above it.
+Half of the time is spent in numba's Python code: it tries dozens of templates for every ``a + b``,
+and looks for closures, lists and array expressions that our functions do not have. The other half
+is LLVM, which by default optimises each function once for every level of calls above it.
 
-All of it applies to functions with :class:`_Flags` alone: those of others are compiled as ever.
+This only applies to functions with :class:`_Flags`: those of other packages are not affected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numba
 from numba.core import codegen, compiler, target_extension, targetconfig
 from numba.core.types import functions, unliteral
 
-__all__ = ["CachedCode", "HelperCompiler", "KernelCompiler", "make_own"]
+__all__ = ["CachedCode", "HelperCompiler", "KernelCompiler", "configure"]
 
 _codegen: Any = codegen  # without type information
 _compiler: Any = compiler
@@ -26,18 +26,18 @@ _functions: Any = functions
 _extension: Any = target_extension
 _stack: Any = targetconfig.ConfigStack
 
-# Passes for what our functions do not have: with, closures, generated functions, functions to be
-# inlined as source, loops over tuples, array expressions, exceptions with arguments.
-_SKIPPED = {
+# Passes for features that our functions do not use: with, closures, generated functions, inlining
+# of source, loops over tuples, array expressions, exceptions with arguments.
+_UNUSED_PASSES = {
     "WithLifting", "InlineClosureLikes", "RewriteDynamicRaises", "MakeFunctionToJitFunction",
     "InlineInlinables", "FindLiterallyCalls", "LiteralUnroll", "LiteralPropagationSubPipelinePass",
     "InlineOverloads", "NopythonRewrites", "DumpParforDiagnostics",
 }  # fmt: skip
-_INHERITED = ("nrt", "fastmath", "error_model", "forceinline")  # by what a function calls
+_INHERITED_FLAGS = ("nrt", "fastmath", "error_model", "forceinline")  # by callees
 
 
 class _Flags(_compiler.Flags):  # type: ignore[misc]
-    """Flags of our functions, equal if numba's own functions come out equal below them."""
+    """Flags of our functions; equal if numba compiles its own functions the same way for both."""
 
     __slots__ = ()
 
@@ -47,46 +47,46 @@ class _Flags(_compiler.Flags):  # type: ignore[misc]
     def __eq__(self, other: object) -> bool:
         return self is other or (
             isinstance(other, _Flags)
-            and all(getattr(self, name) == getattr(other, name) for name in _INHERITED)
+            and all(getattr(self, name) == getattr(other, name) for name in _INHERITED_FLAGS)
         )
 
 
 def _with_flags(dispatcher: Any) -> Any:
     compile_function = getattr(dispatcher, "_compiler")  # noqa: B009
-    setattr(compile_function, "_customize_flags", _Flags)  # noqa: B010  (a copy of those it gets)
+    setattr(compile_function, "_customize_flags", _Flags)  # noqa: B010  (copies the flags it gets)
     return dispatcher
 
 
-def make_own(dispatcher: Any) -> Any:
-    """Mark a function as one of ours; kernels that call it get it for types, never for values."""
+def configure(dispatcher: Any) -> Any:
+    """Set our flags; callers specialize the function on types, never on literal values."""
     resolve = dispatcher.get_call_template
     dispatcher.get_call_template = lambda args, kws: resolve(tuple(map(unliteral, args)), kws)
-    # No types of other packages: to look for them reads what is installed. Compilation does, too.
+    # No extension types: to find them, numba scans all installed packages. Compiling still does.
     setattr(dispatcher, "_compilation_chain_init_hook", lambda: None)  # noqa: B010
     return _with_flags(dispatcher)
 
 
 class KernelCompiler(_compiler.Compiler):  # type: ignore[misc]
-    """Leaves out what our functions do not need."""
+    """Compiles without the passes that our functions do not need."""
 
     def define_pipelines(self) -> Any:
         (manager,) = super().define_pipelines()
-        passes = [entry for entry in manager.passes if entry[0].__name__ not in _SKIPPED]
-        # Branches are pruned three times, with something to inline between: the last is enough.
+        passes = [entry for entry in manager.passes if entry[0].__name__ not in _UNUSED_PASSES]
+        # Branches are pruned three times, between inlining passes: the last one is enough.
         prunes = [entry for entry in passes if entry[0].__name__ == "DeadBranchPrune"]
         manager.passes = [entry for entry in passes if entry not in prunes[:-1]]
         manager.finalize()
         return [manager]
 
 
-class _Part(_codegen.JITCodeLibrary):  # type: ignore[misc]
-    """Code to be linked into kernels: it is optimised there, and only there.
+class _LinkableCode(_codegen.JITCodeLibrary):  # type: ignore[misc]
+    """Code to be linked into kernels, and optimised only there.
 
-    By itself numba optimises every function together with all that it calls, and makes machine
-    code of it: a helper once for each level of calls above it.
+    By default numba optimises every function together with all that it calls, and generates
+    machine code for it: for a helper, once for each level of calls above it.
     """
 
-    codegen = SimpleNamespace(set_env=lambda name, env: None)  # it cannot be run by itself
+    codegen = SimpleNamespace(set_env=lambda name, env: None)  # not executable on its own
 
     def _optimize_final_module(self) -> None:
         pass
@@ -103,8 +103,8 @@ class _Part(_codegen.JITCodeLibrary):  # type: ignore[misc]
 class CachedCode(_codegen.JITCodeLibrary):  # type: ignore[misc]
     """Machine code from the cache.
 
-    numba would also parse its LLVM code, to link it into other functions and to see which
-    functions are in it: here the former is done when it happens, and the latter is known.
+    numba would also parse its LLVM bitcode, to link it into other functions and to list its
+    functions: here it is only parsed when it is linked, and the list is not needed.
     """
 
     def __init__(self, codegen: Any, state: Any) -> None:
@@ -121,33 +121,33 @@ class CachedCode(_codegen.JITCodeLibrary):  # type: ignore[misc]
         return llvmlite.binding.parse_bitcode(self._bitcode)
 
 
-def _make_part(state: Any) -> None:
-    state.library = _Part(state.targetctx.codegen(), state.func_id.func_qualname)
+def _make_linkable(state: Any) -> None:
+    state.library = _LinkableCode(state.targetctx.codegen(), state.func_id.func_qualname)
 
 
 class HelperCompiler(KernelCompiler):
-    """Compiles a helper into a :class:`_Part`."""
+    """Compiles a helper into a :class:`_LinkableCode`."""
 
     def define_pipelines(self) -> Any:
-        _make_part(self.state)
+        _make_linkable(self.state)
         return super().define_pipelines()
 
 
 class _OverloadCompiler(_compiler.Compiler):  # type: ignore[misc]
-    """Compiles a function of numba, which may need any pass, into a :class:`_Part`."""
+    """Compiles a function of numba, which may need all passes, into a :class:`_LinkableCode`."""
 
     def define_pipelines(self) -> Any:
-        _make_part(self.state)
+        _make_linkable(self.state)
         return super().define_pipelines()
 
 
 def _jit_overload(**options: Any) -> Callable[[Any], Any]:
-    """``numba.jit`` for what numba compiles of its own, such as ``np.empty``."""
+    """``numba.jit`` for numba's own functions, such as ``np.empty``."""
     jit: Any = numba.jit
     if not isinstance(_stack.top_or_none(), _Flags):
         return jit(**options)  # type: ignore[no-any-return]
-    part = {"no_cfunc_wrapper": True, "pipeline_class": _OverloadCompiler}
-    return lambda function: _with_flags(jit(**{**options, **part})(function))
+    linkable = {"no_cfunc_wrapper": True, "pipeline_class": _OverloadCompiler}
+    return lambda function: _with_flags(jit(**{**options, **linkable})(function))
 
 
 _resolve = _functions.BaseFunction.get_call_type
@@ -155,7 +155,7 @@ _signatures: dict[Any, Any] = {}
 
 
 def _get_call_type(function: Any, context: Any, args: Any, kws: Any) -> Any:
-    """Return the signature of a built-in function for some arguments, found once."""
+    """Return the signature of a built-in function for its arguments, cached."""
     flags = _stack.top_or_none()
     if not isinstance(flags, _Flags):
         return _resolve(function, context, args, kws)
@@ -163,9 +163,9 @@ def _get_call_type(function: Any, context: Any, args: Any, kws: Any) -> Any:
     if key not in _signatures:
         signature = _resolve(function, context, args, kws)
         code = function.get_impl_key(signature)
-        _signatures[key] = function, signature, code  # with the function: ids are used again
+        _signatures[key] = function, signature, code  # keeps the function alive: ids are reused
     _, signature, code = _signatures[key]
-    # Code for other flags may have come between.
+    # It may have been overwritten for other flags.
     getattr(function, "_impl_keys")[signature.args] = code  # noqa: B009
     return signature
 

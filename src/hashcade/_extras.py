@@ -1,4 +1,4 @@
-"""Optional dependencies: imported where they are used, and missed with one clear line."""
+"""Optional dependencies: imported where they are used, with a clear error if missing."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from types import ModuleType
 def require_extra(module: str, extra: str) -> ModuleType:
     """Import ``module``, which the extra ``extra`` of this package installs.
 
-    If it is missing, the ``ImportError`` names the ``pip install`` to run. A module that is
-    installed but fails on an import of its own keeps its own error.
+    If it is missing, the ``ImportError`` names the ``pip install`` to run. Import errors inside
+    an installed module are raised unchanged.
     """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        # error.name is what was missing: the module, or a package on the way to it.
+        # error.name is the missing module: this one, or one of its parent packages.
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise _missing(module.partition(".")[0], extra) from None
@@ -30,11 +30,10 @@ def check_extras(**extras: str) -> None:
     missing = [package for package in extras if find_spec(package) is None]
     if missing:
         names = ",".join(dict.fromkeys(extras[package] for package in missing))
-        raise _missing(" and ".join(missing), names, several=len(missing) > 1)
+        raise _missing(" and ".join(missing), names, verb="are" if len(missing) > 1 else "is")
 
 
-def _missing(packages: str, extra: str, *, several: bool = False) -> ImportError:
-    verb = "are" if several else "is"
+def _missing(packages: str, extra: str, *, verb: str = "is") -> ImportError:
     return ImportError(
         f"{packages} {verb} not installed; run: pip install 'hashcade[{extra}]'", name=packages
     )

@@ -1,10 +1,10 @@
-"""Files and directories that appear whole or not at all, and one writer at a time.
+"""Atomic writes of files and directories, and locks for a single writer.
 
 Every file that this package writes goes through here. A result is written under a temporary name
-beside its destination, flushed to the disk, and then renamed. A directory that replaces another
-one changes names with it in one step where the system can do that, so that there is never a
-moment with nothing at the path; elsewhere it is put back at the next start. What is read is a
-regular file, and nothing that a stranger put in its place.
+next to its destination, flushed to disk, and then renamed. A directory replaces another one by an
+atomic exchange of names where the system supports it, so that the path always exists; elsewhere
+an interrupted replacement is undone at the next start. Only regular files are read, not links,
+pipes or devices that an attacker put in their place.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ LOCK_NAME = "lock"
 _CHUNK = 1 << 24
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-_CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # old systems, and disks of nets
+_CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # old kernels, network disks
 
 
 # -- files ---------------------------------------------------------------------------------------
 
 
 def write_file(path: Path, parts: Iterable[Any]) -> None:
-    """Write bytes-like parts to a new file, and return when they are on the disk."""
+    """Write bytes-like parts to a new file, and flush it to disk."""
     with path.open("wb", buffering=0) as file:
         for part in parts:
             write_all(file, part)
         os.fsync(file.fileno())
 
 
-def write_all(file: FileIO, part: Any) -> None:
-    """Write all of a bytes-like part to a file without a buffer, which may take less at a time."""
-    data = memoryview(part).cast("B")
-    at = 0
-    while at < data.nbytes:
-        at += file.write(data[at : at + _CHUNK])
+def write_all(file: FileIO, content: Any) -> None:
+    """Write a bytes-like object to an unbuffered file, whose ``write`` may be partial."""
+    data = memoryview(content).cast("B")
+    offset = 0
+    while offset < data.nbytes:
+        offset += file.write(data[offset : offset + _CHUNK])
 
 
 def replace_file(path: Path, content: bytes | str) -> None:
-    """Write a file in place of an older one: a reader sees the old content or the new."""
+    """Replace a file atomically: a reader sees the old content or the new."""
     with new_file(path) as temporary:
         write_file(temporary, [content.encode() if isinstance(content, str) else content])
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Give a temporary name beside ``path`` to write to; the file is moved there at the end."""
+    """Yield a temporary name next to ``path`` to write to; it is renamed to ``path`` at the end."""
     path = path.absolute()
     temporary = path.with_name(f".{path.stem}.new-{os.getpid()}{path.suffix}")
     with storage_errors(f"cannot write {path}"):
@@ -71,7 +71,7 @@ def new_file(path: Path) -> Iterator[Path]:
             _make_directories(path.parent)
             _remove_leftovers(path.parent, f".{path.stem}.new-", path.suffix)
             temporary.touch()
-            with _claimed(temporary):
+            with _claim(temporary):
                 yield temporary
                 with temporary.open("rb") as file:
                     os.fsync(file.fileno())
@@ -84,8 +84,8 @@ def new_file(path: Path) -> Iterator[Path]:
 def open_regular(path: str | os.PathLike[str], *, follow_links: bool = True) -> BinaryIO:
     """Open a file to read, or raise ``OSError`` at once if it is a pipe, a device or a directory.
 
-    Opening a pipe waits for somebody to write to it, and a device has no end. With
-    ``follow_links=False`` a link is refused too, wherever it leads.
+    Opening a pipe blocks until there is a writer, and a device may have no end. With
+    ``follow_links=False`` symbolic links are refused too.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     flags |= getattr(os, "O_BINARY", 0) | (0 if follow_links else getattr(os, "O_NOFOLLOW", 0))
@@ -104,14 +104,14 @@ def open_regular(path: str | os.PathLike[str], *, follow_links: bool = True) -> 
 
 
 def read_file(path: Path) -> bytes:
-    """Read a regular file; what the system objects to is a ``StorageError``."""
+    """Read a regular file; an ``OSError`` becomes a ``StorageError``."""
     with storage_errors(f"cannot read {path}"), open_regular(path) as file:
         return file.read()
 
 
 def distrust_database(db: sqlite3.Connection) -> None:
-    """Let an SQLite file that anyone may have written do no harm: no functions in its schema."""
-    import sqlite3  # not for a command that shows its help
+    """Harden a connection to an untrusted SQLite file: no functions in its schema, for example."""
+    import sqlite3  # deferred: --help does not need it
 
     db.execute("PRAGMA trusted_schema = OFF")
     db.execute("PRAGMA cell_size_check = ON")
@@ -125,12 +125,12 @@ def distrust_database(db: sqlite3.Connection) -> None:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """Give an empty directory beside ``path``, which takes its place at the end.
+    """Yield an empty directory next to ``path``, which replaces ``path`` at the end.
 
-    If anything goes wrong before that, it is removed, and what stood at ``path`` stays. Whether
-    ``path`` may be replaced is for the caller to decide. What a killed process left is removed.
+    After an error it is removed, and ``path`` is unchanged. The caller decides whether ``path``
+    may be replaced. Leftovers of killed processes are removed.
     """
-    path = path.resolve() if path.is_symlink() else path.absolute()  # the link stays a link
+    path = path.resolve() if path.is_symlink() else path.absolute()  # keep the link
     temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
     with storage_errors(f"cannot write {path}"):
         restore_directory(path)
@@ -142,7 +142,7 @@ def new_directory(path: Path) -> Iterator[Path]:
             _remove_leftovers(path.parent, f".{path.name}.old-")
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
-            with _claimed(temporary):
+            with _claim(temporary):
                 yield temporary
                 put_directory(temporary, path)
         finally:
@@ -150,7 +150,7 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 
 def put_directory(new: Path, path: Path) -> None:
-    """Let a directory take the place of ``path``; what stood there has its name afterwards."""
+    """Move a directory to ``path``; what was at ``path`` is at ``new`` afterwards."""
     sync_directory(new)
     if os.path.lexists(path):
         _exchange(new, path)
@@ -160,39 +160,39 @@ def put_directory(new: Path, path: Path) -> None:
 
 
 def restore_directory(path: Path) -> None:
-    """Put a directory back to its name, if a process was killed while it was being replaced.
+    """Restore a directory, if a process was killed while replacing it.
 
-    Only where the system cannot exchange names is there a moment without anything at the path.
+    Only needed where the system cannot exchange names atomically.
     """
     if os.path.lexists(path) or not path.parent.is_dir():
         return
-    writers = _beside(path.parent, f".{path.name}.new-")
-    if any(_is_claimed(other) for other in writers):
-        return  # not killed: it continues in a moment
-    for aside in _beside(path.parent, f".{path.name}.old-"):
-        aside.rename(path)
+    writers = _temporary_paths(path.parent, f".{path.name}.new-")
+    if any(_is_claimed(writer) for writer in writers):
+        return  # still running: it will finish
+    for backup in _temporary_paths(path.parent, f".{path.name}.old-"):
+        backup.rename(path)
         sync_directory(path.parent)
         return
 
 
 def _make_directories(path: Path) -> None:
-    """Make a directory and those above it, and bring their names to the disk."""
+    """Create a directory and its parents, and flush them to disk."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
         sync_directory(folder.parent)
 
 
-def _beside(folder: Path, start: str, end: str = "") -> list[Path]:
-    """What has such a name and the number of a process in it."""
+def _temporary_paths(folder: Path, start: str, end: str = "") -> list[Path]:
+    """Paths whose name has this start and end, and a process id between."""
     entries = sorted(os.listdir(folder))
     names = (name for name in entries if name.startswith(start) and name.endswith(end))
     return [folder / n for n in names if n[len(start) : len(n) - len(end)].isdecimal()]
 
 
 def _remove_leftovers(folder: Path, start: str, end: str = "") -> None:
-    """Remove what killed processes were writing, but not what a living one writes."""
-    for path in _beside(folder, start, end):
+    """Remove temporary files of killed processes, but not of running ones."""
+    for path in _temporary_paths(folder, start, end):
         if path.is_symlink() or _is_claimed(path):
             continue
         if path.is_dir():
@@ -202,8 +202,8 @@ def _remove_leftovers(folder: Path, start: str, end: str = "") -> None:
 
 
 @contextmanager
-def _claimed(path: Path) -> Iterator[None]:
-    """Hold a lock on what is being written: it ends with this process, however that ends."""
+def _claim(path: Path) -> Iterator[None]:
+    """Lock a temporary path while it is written; the lock ends with the process."""
     handle = None
     if sys.platform != "win32":
         with suppress(OSError):  # a file system without locks
@@ -217,7 +217,7 @@ def _claimed(path: Path) -> Iterator[None]:
 
 
 def _is_claimed(path: Path) -> bool:
-    """Whether a living process writes this; if it cannot be found out, yes."""
+    """Whether a running process writes to this path; True if unknown."""
     if sys.platform == "win32":
         return True
     try:
@@ -234,7 +234,7 @@ def _is_claimed(path: Path) -> bool:
 
 
 def _exchange(new: Path, old: Path) -> None:
-    """Let two directories change names; afterwards ``new`` is the name of the old one."""
+    """Exchange the names of two directories."""
     if sys.platform == "linux":
         renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
         if renameat2 is not None:
@@ -244,19 +244,19 @@ def _exchange(new: Path, old: Path) -> None:
             code = ctypes.get_errno()
             if code not in _CANNOT_EXCHANGE:
                 raise OSError(code, os.strerror(code), str(old))
-    # A process that is killed in between leaves nothing at the path: see restore_directory.
-    aside = old.with_name(f".{old.name}.old-{os.getpid()}")
-    old.rename(aside)
+    # A process that is killed here leaves nothing at the path: see restore_directory.
+    backup = old.with_name(f".{old.name}.old-{os.getpid()}")
+    old.rename(backup)
     try:
         new.rename(old)
     except BaseException:
-        aside.rename(old)
+        backup.rename(old)
         raise
-    aside.rename(new)
+    backup.rename(new)
 
 
 def sync_directory(directory: Path) -> None:
-    """Bring the names in a directory to the disk. Windows has no such call, and needs none."""
+    """Flush the entries of a directory to disk. Windows has no such call, and needs none."""
     if sys.platform == "win32":
         return
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -270,8 +270,8 @@ def sync_directory(directory: Path) -> None:
 
 
 @contextmanager
-def storage_errors(what: str) -> Iterator[None]:
-    """Turn an ``OSError`` into a ``StorageError`` that begins with ``what``."""
+def storage_errors(message: str) -> Iterator[None]:
+    """Turn an ``OSError`` into a ``StorageError`` that begins with ``message``."""
     try:
         yield
     except OSError as error:
@@ -280,12 +280,12 @@ def storage_errors(what: str) -> Iterator[None]:
             hint = "free some space, or write elsewhere"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             hint = "choose a path that you may write to"
-        raise StorageError(f"{what}: {error.strerror or error}", hint=hint) from error
+        raise StorageError(f"{message}: {error.strerror or error}", hint=hint) from error
 
 
 @contextmanager
 def writer_lock(directory: Path) -> Iterator[None]:
-    """Hold a directory for writing, or raise ``IndexLockedError`` at once."""
+    """Hold the writer lock of a directory, or raise ``IndexLockedError`` at once."""
     handle = take_writer_lock(directory)
     try:
         yield
@@ -294,14 +294,14 @@ def writer_lock(directory: Path) -> Iterator[None]:
 
 
 def take_writer_lock(directory: Path) -> int:
-    """Take the lock of a directory; it is released when the returned handle is closed.
+    """Take the writer lock of a directory; closing the returned handle releases it.
 
-    The lock belongs to the open file, so it ends with the process, however that ends, and it
-    keeps two threads of one process apart as well. The file itself is never removed: that would
-    let a third writer lock a new one while a second waits for the old.
+    The lock belongs to the open file, so it ends with the process, even a killed one, and also
+    excludes other threads of this process. The lock file is never removed: otherwise one writer
+    could lock a new file while another still holds the old one.
     """
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # made here, or nowhere
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # never through a link
     handle = os.open(directory / LOCK_NAME, flags, 0o644)
     try:
         _lock(handle)

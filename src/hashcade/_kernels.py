@@ -1,10 +1,9 @@
-"""Compiled code: one decorator, and one line on stderr when compilation takes time.
+"""Compiled kernels: decorators, a cache on disk, and a message when compilation takes time.
 
-Kernels are compiled when they are first called and cached beside their source, so a process
-compiles only what no process before it has. ``hashcade warmup`` does it beforehand. What lies
-beside the source is used also by those who may not write there; else kernels are cached in
-``NUMBA_CACHE_DIR`` or in the user's cache directory, and if nothing can be written they are
-compiled at every start.
+Kernels are compiled when they are first called and cached next to their source, for all later
+processes. ``hashcade warmup`` compiles them in advance. A cache next to the source is also used if
+it is not writable; otherwise kernels are cached in ``NUMBA_CACHE_DIR`` or in the user's cache
+directory, and if nothing can be written they are compiled at every start.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from numba.core.runtime import _nrt_python  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
 from hashcade import _compiler
-from hashcade._compiler import CachedCode, HelperCompiler, KernelCompiler, make_own
+from hashcade._compiler import CachedCode, HelperCompiler, KernelCompiler, configure
 
 __all__ = ["Floats", "Ints", "cache_folder", "helper", "is_compiled", "kernel", "usable_cores"]
 
@@ -39,9 +38,9 @@ Ints = NDArray[np.int64]
 
 
 def _import_without_scipy() -> None:
-    """Import numba's array functions without scipy.linalg, which it needs for matrix products.
+    """Import numba's array functions without scipy.linalg, which only matrix products need.
 
-    numba imports it to see whether one could be compiled, and once more when one is.
+    numba imports it to check whether they are available, and again when one is compiled.
     """
     if "numba.np.arraymath" in sys.modules or importlib.util.find_spec("scipy") is None:
         return
@@ -64,10 +63,10 @@ def kernel(**options: Any) -> Callable[[Any], Any]:
     """``numba.njit`` with a cache on disk, without the GIL, and with numpy's rules for division."""
 
     def compiler(function: Any) -> Any:
-        given = {**_OPTIONS, "pipeline_class": KernelCompiler, **options}
-        dispatcher = make_own(numba.njit(**given)(function))
-        with suppress(RuntimeError):  # no place for a cache
-            # As cache=True does, with places of our own.
+        settings = {**_OPTIONS, "pipeline_class": KernelCompiler, **options}
+        dispatcher = configure(numba.njit(**settings)(function))
+        with suppress(RuntimeError):  # no writable cache directory
+            # As cache=True does, with our own cache directories.
             setattr(dispatcher, "_cache", _Cache(function))  # noqa: B010
         return dispatcher
 
@@ -76,9 +75,9 @@ def kernel(**options: Any) -> Callable[[Any], Any]:
 
 @cache
 def _stamp(package: Path) -> str:
-    """What cached kernels of a package depend on: its files, numba, and the processor.
+    """Hash of what cached kernels of a package depend on: its files, numba, and the processor.
 
-    numba itself sees a change in the kernel's own file alone, and would use helpers of old.
+    numba itself only checks the file of the kernel, and would miss changes in helpers.
     """
     digest = hashlib.sha256(numba.__version__.encode())
     name, features = _config.CPU_NAME, _config.CPU_FEATURES
@@ -93,47 +92,47 @@ def _stamp(package: Path) -> str:
 
 
 def is_compiled(package: Path) -> bool:
-    """Whether kernels of a package are in its cache."""
+    """Whether the kernels of a package are cached."""
     folder = cache_folder(package)
     return folder is not None and any(folder.glob(f"*-{_stamp(package)}.*.nbi"))
 
 
 @cache
 def cache_folder(package: Path) -> Path | None:
-    """Where kernels of a package are cached; None if nothing can be."""
-    own = package / "__pycache__"
-    if any(own.glob(f"*-{_stamp(package)}.*.nbi")):
-        return own  # compiled beforehand, maybe for those who may not write there
+    """The cache directory for kernels of a package; None if none is writable."""
+    local = package / "__pycache__"
+    if any(local.glob(f"*-{_stamp(package)}.*.nbi")):
+        return local  # compiled in advance; may be read-only
     name = f"hashcade-{package.name}-{hashlib.sha256(bytes(package)).hexdigest()[:16]}"
-    places = [own]
+    candidates = [local]
     if _config.CACHE_DIR:
-        places.insert(0, Path(_config.CACHE_DIR) / name)
-    with suppress(RuntimeError):  # no home
+        candidates.insert(0, Path(_config.CACHE_DIR) / name)
+    with suppress(RuntimeError):  # no home directory
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        places.append(Path(home) / "hashcade" / name)
-    for place in places:
+        candidates.append(Path(home) / "hashcade" / name)
+    for folder in candidates:
         with suppress(OSError):
-            place.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=place).close()
-            return place
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+            return folder
     return None
 
 
-class _Place:
-    """Tells numba where a kernel is cached, and what it depends on."""
+class _Locator:
+    """A cache locator of numba: where a kernel is cached, and what it depends on."""
 
     def __init__(self, function: Any, package: Path, folder: Path) -> None:
         self._line, self._package = function.__code__.co_firstlineno, package
         self._folder = folder
 
     @classmethod
-    def from_function(cls, function: Any, file: str) -> _Place | None:
+    def from_function(cls, function: Any, file: str) -> _Locator | None:
         package = Path(file).parent
         folder = cache_folder(package)
         return None if folder is None else cls(function, package, folder)
 
     def ensure_cache_path(self) -> None:
-        """See that it can be written: else that is an ``OSError``."""
+        """Create the directory; raises ``OSError`` if that fails."""
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def get_cache_path(self) -> str:
@@ -147,32 +146,32 @@ class _Place:
 
 
 @cache
-def _offer_memory_functions() -> None:
-    """Let machine code find numba's functions for arrays, as numba does before it compiles."""
+def _add_runtime_symbols() -> None:
+    """Make numba's runtime functions available to machine code, as numba does to compile."""
     for name, address in _nrt_python.c_helpers.items():
         prefix = "" if name.startswith("_") else "NRT_"
         llvmlite.binding.add_symbol(prefix + name, address)
 
 
 class _CacheImpl(_caching.CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes = (_Place,)
+    _locator_classes = (_Locator,)
 
     def reduce(self, compiled: Any) -> Any:
-        # Environments hold Python objects. Of those of helpers, which are a hundred, most are empty
-        # and come with the import of the module that they belong to.
+        # Environments hold Python objects. Most of the hundred of helpers are empty, and are
+        # created again when their module is imported.
         *state, environments = super().reduce(compiled)
-        return (*state, tuple(each for each in environments if each.consts))
+        return (*state, tuple(environment for environment in environments if environment.consts))
 
 
 class _Cache(_caching.FunctionCache):  # type: ignore[misc]
-    """A cache that is never in the way: without it, a kernel is compiled."""
+    """A cache whose errors are ignored: then the kernel is compiled."""
 
     _impl_class = _CacheImpl
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        _offer_memory_functions()
+        _add_runtime_symbols()
         codegen = context.codegen()
-        # In place of the context, which would first load all that is needed to compile.
+        # Instead of the context, which would first load all that is needed to compile.
         loader: Any = SimpleNamespace(
             refresh=lambda: None,
             codegen=lambda: loader,
@@ -182,59 +181,59 @@ class _Cache(_caching.FunctionCache):  # type: ignore[misc]
             typing_context=context.typing_context,
         )
         compiled = None
-        with suppress(Exception):  # a file that is damaged, or may not be read
+        with suppress(Exception):  # damaged or unreadable cache file
             compiled = super().load_overload(signature, loader)
         if compiled is None:
             _import_without_scipy()
         return compiled
 
     def save_overload(self, signature: Any, data: Any) -> None:
-        with suppress(OSError):  # the disk is full, or the package may not be written to
+        with suppress(OSError):  # disk full, or read-only
             try:
                 super().save_overload(signature, data)
             except OSError:
                 raise
-            except Exception:  # the list of what is cached is damaged: it starts over
+            except Exception:  # damaged cache index: start over
                 self.flush()
                 super().save_overload(signature, data)
 
 
 def helper(**options: Any) -> Callable[[Any], Any]:
-    """A function that only kernels call: no entry from Python, so less to compile.
+    """``numba.njit`` for functions that only kernels call: no entry from Python, less to compile.
 
-    It is cached as a part of the kernels that call it.
+    They are cached as a part of the kernels that call them.
     """
-    own = {"no_cpython_wrapper": True, "pipeline_class": HelperCompiler}
-    compiler: Any = numba.njit(**{**_OPTIONS, **own, **options})
-    return lambda function: make_own(compiler(function))
+    settings = {"no_cpython_wrapper": True, "pipeline_class": HelperCompiler}
+    compiler: Any = numba.njit(**{**_OPTIONS, **settings, **options})
+    return lambda function: configure(compiler(function))
 
 
 @cache
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
+    """Number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class _Announce(event.Listener):
-    """Says once per process that compilation has begun."""
+    """Prints a message when the first kernel of a process is compiled."""
 
-    said = False
+    announced = False
 
     def on_start(self, event: Any) -> None:
         function = getattr(event.data.get("dispatcher"), "py_func", None)
-        if not self.said and str(getattr(function, "__module__", "")).startswith("hashcade"):
-            self.said = True
+        if not self.announced and str(getattr(function, "__module__", "")).startswith("hashcade"):
+            self.announced = True
             package = Path(function.__code__.co_filename).parent  # type: ignore[union-attr]
-            often = "once per installation, about 10 s ('hashcade warmup' does it beforehand)"
+            frequency = "once per installation, about 10 s ('hashcade warmup' does it beforehand)"
             if cache_folder(package) is None:
-                often = (
+                frequency = (
                     "at every start: nothing can be cached (run 'hashcade warmup' as a user that"
                     f" may write to {package.parent}, or set NUMBA_CACHE_DIR to a directory that"
                     " can be written to)"
                 )
-            print(f"hashcade: compiling its kernels, {often}", file=sys.stderr, flush=True)
+            print(f"hashcade: compiling its kernels, {frequency}", file=sys.stderr, flush=True)
 
     def on_end(self, event: Any) -> None:
         """Nothing to say."""

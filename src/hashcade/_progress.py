@@ -1,4 +1,4 @@
-"""The one progress display, on stderr: a line that changes on a terminal, plain lines elsewhere."""
+"""Progress on stderr: a progress bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,43 +8,38 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _BAR = 20
-_SECONDS_BETWEEN = 0.2
+_UPDATE_SECONDS = 0.2
 
 
 class Progress:
-    """Says how far a piece of work is, with its total and the time left.
+    """A progress bar with the total and the estimated time left.
 
     Parameters
     ----------
     verbose
-        Whether to say anything; None: if stderr is a terminal.
+        Whether to print anything; None: if stderr is a terminal. ``on`` is the outcome.
     """
 
     def __init__(self, verbose: bool | None = None) -> None:
         self._terminal = sys.stderr.isatty()
-        self._on = self._terminal if verbose is None else bool(verbose)
-        self._shown = 0.0
-        self._start: tuple[str, int, float] | None = None  # task, its first count, and when
-
-    @property
-    def on(self) -> bool:
-        """Whether anything is said."""
-        return self._on
+        self.on = self._terminal if verbose is None else bool(verbose)
+        self._last_update = 0.0
+        self._start: tuple[str, int, float] | None = None  # task, its first count, time
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
-        if self._on:
+        """Print a permanent line."""
+        if self.on:
             clear = "\r\033[K" if self._terminal else ""
             print(f"{clear}{text}", file=sys.stderr, flush=True)
 
     def update(self, task: str, done: int, total: int, note: str = "") -> None:
-        """Show the changing line, a few times a second, on a terminal alone."""
+        """Update the progress bar, a few times a second; only on a terminal."""
         now = time.monotonic()
         if self._start is None or self._start[0] != task or done < self._start[1]:
             self._start = (task, done, now)
-        if not (self._on and self._terminal) or now - self._shown < _SECONDS_BETWEEN:
+        if not (self.on and self._terminal) or now - self._last_update < _UPDATE_SECONDS:
             return
-        self._shown = now
+        self._last_update = now
         filled = int(_BAR * done / max(total, 1))
         bar = "█" * filled + "░" * (_BAR - filled)
         parts = [f"{task} {bar} {done:,}/{total:,}", note, self._time_left(done, total, now)]
@@ -52,8 +47,8 @@ class Progress:
         print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """Remove the changing line."""
-        if self._on and self._terminal:
+        """Remove the progress bar."""
+        if self.on and self._terminal:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
     def _time_left(self, done: int, total: int, now: float) -> str:
@@ -66,7 +61,7 @@ class Progress:
 
 @contextmanager
 def progress_bar(task: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Give a function of (done, total) that moves a bar; the bar is gone afterwards."""
+    """Yield a function of (done, total) that updates a progress bar, removed at the end."""
     display = Progress(False if quiet else None)
     try:
         yield lambda done, total: display.update(task, done, total)
@@ -75,7 +70,7 @@ def progress_bar(task: str, *, quiet: bool = False) -> Iterator[Callable[[int, i
 
 
 def duration(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``2 h 05 min``.
+    """Format a duration: ``45 s``, ``12 min``, ``2 h 05 min``.
 
     Examples
     --------

@@ -1,10 +1,9 @@
-"""Checks of arguments, shared by all layers.
+"""Validation of arguments, shared by all layers.
 
-Each check returns the value in the one form that the code behind it works with, or raises a
-``ValueError`` that gives both sides. An array that already has this form is returned as it is,
-not copied: callers must not write into the result. Checks run at every training
-step and every search, so the good path is a handful of calls, and what it takes to write a
-helpful message is spent only once something is wrong.
+Each check returns the value in a canonical form, or raises a ``ValueError`` with the actual and
+the expected value. An array that already has this form is returned without a copy: callers must
+not modify the result. Checks run at every training step and every search, so the common case is a
+few calls, and details for messages are only computed after a failure.
 """
 
 from __future__ import annotations
@@ -19,33 +18,33 @@ import numpy.typing as npt
 
 from hashcade.errors import add_hint
 
-_MAX_NAMED = 10
+_MAX_LISTED = 10
 
 
-# -- phrases of messages -------------------------------------------------------------------------
+# -- messages ------------------------------------------------------------------------------------
 
 
 def name_rows(bad: npt.ArrayLike) -> str:
-    """Name the rows where ``bad`` (one bool per row) is true: ``rows 3, 17``, ten at most."""
-    return _named("row", np.flatnonzero(bad).tolist())
+    """The rows where ``bad`` (one bool per row) is true: ``rows 3, 17``, ten at most."""
+    return _format_list("row", np.flatnonzero(bad).tolist())
 
 
 def name_ids(ids: npt.NDArray[Any]) -> str:
-    """Name ids: ``id 7`` or ``ids 7, 9``, ten at most."""
-    return _named("id", ids.tolist())
+    """Ids for a message: ``id 7`` or ``ids 7, 9``, ten at most."""
+    return _format_list("id", ids.tolist())
 
 
-def _named(noun: str, values: Sequence[object]) -> str:
-    listed = ", ".join(map(str, values[:_MAX_NAMED]))
-    more = f" and {len(values) - _MAX_NAMED} more" if len(values) > _MAX_NAMED else ""
-    return f"{noun if len(values) == 1 else noun + 's'} {listed}{more}"
+def _format_list(noun: str, values: Sequence[object]) -> str:
+    text = ", ".join(map(str, values[:_MAX_LISTED]))
+    more = f" and {len(values) - _MAX_LISTED} more" if len(values) > _MAX_LISTED else ""
+    return f"{noun if len(values) == 1 else noun + 's'} {text}{more}"
 
 
 # -- single values -------------------------------------------------------------------------------
 
 
 def checked_count(name: str, value: object, *, at_least: int = 1) -> int:
-    """Return a number of things as an int: an integer that is at least ``at_least``."""
+    """Return a count as an int, which must be at least ``at_least``."""
     try:
         count = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -58,7 +57,7 @@ def checked_count(name: str, value: object, *, at_least: int = 1) -> int:
 
 
 def checked_number(name: str, value: object) -> float:
-    """Return a penalty, a rate or a share as a float: finite and not negative."""
+    """Return a finite, non-negative number as a float."""
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -71,7 +70,7 @@ def checked_number(name: str, value: object) -> float:
 
 
 def checked_seed(value: object) -> int:
-    """Return a seed as an int that is not negative."""
+    """Return a seed as a non-negative int."""
     return checked_count("random_state", value, at_least=0)
 
 
@@ -87,20 +86,20 @@ def checked_choice(name: str, value: object, choices: Iterable[str]) -> str:
 
 
 def as_array(name: str, value: object) -> npt.NDArray[Any]:
-    """Take a list, an array, a torch tensor or a column of a table as a numpy array."""
+    """Convert a list, an array, a torch tensor or a column of a data frame to a numpy array."""
     if isinstance(value, np.ndarray) and value.dtype != object:
         return value
     tensor: Any = value
-    if hasattr(tensor, "detach"):  # a tensor: out of autograd, and into main memory
+    if hasattr(tensor, "detach"):  # torch: detach from autograd, move to the CPU
         tensor = tensor.detach().cpu()
         try:
             return np.asarray(tensor)
-        except TypeError:  # bfloat16 and its like, which numpy does not have
+        except TypeError:  # bfloat16 etc., which numpy does not have
             return np.asarray(tensor.float())
     try:
         array = np.asarray(value)
-        column = array.dtype == object and array.ndim == 1 and len(array) > 0
-        if column and isinstance(array[0], (np.ndarray, list)):  # of embeddings
+        is_column = array.dtype == object and array.ndim == 1 and len(array) > 0
+        if is_column and isinstance(array[0], (np.ndarray, list)):  # a column of embeddings
             array = np.stack(array.tolist())
         return array
     except ValueError as error:  # rows of different length
@@ -117,11 +116,11 @@ def checked_vectors(name: str, value: object, dim: int | None = None) -> npt.NDA
     if dim is not None and vectors.shape[1] != dim:
         raise ValueError(f"{name} has dim {vectors.shape[1]}, the index has dim {dim}")
     if vectors.dtype != np.float32 or not vectors.flags.c_contiguous:
-        with np.errstate(over="ignore", invalid="ignore"):  # named as infinite below
+        with np.errstate(over="ignore", invalid="ignore"):  # reported below
             vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-    for at in range(0, len(vectors), 65536):  # in chunks: the test needs memory of its own
-        chunk = vectors[at : at + 65536]
-        if not math.isfinite(np.vdot(chunk, chunk)):  # may overflow: a reason to look closely
+    for start in range(0, len(vectors), 65536):  # in chunks, to limit temporary memory
+        chunk = vectors[start : start + 65536]
+        if not math.isfinite(np.vdot(chunk, chunk)):  # may also be an overflow
             bad = ~np.isfinite(vectors).all(axis=1)
             if bad.any():
                 raise add_hint(
@@ -136,7 +135,7 @@ def checked_labels(
 ) -> npt.NDArray[Any]:
     """Return labels as a one-dimensional array of integers or strings.
 
-    With ``n`` there must be so many of them, as many as ``of`` has rows.
+    With ``n`` there must be ``n`` of them, the number of rows of ``of``.
     """
     labels = as_array(name, value)
     if labels.ndim != 1:
@@ -150,9 +149,9 @@ def checked_labels(
 
 
 def plain_labels(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return labels as strings or integers if they are such in the form that tables have them in.
+    """Convert strings stored as objects, and integers stored as floats, as data frames have them.
 
-    That is strings as objects, and whole numbers as floats; all others are left as they are.
+    All other labels are returned unchanged.
     """
     if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels):
         return labels.astype(np.str_)

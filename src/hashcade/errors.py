@@ -1,4 +1,4 @@
-"""The errors that this package raises.
+"""The exceptions of this package.
 
 ::
 
@@ -13,11 +13,11 @@
         ├── IncompatibleFormatError
         └── IndexLockedError
 
-Two kinds of trouble lie outside the tree, because Python has a name for them: a bad argument
-is a ``ValueError``, and a missing extra is an ``ImportError``. Messages give both sides of what
-does not fit: ``sparsity=5 must be <= width=4``.
+Two kinds of errors are not in this tree, because Python has exceptions for them: an invalid
+argument raises ``ValueError``, and a missing extra ``ImportError``. Messages name both the actual
+and the expected value: ``sparsity=5 must be <= width=4``.
 
-An exception that has a way out carries it as ``hint``; the command line prints it.
+An exception may have a ``hint`` how to resolve it, which the command line prints.
 """
 
 from typing import TypeVar
@@ -31,12 +31,12 @@ E = TypeVar("E", bound=Exception)
 
 
 class HashcadeError(Exception):
-    """Base of every error of this package: catch it to catch them all.
+    """Base class of all exceptions of this package.
 
     Attributes
     ----------
     hint : str or None
-        What to do about it, as an imperative: ``"choose another path"``.
+        How to resolve it, as an imperative: ``"choose another path"``.
     """
 
     def __init__(self, message: str = "", *, hint: str | None = None) -> None:
@@ -44,22 +44,22 @@ class HashcadeError(Exception):
         self.hint = hint
 
 
-class Cancelled(HashcadeError):  # noqa: N818  (not a mistake)
-    """Work was stopped before its end, by the ``Cancel`` that it was given; it has no result."""
+class Cancelled(HashcadeError):  # noqa: N818  (not an error)
+    """An operation was stopped by its ``Cancel`` before it was complete; there is no result."""
 
 
 class ConfigError(HashcadeError):
-    """Settings from a file or a command line that contradict each other or the data."""
+    """Settings from a file or a command line contradict each other or the data."""
 
 
 class DataError(HashcadeError):
-    """Data that cannot be used: unreadable, of another kind, or inconsistent in itself."""
+    """Data cannot be used: unreadable, of the wrong kind, or inconsistent."""
 
 
 class NotFittedError(HashcadeError, ValueError):
-    """A result of learning was asked for before anything was learned.
+    """An estimator is used before it is fitted.
 
-    Also a ``ValueError``, because tools that handle estimators expect it to be one.
+    Also a ``ValueError``, as tools for estimators expect.
     """
 
 
@@ -84,7 +84,7 @@ class ClusterError(StorageError):
 
 
 class CorruptIndexError(StorageError):
-    """A stored file is damaged: its checksum, its length or its structure is wrong."""
+    """A stored file is damaged: its checksum, length or structure is wrong."""
 
     def __init__(
         self, message: str = "", *, hint: str | None = "make it again, or restore a copy"
@@ -93,14 +93,14 @@ class CorruptIndexError(StorageError):
 
 
 class IncompatibleFormatError(StorageError):
-    """A stored file is sound, but of a format version that this package does not read."""
+    """A stored file is valid, but has a format version that this package does not read."""
 
 
 class IndexLockedError(StorageError):
-    """Another writer holds the directory."""
+    """The directory is locked by another writer."""
 
 
 def add_hint(error: E, hint: str) -> E:
-    """Give any exception a ``hint``, and return it: ``raise add_hint(ValueError(...), "...")``."""
+    """Add a ``hint`` to any exception and return it: ``raise add_hint(ValueError(...), "...")``."""
     error.hint = hint  # type: ignore[attr-defined]
     return error

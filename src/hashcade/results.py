@@ -1,4 +1,4 @@
-"""What a table gives back: the matches of a search, and single items."""
+"""Results of a table: matches of a search, and single items."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Matches:
 
     ids: Ids  # (q, n_neighbors), best first, padded with -1, or with None if ids are text
     distances: npt.NDArray[np.float32]  # (q, n_neighbors); inner products: the largest first
-    candidates: npt.NDArray[np.int64]  # (q,): items that were compared with the query
-    truncated: npt.NDArray[np.bool_]  # (q,): whether a limit on candidates ended the search
+    candidates: npt.NDArray[np.int64]  # (q,): number of items compared with the query
+    truncated: npt.NDArray[np.bool_]  # (q,): whether max_candidates ended the search
     find_exact: Callable[[], npt.NDArray[np.bool_]] = field(repr=False)
     find_labels: Callable[[], npt.NDArray[np.object_]] = field(repr=False)
     find_names: Callable[[], npt.NDArray[np.object_]] = field(repr=False)
@@ -40,7 +40,7 @@ class Matches:
 
     @classmethod
     def of(cls, catalog: Catalog, result: SearchResult) -> Matches:
-        """Results of a search in an index with what a catalog has of the items."""
+        """Results of an index, with the metadata of the items from a catalog."""
         return cls(
             catalog.ids_of(result.ids),
             result.distances,
@@ -56,18 +56,16 @@ class Matches:
     def counts(self) -> npt.NDArray[np.int64]:
         """Number of results of each query, int64[q]."""
         padding: Any = None if self.ids.dtype == object else -1
-        is_result = np.not_equal(self.ids, padding)
-        counts: npt.NDArray[np.int64] = is_result.sum(axis=1, dtype=np.int64)
-        return counts
+        return np.asarray(np.not_equal(self.ids, padding).sum(axis=1, dtype=np.int64))
 
     @cached_property
     def exact(self) -> npt.NDArray[np.bool_]:
-        """Whether all items that pass the filter were compared, (q,)."""
+        """Whether all items that match the filter were compared, (q,)."""
         return self.find_exact()
 
     @cached_property
     def labels(self) -> npt.NDArray[np.object_]:
-        """Labels as they were given, (q, n_neighbors); None without one. Found when asked for."""
+        """Labels of the items, (q, n_neighbors); None without one. Looked up on first access."""
         return self.find_labels()
 
     @cached_property
@@ -79,16 +77,16 @@ class Matches:
     def payload(self) -> npt.NDArray[np.object_]:
         """Payload of the items, a dict each, (q, n_neighbors); None without one.
 
-        Names and payload are those that the items have when they are first asked for: of a table
-        that is changed in between, those after the change. A table from :meth:`HashTable.open`
-        gives those of the moment of the search.
+        Names and payload are looked up on first access, and so include changes made to the table
+        since the search. For a table from :meth:`HashTable.open`, they are those at the time of
+        the search.
         """
         return self.find_payload()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickles and copies, which hold labels, names and payload instead of the table."""
-        found = {name: getattr(self, name) for name in ("exact", "labels", "names", "payload")}
-        return {**{k: v for k, v in vars(self).items() if not k.startswith("find_")}, **found}
+        """For pickles and copies: labels, names and payload replace the reference to the table."""
+        values = {name: getattr(self, name) for name in ("exact", "labels", "names", "payload")}
+        return {**{k: v for k, v in vars(self).items() if not k.startswith("find_")}, **values}
 
     def __len__(self) -> int:
         return len(self.ids)

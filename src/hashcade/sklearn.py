@@ -1,4 +1,4 @@
-"""Adapters for scikit-learn: a learned table in the place of ``KNeighborsTransformer``.
+"""Adapter for scikit-learn: a learned table as a ``KNeighborsTransformer``.
 
 Needs the extra ``sklearn``.
 """
@@ -26,22 +26,27 @@ __all__ = ["HashNeighborsTransformer"]
 
 
 class HashNeighborsTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Graphs of nearest neighbors, found through a learned table.
+    """Transform items into a graph of their nearest neighbors in a learned table.
 
-    Stands where scikit-learn's ``KNeighborsTransformer`` can stand: before an estimator with
-    ``metric="precomputed"`` in a pipeline. It is approximate, and it learns from labels.
+    A drop-in replacement for scikit-learn's ``KNeighborsTransformer``, in a pipeline before an
+    estimator with ``metric="precomputed"``. It is approximate, and learns from labels.
 
     Parameters
     ----------
     hasher
-        A :class:`Hasher`, which is copied and fitted; None: one with default settings.
+        A :class:`Hasher`, which is cloned and fitted; None: one with default settings.
     n_neighbors
         Neighbors per row of the graph.
     mode
-        ``"distance"`` or ``"connectivity"``. As with ``KNeighborsTransformer``, rows of a graph
-        of distances have one more entry, because an item that was fitted is its own neighbor.
+        ``"distance"`` or ``"connectivity"``. As with ``KNeighborsTransformer``, rows of a distance
+        graph have one more entry, because each fitted item is its own neighbor.
     n_probe
-        Buckets to look into, as for :meth:`HashTable.search`; the table is ``table_``.
+        Buckets to search, as for :meth:`HashTable.search`.
+
+    Attributes
+    ----------
+    table_ : HashTable
+        The fitted table.
 
     Examples
     --------
@@ -84,7 +89,7 @@ class HashNeighborsTransformer(TransformerMixin, BaseEstimator):  # type: ignore
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Distances and row numbers of the nearest items, both [q, n_neighbors].
 
-        Rows are padded with infinity and -1 if there are fewer items than were asked for.
+        Rows are padded with infinity and -1 if there are fewer items.
         """
         if not hasattr(self, "table_"):
             raise NotFittedError("this transformer is not fitted yet: call fit")
@@ -94,12 +99,12 @@ class HashNeighborsTransformer(TransformerMixin, BaseEstimator):  # type: ignore
 
     def kneighbors_graph(self, X: npt.ArrayLike) -> csr_matrix:
         """The neighbors as a sparse matrix, (queries, fitted items)."""
-        extra = self.mode == "distance"
-        distances, ids = self.kneighbors(X, self.n_neighbors + extra)
-        real = ids >= 0
-        values = distances[real] if extra else np.ones(int(real.sum()), np.float32)
-        ends = np.concatenate([[0], np.cumsum(real.sum(axis=1))])
-        return csr_matrix((values, ids[real], ends), shape=(len(ids), self.n_samples_fit_))
+        has_self = self.mode == "distance"
+        distances, ids = self.kneighbors(X, self.n_neighbors + has_self)
+        is_neighbor = ids >= 0
+        values = distances[is_neighbor] if has_self else np.ones(int(is_neighbor.sum()), np.float32)
+        ends = np.concatenate([[0], np.cumsum(is_neighbor.sum(axis=1))])
+        return csr_matrix((values, ids[is_neighbor], ends), shape=(len(ids), self.n_samples_fit_))
 
     def transform(self, X: npt.ArrayLike) -> csr_matrix:
         """The graph, see :meth:`kneighbors_graph`."""

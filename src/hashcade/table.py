@@ -1,4 +1,4 @@
-"""The table: a model, an index and what belongs to the items, as one thing."""
+"""``HashTable``: a model, an index, and the metadata of the items."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class HashTable:
-    """Learns a hash table from labelled items, holds the items, and finds the nearest ones.
+    """A learned hash table: fit it to labelled items, fill it, and search the nearest ones.
 
     Parameters
     ----------
@@ -61,19 +61,20 @@ class HashTable:
     metric
         ``"euclidean"``; ``"cosine"``: 1 - cosine; ``"inner_product"`` with the largest first.
     place
-        ``"label"``: an item whose label is known goes to the buckets of its label. ``"network"``:
-        all items go where the network puts them, as in the paper.
+        ``"label"``: a labelled item goes to the buckets of its label, if the model has learned it.
+        ``"network"``: all items go to the buckets that the network predicts, as in the paper.
     vectors
-        ``"float16"``: vectors are rounded once, when they are added, and take half the memory;
-        not for ``metric="cosine"``.
+        ``"float32"``, or ``"float16"``: vectors are rounded when they are added, and take half the
+        memory; not for ``metric="cosine"``.
     first_pass
-        ``"int8"``: codes beside the vectors, a quarter of their size, of which a search reads most
-        and of the vectors few. The same results; faster from a disk, see docs/results/int8.md.
+        ``"int8"``: also store quantized codes, a quarter of the size of the vectors. A search scans
+        the codes, and reads only few vectors. The same results; faster when read from disk, see
+        docs/results/int8.md.
     settings
         Further settings of :class:`Hasher`: ``loss``, ``backbone``, ``steps``, ...
 
-    The parts: ``hasher`` is the model, ``index`` the buckets with the vectors, ``catalog`` the
-    ids, labels, names and payload behind the numbers in the index.
+    Its parts are ``hasher``, the model; ``index``, the buckets with the vectors; and ``catalog``,
+    the ids, labels, names and payload of the items.
 
     Examples
     --------
@@ -117,10 +118,10 @@ class HashTable:
         *,
         metric: str | None = None,
     ) -> HashTable:
-        """Put a table together: from a fitted hasher alone an empty one, to be filled by `add`.
+        """Create a table from its parts; without an index it is empty, to be filled by :meth:`add`.
 
-        Without a hasher the table can be inspected and searched through ``table.index``. Items of
-        an index that a new catalog knows nothing of have their numbers as ids.
+        Without a hasher the table can be inspected, and searched through ``table.index``. Without
+        a catalog, the ids of the items are their numbers in the index.
         """
         if hasher is None and index is None:
             raise ValueError("hasher and index are both None, one of them must be given")
@@ -154,14 +155,14 @@ class HashTable:
             Embeddings, or images if there is a ``backbone`` for them; with ``features`` images of
             any size, or paths of image files.
         y : int or str[n], optional
-            Labels. None (or NaN) marks an item without one: it is not learned from, but it is in
-            the table. Without any labels, clusters of the items take the place of classes.
+            Labels. An item with None (or NaN) is in the table, but is not learned from. Without
+            any labels, clusters of the items take the place of classes.
         ids : int[n] or str[n], optional
-            None twice; integers are not negative. Default: 0..n-1.
+            Unique ids; integers must not be negative. Default: 0..n-1.
         names : str[n], optional
-            Names of the items, file names for instance.
+            Names of the items, such as file names.
         payload : list of dicts, dict of columns, pandas or Arrow table, optional
-            What you want to have back with an item: values of JSON, by the names of their fields.
+            Data to be returned with an item: JSON values by field name.
         """
         if self.hasher is None:
             raise NotFittedError("this table has no model, and so no settings to fit with")
@@ -205,10 +206,10 @@ class HashTable:
     ) -> Ids:
         """Add items, and return their ids.
 
-        ``ids`` are integers or strings, as those of the table are; integers may be left out.
-        Labels may be missing for some or all; one that the table does not have is an error. With
-        ``new_labels`` it becomes a class of the table: the model gets a prototype and a code for
-        it, if it has such, from the items that are added (see :meth:`Hasher.extend`).
+        ``ids`` are integers or strings, like those of the table; integers may be left out. Labels
+        may be missing for some or all items; an unknown label is an error. With ``new_labels`` it
+        becomes a class of the table: if the model has prototypes and codes, it learns those of the
+        class from the items that are added (see :meth:`Hasher.extend`).
         """
         return self._put(X, labels, ids, names, payload, new_labels, replace=False)
 
@@ -222,9 +223,9 @@ class HashTable:
         payload: Any = None,
         new_labels: bool = False,
     ) -> None:
-        """Replace the items with these ids, or add them; a search sees the old or the new ones.
+        """Replace the items with these ids, or add them; atomic for searches.
 
-        An item that is replaced keeps nothing: its label, name and payload are those given here.
+        Label, name and payload are replaced as well, also by None.
         """
         self._put(X, labels, ids, names, payload, new_labels, replace=True)
 
@@ -232,7 +233,7 @@ class HashTable:
         self, X: Any, labels: Any, ids: Any, names: Any, payload: Any, new_labels: bool,
         replace: bool,
     ) -> Ids:  # fmt: skip
-        before, encoded = self.hasher, self.encode(X)
+        old_hasher, encoded = self.hasher, self.encode(X)
         if labels is not None:
             labels = label_array(labels, len(encoded))
         try:
@@ -242,7 +243,7 @@ class HashTable:
                 encoded = self.placed(encoded, labels)
             if isinstance(self._live, Catalog):
                 unit_length, dim = self.metric == "cosine", encoded.vectors.shape[1]
-                index = _empty_index(self._fitted_hasher(), dim, unit_length, self._storage)
+                index = _empty_index(self._require_hasher(), dim, unit_length, self._storage)
                 self._live = Local(State(index, self._live))
             items = NewItems(
                 encoded.bucket_ids, encoded.vectors, ids, labels, names, payload,
@@ -250,15 +251,15 @@ class HashTable:
             )  # fmt: skip
             change = self._live.change(items)
         except BaseException:
-            if self.hasher is not before:
-                self._use_model(before)
+            if self.hasher is not old_hasher:
+                self._use_model(old_hasher)
             raise
         return (
             np.array(list(ids), dtype=object) if self.catalog.id_kind == "str" else change.numbers
         )
 
     def _extend(self, X: Any, labels: npt.NDArray[np.object_]) -> bool:
-        """Let the model learn classes that neither it nor the table knows, if it can."""
+        """Extend the model, if it can be, by labels that are new to it and to the table."""
         hasher = self.hasher
         if hasher is None or isinstance(X, Encoded):
             return False
@@ -274,27 +275,27 @@ class HashTable:
     def _use_model(self, hasher: Hasher | None) -> None:
         self.hasher, self._model_changed = hasher, True
         if isinstance(self._live, DurableIndex) and hasher is not None:
-            # Before its items: a model that knows more than the table does no harm.
+            # Before its items: a model with more classes than the table is harmless.
             hasher.save(self._live.path / MODEL_DIR)
 
     def remove(self, ids: Any = None, *, where: Any = None) -> int:
         """Remove items by id or by a filter, and return how many.
 
-        An id that is not in the table is an error, and nothing is removed.
+        An unknown id is an error, and nothing is removed.
         """
-        change = self._filled().change(removal(ids, where))
+        change = self._require_items().change(removal(ids, where))
         return len(change.numbers)
 
     def create_index(self, field: str) -> None:
-        """Keep an index of a field of the payload, so that filters on it need not read all items.
+        """Create an index of a payload field, so that filters on it need not read all items.
 
-        A filter reads the payload of every item, for a million items in about a second; with an
-        index of its field it reads those that match. ``label``, ``id`` and ``name`` need none.
+        A filter reads the payload of every item, about a second for a million items; with an index
+        it only reads those that match. ``label``, ``id`` and ``name`` need no index.
         """
-        self._filled().create_index(field)
+        self._require_items().create_index(field)
 
     def placed(self, encoded: Encoded, labels: npt.NDArray[np.object_]) -> Encoded:
-        """Items with the buckets that they go to, by ``place`` and their labels; None: has none."""
+        """Assign items to buckets by ``place`` and their labels, None for items without one."""
         if self.hasher is None or self.catalog.place == "network":
             return encoded
         return self.hasher.place(encoded, labels)
@@ -305,13 +306,13 @@ class HashTable:
         self, X: npt.ArrayLike | Encoded, *, n_probe: int = 1, scores: bool = True,
         cancel: Cancel | None = None,
     ) -> Encoded:  # fmt: skip
-        """What the model makes of items; one item alone is taken as a batch of one.
+        """Encode items with the model; a single item is treated as a batch of one.
 
-        ``n_probe``, ``scores`` and ``cancel`` as for :meth:`Hasher.encode`.
+        ``n_probe``, ``scores`` and ``cancel`` are as for :meth:`Hasher.encode`.
         """
         if isinstance(X, Encoded):
             return X
-        hasher = self._fitted_hasher()
+        hasher = self._require_hasher()
         items = as_array("X", hasher.with_features(X))
         if items.shape == hasher.item_shape:
             items = items[None]
@@ -336,30 +337,31 @@ class HashTable:
         Parameters
         ----------
         Q
-            Queries as :meth:`fit` takes items, or one alone, or what :meth:`encode` made of them.
+            Queries, like the items of :meth:`fit`; or a single query, or the result of
+            :meth:`encode`.
         n_probe
-            1: look into the query's own buckets. More: into as many of the best occupied ones,
-            which finds more and takes longer.
+            Number of buckets to search. 1: the query's own. More: the best occupied ones, which
+            improves recall and takes longer.
         max_candidates
             Compare at most this many items with a query.
         fill
             Whether a query with fewer than ``n_neighbors`` candidates continues to further buckets.
         where
-            Only items for which this holds may be found: a dict of fields of the payload, or
-            ``label``, ``id``, ``name``, that are joined by and. ``{"brand": "a"}``,
+            Return only items that match this filter: a dict of conditions, joined by and, on fields
+            of the payload or ``label``, ``id``, ``name``. ``{"brand": "a"}``,
             ``{"brand": ["a", "b"]}``, ``{"price": {"<": 10, ">=": 5}}`` with ``= != < <= > >= in``,
             ``{"any": [filter, ...]}``, ``{"not": filter}``; ``"a.b"`` is ``b`` within ``a``.
-            Values compare with values of their own kind; None is null, and a missing field. The
-            answers of the last filters are kept until the table changes; see :meth:`create_index`.
+            Only values of the same type compare; None matches null and a missing field. The results
+            of the last filters are cached until the table changes; see :meth:`create_index`.
         filter_ids, exclude_self, threads
             As for :meth:`HashIndex.search`, with ids of this table.
         cancel
-            Stops the search when it is set, by another thread; then ``Cancelled`` is raised.
+            Stops the search when another thread sets it; ``Cancelled`` is raised.
         """
         n_probe = checked_count("n_probe", n_probe)
-        state = self._filled().state
-        passing = self._filter(state, where, filter_ids, cancel)
-        n_ranked = state.index.n_ranked(n_probe, passing)
+        state = self._require_items().state
+        item_filter = self._filter(state, where, filter_ids, cancel)
+        n_ranked = state.index.n_ranked(n_probe, item_filter)
         encoded = self.encode(Q, n_probe=n_ranked, scores=False, cancel=cancel)
         if not isinstance(exclude_self, bool):
             exclude_self = state.catalog.numbers_of(exclude_self)
@@ -369,7 +371,7 @@ class HashTable:
             n_neighbors=n_neighbors,
             max_candidates=max_candidates,
             fill="path" if fill else "none",
-            filter_ids=passing,
+            filter_ids=item_filter,
             exclude_self=exclude_self,
             metric=self.metric,
             threads=threads,
@@ -381,13 +383,13 @@ class HashTable:
         self, n_probe: int, *, where: Any = None, filter_ids: Any = None,
         cancel: Cancel | None = None,
     ) -> int:  # fmt: skip
-        """``n_probe`` for :meth:`encode` of queries that are searched with a filter."""
-        state = self._filled().state
+        """The ``n_probe`` for :meth:`encode` of queries that are searched with a filter."""
+        state = self._require_items().state
         return state.index.n_ranked(n_probe, self._filter(state, where, filter_ids, cancel))
 
     @staticmethod
     def _filter(state: State, where: Any, filter_ids: Any, cancel: Cancel | None) -> Filter | None:
-        """What may be found, as the index takes it; the last answers of ``where`` are kept."""
+        """The filter for the index; results of ``where`` are cached."""
         if where is not None and filter_ids is not None:
             raise ValueError("where and filter_ids are both given, must be one of them")
         if where is not None:
@@ -397,7 +399,7 @@ class HashTable:
         return None
 
     def matches(self, result: SearchResult) -> Matches:
-        """Results of ``table.index.search`` with the ids, labels, names and payload of items."""
+        """Results of ``table.index.search``, with ids, labels, names and payload of the items."""
         return Matches.of(self.catalog, result)
 
     def evaluate(
@@ -415,7 +417,7 @@ class HashTable:
 
         n_probe = checked_count("n_probe", n_probe)
         encoded = self.encode(Q, n_probe=n_probe)
-        catalog = Catalog(self.catalog.classes)  # labels of queries alone do not become classes
+        catalog = Catalog(self.catalog.classes)  # labels of queries must not become classes
         codes = catalog.codes(y, len(encoded), name="y")
         if (codes == NO_LABEL).any():
             raise ValueError("y has missing labels, every query must have one")
@@ -434,72 +436,72 @@ class HashTable:
             **options,
         )
 
-    # -- looking into it ---------------------------------------------------------------------------
+    # -- inspection --------------------------------------------------------------------------------
 
     def explain(
         self, q: npt.ArrayLike | Encoded, *, n_probe: int = 1, where: Any = None,
         filter_ids: Any = None, **options: Any,
     ) -> dict[str, Any]:  # fmt: skip
-        """Say how the results of one query came about; see :meth:`HashIndex.explain`.
+        """Explain the results of one query; see :meth:`HashIndex.explain`.
 
-        ``where`` and ``filter_ids`` are those of :meth:`search`.
+        ``where`` and ``filter_ids`` are as for :meth:`search`.
         """
         n_probe = checked_count("n_probe", n_probe)
-        state = self._filled().state
-        passing = self._filter(state, where, filter_ids, options.get("cancel"))
-        encoded = self.encode(q, n_probe=state.index.n_ranked(n_probe, passing))
+        state = self._require_items().state
+        item_filter = self._filter(state, where, filter_ids, options.get("cancel"))
+        encoded = self.encode(q, n_probe=state.index.n_ranked(n_probe, item_filter))
         if len(encoded) != 1:
             raise ValueError(f"q has {len(encoded)} items, must be one")
         exclude = options.get("exclude_self", False)
         if not isinstance(exclude, bool):
             options["exclude_self"] = state.catalog.numbers_of(exclude)
-        explained = state.index.explain(
+        description = state.index.explain(
             encoded.vectors[0],
             **encoded.where_to_look(n_probe),
             shown_scores=encoded.scores,
             metric=self.metric,
-            filter_ids=passing,
+            filter_ids=item_filter,
             **options,
         )
-        described: dict[str, Any] = self.with_labels(explained)
-        numbers = np.array([match["id"] for match in described["results"]], dtype=np.int64)
-        for match, item in zip(described["results"], self.catalog.ids_of(numbers), strict=True):
+        explanation: dict[str, Any] = self.with_labels(description)
+        numbers = np.array([match["id"] for match in explanation["results"]], dtype=np.int64)
+        for match, item in zip(explanation["results"], self.catalog.ids_of(numbers), strict=True):
             match["id"] = item if isinstance(item, str) else int(item)
-        return described
+        return explanation
 
     def stats(self) -> dict[str, Any]:
-        """Describe the table in numbers; see :meth:`HashIndex.stats`."""
-        described: dict[str, Any] = self.with_labels(self.index.stats())
-        return described
+        """Statistics of the table; see :meth:`HashIndex.stats`."""
+        stats: dict[str, Any] = self.with_labels(self.index.stats())
+        return stats
 
     def with_labels(self, description: Any) -> Any:
-        """A description by the index (``stats``, ``explain``, ``node``) with labels for codes."""
+        """Replace label codes by labels in a description (``stats``, ``explain``, ``node``)."""
         if isinstance(description, dict):
-            changed = {key: self.with_labels(value) for key, value in description.items()}
+            labelled = {key: self.with_labels(value) for key, value in description.items()}
             if isinstance(description.get("classes"), dict):
-                changed["classes"] = {
+                labelled["classes"] = {
                     self.catalog.label(code): self.with_labels(value)
                     for code, value in description["classes"].items()
                 }
             if "label" in description:
                 code = description["label"]
-                changed["label"] = None if code is None else self.catalog.label(code)
-            return changed
+                labelled["label"] = None if code is None else self.catalog.label(code)
+            return labelled
         if isinstance(description, list):
             return [self.with_labels(value) for value in description]
         return description
 
     def ids(self, where: Any = None) -> Ids:
-        """Ids of all items, or of those for which a filter holds, in the order of their numbers."""
+        """Ids of all items, or of those that match a filter, by ascending item number."""
         catalog = self.catalog
         return catalog.ids_of(catalog.where(where)).copy()
 
     def count(self, where: Any = None) -> int:
-        """Number of items, or of those for which a filter holds."""
+        """Number of items, or of those that match a filter."""
         return len(self) if where is None else len(self.catalog.where(where))
 
     def __getitem__(self, item_id: int | str) -> Item:
-        state = self._filled().state
+        state = self._require_items().state
         number = state.catalog.number_of(item_id)
         try:
             if number is None:
@@ -533,8 +535,8 @@ class HashTable:
 
     @property
     def index(self) -> HashIndex:
-        """The index; there is none before the table has items."""
-        return self._filled().state.index
+        """The index; an error if the table is empty."""
+        return self._require_items().state.index
 
     @property
     def catalog(self) -> Catalog:
@@ -543,18 +545,18 @@ class HashTable:
 
     @property
     def known_labels(self) -> list[Label]:
-        """Labels that :meth:`add` takes: those of the items, and those that the model learned."""
-        learned: list[Label] = []
+        """Labels that :meth:`add` accepts: those of the table, and those that the model learned."""
+        model_labels: list[Label] = []
         if self.hasher is not None and self.hasher.config_.codes_of != "clusters":
-            learned = self.hasher.classes_.tolist()  # clusters have numbers, which are no labels
-        return [*self.catalog.classes, *learned]
+            model_labels = self.hasher.classes_.tolist()  # cluster numbers are not labels
+        return [*self.catalog.classes, *model_labels]
 
-    def _filled(self) -> Local | DurableIndex:
+    def _require_items(self) -> Local | DurableIndex:
         if isinstance(self._live, Catalog):
             raise NotFittedError("this table is empty: call fit, or add items to a fitted one")
         return self._live
 
-    def _fitted_hasher(self) -> Hasher:
+    def _require_hasher(self) -> Hasher:
         if self.hasher is None:
             raise NotFittedError("this table has no model: search it through table.index")
         return self.hasher
@@ -562,12 +564,12 @@ class HashTable:
     # -- files -------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the table into a directory: afterwards it holds the old state or the new one.
+        """Save the table to a directory, atomically.
 
-        Saved back to where it was loaded from, only what changed is written. Another table at
-        ``path`` is replaced as a whole; anything else there is an error.
+        If it was loaded from there, only changes are written. Another table at ``path`` is
+        replaced; anything else there is an error.
         """
-        directory, live = Path(path), self._filled()
+        directory, live = Path(path), self._require_items()
         if live.lives_in(directory):
             if self._model_changed and self.hasher is not None:
                 self.hasher.save(directory / MODEL_DIR)
@@ -588,11 +590,12 @@ class HashTable:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **networks: Any) -> HashTable:
-        """Open a table that was saved, as it is now. The vectors are mapped into memory, not read.
+        """Load the last commit of a saved table. The vectors are memory-mapped.
 
-        Changes of others do not show, and it is an error to change it after them. From the first
-        change until :meth:`save` nobody else can change the table in the directory.
-        ``backbone`` and ``features`` are networks of your own, as for :meth:`Hasher.load`.
+        Later changes by other processes are not visible; changing a table that another process has
+        changed since is an error. From the first change until :meth:`save`, the table is locked
+        for other writers. ``backbone`` and ``features`` are networks of your own, as for
+        :meth:`Hasher.load`.
         """
         directory = Path(path)
 
@@ -611,13 +614,13 @@ class HashTable:
         read_only: bool = False,
         keep_changes_after: int | None = None,
     ) -> HashTable:
-        """Open a table so that a change is on disk when its call returns.
+        """Open a table for durable changes: a change is on disk when its call returns.
 
-        Changes of several threads that wait together cost one flush of the disk. There is one
-        writer at a time, and any number of readers in any process, each of which sees a whole
-        commit: with ``read_only`` the last one before it was opened, or before :meth:`refresh`.
-        Close it, or use it as a context manager. Changes after number ``keep_changes_after`` stay
-        in the log, for those that follow it; see ``hashcade.cluster.Writer``.
+        Concurrent changes of several threads share one flush of the disk (group commit). There may
+        be one writer, and any number of readers in any process; each reader sees one commit: with
+        ``read_only`` the last one before it was opened, or before :meth:`refresh`. Close the table,
+        or use it as a context manager. Changes after number ``keep_changes_after`` stay in the log
+        for replicas; see ``hashcade.cluster.Writer``.
         """
         directory = Path(path)
 
@@ -631,24 +634,24 @@ class HashTable:
         return load_unreplaced(directory, load)
 
     def keep_changes(self, after: int) -> None:
-        """Of a table that is open for changes: keep those after this number in the log."""
-        live = self._filled()
+        """Keep changes after this number in the log; for a table open for changes."""
+        live = self._require_items()
         if not isinstance(live, DurableIndex):
             raise ValueError("only a table from HashTable.open has a log of changes")
         live.keep_after = after
 
     def refresh(self) -> bool:
-        """Of a table that is open for reading: see the last commit; whether there was a new one."""
-        live = self._filled()
+        """Load the last commit, if the table is read-only; returns whether it was new."""
+        live = self._require_items()
         if not isinstance(live, DurableIndex):
             raise ValueError("only a table from HashTable.open follows the changes of others")
-        new = live.reload()
-        if new:
+        is_new = live.reload()
+        if is_new:
             self.hasher = _load_model(live.path)
-        return new
+        return is_new
 
     def close(self) -> None:
-        """Release the directory. A table from :meth:`open` has saved all; others drop changes."""
+        """Release the directory, and drop unsaved changes; a table from :meth:`open` has none."""
         if not isinstance(self._live, Catalog):
             self._live.close()
         self.catalog.close()

@@ -1,7 +1,7 @@
-"""Compile all kernels beforehand: most of the index in a second process, the others here.
+"""Compile all kernels in advance: most of the index in a second process, the rest in this one.
 
-The compiler works on one function at a time in a process, so two processes need little more than
-half of the time. What they compile is cached on disk, once per installation.
+The compiler handles one function at a time per process, so two processes take little more than
+half of the time. The result is cached on disk, once per installation.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _PACKAGES = [Path(package.__path__[0]) for package in (codes, index, learn, stor
 
 
 def warmup() -> float:
-    """Compile every kernel that is not cached, and return the seconds that it took."""
+    """Compile every kernel that is not cached, and return the time in seconds."""
     start = time.perf_counter()
-    other = None
+    process = None
     command = [sys.executable, "-c", f"import {__name__} as w; w.without_gc(w.index.warmup)"]
-    if None not in map(cache_folder, _PACKAGES):  # else nothing would come back from it
-        with suppress(OSError):  # no second process: the index is compiled after the codes
-            other = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    # The nearest vectors first, for balance: the other process finds them in the cache at its end.
+    if None not in map(cache_folder, _PACKAGES):  # else its result would be lost
+        with suppress(OSError):  # without it, the index is compiled below
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # Nearest vectors first, for balance: the other process will find them in the cache.
     for compile_kernels in (_warm_nearest, codes.warmup, learn.warmup, store.warmup):
         without_gc(compile_kernels)
-    if other is not None:
-        other.wait()
+    if process is not None:
+        process.wait()
     without_gc(index.warmup)
     return time.perf_counter() - start
 
@@ -48,14 +48,14 @@ def _warm_nearest() -> None:
 
 
 def load_search_kernels() -> None:
-    """Load what a search needs from the cache, or compile it."""
+    """Load the kernels of a search from the cache, or compile them."""
     index.warmup()
     learn.warmup()
     store.warmup()
 
 
 def without_gc(function: Callable[[], None]) -> None:
-    """Call a function without garbage collection: an eighth of the time that the compiler takes."""
+    """Call a function without garbage collection, which takes an eighth of compilation time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -67,6 +67,6 @@ def without_gc(function: Callable[[], None]) -> None:
 
 @cache
 def ensure_compiled() -> None:
-    """Compile every kernel if none is cached, as in a new installation; once per process."""
+    """Compile all kernels if they are not cached, as in a new installation; once per process."""
     if not all(map(is_compiled, _PACKAGES)):
         warmup()

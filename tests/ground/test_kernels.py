@@ -51,7 +51,7 @@ def test_one_line_says_what_happens_and_how_long(announced, capsys):
     assert "compiling" in lines[0]
     assert " s " in lines[0]
     assert "hashcade warmup" in lines[0]
-    assert announced.said
+    assert announced.announced
 
 
 def test_kernels_of_others_are_not_ours_to_announce(announced, capsys):

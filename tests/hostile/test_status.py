@@ -26,7 +26,7 @@ def place(tmp_path):
 
 def failing_after_commit(monkeypatch):
     """Commits reach the disk, and are said to have failed: as a flush that fails may be."""
-    real = Catalog._run
+    real = Catalog._execute
 
     def run(catalog, sql, *values):
         done = real(catalog, sql, *values)
@@ -35,7 +35,7 @@ def failing_after_commit(monkeypatch):
             raise StorageError(f"cannot use {catalog.path}: disk I/O error") from cause
         return done
 
-    monkeypatch.setattr(Catalog, "_run", run)
+    monkeypatch.setattr(Catalog, "_execute", run)
 
 
 @pytest.mark.promise("M8", "the flush of a commit fails, the change may be on disk")
@@ -196,16 +196,16 @@ def test_a_request_that_failed_may_be_sent_again(place):
 
 @TWICE
 def test_old_keys_are_dropped(place, monkeypatch):
-    monkeypatch.setattr("hashcade.store.change_log.KEPT_ANSWERS", 3)
+    monkeypatch.setattr("hashcade.store.change_log.MAX_ANSWERS", 3)
     with serving(table=place) as client:
         for number in range(6):
             client.post("/v1/items", json=ITEM, headers={"Idempotency-Key": f"k{number}"})
         catalog = client.app.state.service.durable.state.catalog
-        kept = catalog._all("SELECT key FROM answers ORDER BY seq")
+        kept = catalog._query("SELECT key FROM answers ORDER BY seq")
         assert kept == [("k3",), ("k4",), ("k5",)]
-        monkeypatch.setattr("hashcade.store.change_log.KEPT_SECONDS", -10)
+        monkeypatch.setattr("hashcade.store.change_log.MAX_ANSWER_SECONDS", -10)
         client.post("/v1/items", json=ITEM, headers={"Idempotency-Key": "last"})
-        assert client.app.state.service.durable.state.catalog._all("SELECT * FROM answers") == []
+        assert client.app.state.service.durable.state.catalog._query("SELECT * FROM answers") == []
 
 
 @TWICE

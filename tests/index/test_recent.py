@@ -107,7 +107,7 @@ def test_two_trees_find_what_one_finds(depth):
     index.remove(300 + rng.choice(120, 30, replace=False))
     assert index._snapshot.recent is not None
     one = index.copy()
-    one._snapshot = one._snapshot.settled
+    one._snapshot = one._snapshot.with_one_tree
     queries = rng.normal(size=(30, 4))
     scores = np.round(rng.normal(size=(30, depth, index.shape.width)), 1)  # with equal sums
     buckets = rng.integers(0, index.shape.n_buckets, (30, 2))

@@ -47,7 +47,7 @@ def test_a_budget_that_is_enough_changes_nothing():
 
 def test_steps_follow_the_measured_speed(monkeypatch):
     """Ten seconds of steps and two of validations fit into a budget of seven by a part."""
-    cost = trainer._Cost(steps=1000, fixed=1.0, of_steps=5.0)
+    cost = trainer._Cost(steps=1000, fixed=1.0, step_seconds=5.0)
     monkeypatch.setattr(trainer.Trainer, "_costs", lambda self, *more: [cost, cost])
     X, y = blobs()
     hasher = Hasher(width=4, steps=1000, joint_steps=1000, verbose=False, budget=7.0).fit(X, y)

@@ -186,12 +186,12 @@ def test_of_several_views_training_takes_any_and_all_else_the_first():
     torch.testing.assert_close(hasher._model().prepare.mean, plain._model().prepare.mean)
     data = TrainingData(torch.from_numpy(views), y, np.arange(120), np.arange(0))
     chosen = np.arange(100)
-    torch.testing.assert_close(data.whole(chosen), torch.from_numpy(views[:100, 0]))
-    drawn = data.varied(chosen, "none", seed=7).numpy()
+    torch.testing.assert_close(data.items_at(chosen), torch.from_numpy(views[:100, 0]))
+    drawn = data.augmented(chosen, "none", seed=7).numpy()
     which = (drawn == views[:100, 1]).all(axis=1)
     assert ((drawn == views[:100, 0]).all(axis=1) ^ which).all()
     assert 30 < which.sum() < 70  # as a coin falls
-    np.testing.assert_array_equal(drawn, data.varied(chosen, "none", seed=7).numpy())
+    np.testing.assert_array_equal(drawn, data.augmented(chosen, "none", seed=7).numpy())
 
 
 def test_dropout_hides_values_from_the_hash_network_while_it_is_trained_and_from_nothing_else():
@@ -415,7 +415,7 @@ def test_the_validation_set_has_the_same_share_of_every_class():
     training, validation = stratified_split(labels, fraction=0.1, random_state=0)
     assert sorted([*training, *validation]) == list(range(127))
     assert np.bincount(labels[validation], minlength=4).tolist() == [10, 2, 2, 0]
-    few = stratified_split(labels, fraction=0.1, random_state=0, most=5)[1]
+    few = stratified_split(labels, fraction=0.1, random_state=0, max_items=5)[1]
     assert len(few) == 5  # whole shares of classes at random, as long as there is room
     other = stratified_split(labels, fraction=0.1, random_state=1)[1]
     assert set(other) != set(validation)

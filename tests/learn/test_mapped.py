@@ -67,11 +67,12 @@ def test_mean_and_scale_of_large_data_are_those_of_a_part(tmp_path, monkeypatch)
     X, y = blobs()
     rows, none = np.arange(len(X)), np.arange(0)
 
-    measured = TrainingData(mapped(tmp_path / "X.npy", X), y, rows, none).measured().numpy()
+    data = TrainingData(mapped(tmp_path / "X.npy", X), y, rows, none)
+    measured = data.normalization_items().numpy()
 
     assert measured.shape == (50, 8)
     assert len(np.unique(y[(X[:, None] == measured).all(axis=2).any(axis=1)])) == 6
-    assert len(TrainingData(torch.from_numpy(X), y, rows, none).measured()) == len(X)
+    assert len(TrainingData(torch.from_numpy(X), y, rows, none).normalization_items()) == len(X)
 
 
 def test_what_is_not_finite_is_named_when_it_is_read(tmp_path):

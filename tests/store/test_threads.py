@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from hashcade.store import database, load_state
 faulthandler.dump_traceback_later(60, exit=True)  # nothing else ends it
-database._LOOK = 10  # steps: statements look often at whether they are to stop
+database._CANCEL_CHECK_STEPS = 10  # steps: statements look often at whether they are to stop
 state, _ = load_state(Path(sys.argv[1]))
 shown = state.catalog.snapshot()
 work = lambda: [shown.names_of(np.arange(30)) for _ in range(300)]

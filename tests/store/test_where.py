@@ -229,7 +229,7 @@ def test_an_index_of_a_field_follows_every_change():
         catalog.remove_where({"t": "z"})
     assert catalog.where({"t": ["a", "z"]}).tolist() == [50]
     assert catalog.where({"t": None}).tolist() == [2, 4, 5]
-    plan = catalog._all(
+    plan = catalog._query(
         "EXPLAIN QUERY PLAN SELECT number FROM field_values WHERE field = 1 AND kind = 3"
         " AND value = 'a'"
     )

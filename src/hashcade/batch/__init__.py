@@ -1,8 +1,8 @@
-"""Tables from more items than memory holds: shards of Parquet, sorted runs, one table.
+"""Build tables from data larger than memory: Parquet shards, sorted runs, one merged table.
 
-:func:`build_table` reads the shards a part at a time, sorts each part by bucket into a *run* on
-disk, and merges the runs by ranges of buckets into one segment. Its tasks run in this process, in
-several, or on Ray (extra ``ray``).
+:func:`build_table` reads the shards in parts, sorts each part by bucket into a *run* on disk, and
+merges the runs by ranges of buckets into one segment: an external sort. Its tasks run in this
+process, in a pool of processes, or on Ray (extra ``ray``).
 """
 
 from hashcade.batch.build import build_table

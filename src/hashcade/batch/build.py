@@ -1,4 +1,4 @@
-"""``build_table``: the stages of a build, and what is left of them when it is stopped."""
+"""``build_table``: the stages of a build, which can be resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from hashcade._io import (
 from hashcade._validate import checked_choice, checked_count
 from hashcade.batch.job import Job, Shard, part_rows
 from hashcade.batch.tasks import (
-    damage_named,
     make_run,
     merge_buckets,
     merged_path,
+    run_errors,
     run_info,
     write_items,
 )
@@ -48,7 +48,7 @@ from hashcade.store import (
 )
 
 MEMORY = 1 << 30
-# A part is in memory about so many times at once: as it is read, encoded, copied and sorted.
+# Copies of a part, and of a range, that are in memory at the same time.
 _COPIES_OF_PART, _COPIES_OF_RANGE = 6, 4
 
 OnProgress = Callable[[str, int, int], object]
@@ -71,37 +71,37 @@ def build_table(
     force: bool = False,
     progress: OnProgress | None = None,
 ) -> dict[str, Any]:
-    """Build a table from shards of Parquet that need not fit into memory.
+    """Build a table from Parquet shards that need not fit into memory.
 
-    The table is the same, byte for byte, however many workers there are and however much memory.
-    A build that was stopped, in whatever way, is resumed when it is called again: what is done
-    stays in ``OUTPUT.building`` beside the output. The table appears when it is complete.
+    The table is the same, byte for byte, for any number of workers and any amount of memory.
+    A build that was interrupted is resumed by the same call: finished work stays in
+    ``OUTPUT.building`` next to the output. The table appears when it is complete.
 
     Parameters
     ----------
     model
         Directory of a stored model for embeddings, or of a table.
     shards
-        Files, patterns, directories and addresses of fsspec, see :func:`find_shards`.
+        Files, glob patterns, directories and fsspec addresses, see :func:`find_shards`.
     items, labels, ids, payload
-        Columns, as for :func:`load_parquet`; by default the labels of the column ``label``, if
-        there is one, and ids from 0 on in the order of the names of the shards and their rows.
-        An item whose label is null has none.
+        Columns, as for :func:`load_parquet`; by default labels from the column ``label``, if there
+        is one, and ids from 0 in the order of the shards' names and rows. An item whose label is
+        null has no label.
     metric, place
         As for :class:`HashTable`.
     workers
-        Number of processes; 1 works in this one (by default, and on Ray as many as it has cores).
-        Each encodes in one thread.
+        Number of processes; 1, the default, runs in this process. On Ray, by default as many as
+        it has cores. Each worker encodes in one thread.
     memory
-        Bytes for the data that all workers have in memory at once. A process takes some 200 MB
-        for itself besides.
+        Bytes for the data of all workers together, in addition to some 200 MB per process.
     ray
-        Run the tasks on Ray (extra ``ray``): ``"auto"`` for the cluster of this machine, or one
-        that is started, or an address. Shards, model and output are on disks that all nodes share.
+        Run the tasks on Ray (extra ``ray``): the address of a cluster, or ``"auto"`` for that of
+        this machine, which is started if needed. All nodes must share the disks with shards, model
+        and output.
     force
         Replace a table at ``output``.
     progress
-        Called with the name of a stage, how much of it is done, and how much there is.
+        Called with the name of a stage, the amount of work done, and the total.
 
     Returns the table in numbers, as :meth:`HashIndex.stats` does with ``quick``.
     """
@@ -122,7 +122,8 @@ def build_table(
     if in_memory and (ray is not None or workers not in (None, 1)):
         raise ConfigError(f"{in_memory[0]} is in this process alone, must be built with workers=1")
     work = target.with_name(f"{target.name}.building")
-    _check_output(target, work, force)
+    restore_directory(target)
+    _refuse_existing(target, force or (work / "finished").exists())  # before the work begins
     with storage_errors(f"cannot write {work}"):
         (work / "runs").mkdir(parents=True, exist_ok=True)
     with writer_lock(work), worker_pool(workers, ray) as pool:
@@ -130,22 +131,20 @@ def build_table(
         report = progress or (lambda stage, done, total: None)
         columns = ShardColumns(items, labels, ids).resolved(addresses[0], payload)
         tasks = [Task(read_shard_info, (address, columns)) for address in addresses]
-        found = _run(pool.run, tasks, "looking at shards", report)
-        infos = [found[number] for number in range(len(tasks))]
-        job = _job(work, fingerprint, item_shape[0], infos, columns, metric, place)
+        infos = _run(pool.run, tasks, "looking at shards", report)
         row_bytes = max(info.row_bytes for info in infos) + 4 * item_shape[0]
         rows = part_rows(share // _COPIES_OF_PART, row_bytes)
-        job = Job(**{**vars(job), "part_rows": rows}).begin()
-        generation = _finished(job, target)
+        job = _job(work, fingerprint, item_shape[0], infos, columns, metric, place, rows).begin()
+        generation = _finished_generation(job, target)
         if generation is None:
             copy_model(source, job.table / MODEL_DIR)
             generation = _build(job, pool.run, share, report)
-        _put(job, target, generation, force)
+        _move_into_place(job, target, generation, force)
     return HashIndex.load(target / INDEX_DIR).stats(quick=True)
 
 
 def _build(job: Job, run: Run, share: int, report: OnProgress) -> str:
-    """Make the table in the work directory, as far as it is not there, and return its generation.
+    """Build the table in the work directory, skipping finished tasks; return its generation.
 
     ``share`` is the memory of one worker.
     """
@@ -163,7 +162,7 @@ def _build(job: Job, run: Run, share: int, report: OnProgress) -> str:
     generation, uid = (hashlib.blake2b(seed, digest_size=16, person=p).hexdigest()
                        for p in (b"generation", b"segment"))  # fmt: skip
     indexes = [job.run_path(part) / INDEX_DIR for part in parts]
-    with damage_named(indexes):
+    with run_errors(indexes):
         plan = MergePlan.of_runs(indexes)
     n_bytes = share // _COPIES_OF_RANGE
     spans = plan.ranges(n_bytes)
@@ -184,25 +183,25 @@ def _build(job: Job, run: Run, share: int, report: OnProgress) -> str:
 
 def _run(
     run: Run, tasks: list[Task], stage: str, report: OnProgress, total: int | None = None
-) -> dict[int, Any]:
-    """Run tasks, and return results by their places; ``total`` counts what was done before."""
-    total = sum(task.size for task in tasks) if total is None else total
-    done = total - sum(task.size for task in tasks)
-    place = {id(task): number for number, task in enumerate(tasks)}
+) -> list[Any]:
+    """Run tasks and return their results in order; ``total`` includes tasks finished earlier."""
+    remaining = sum(task.size for task in tasks)
+    total = remaining if total is None else total
+    done = total - remaining
     results = {}
     report(stage, done, total)
     for task, result in run(tasks):
-        results[place[id(task)]] = result
+        results[id(task)] = result
         done += task.size
         report(stage, done, total)
-    return results
+    return [results[id(task)] for task in tasks]
 
 
 def _job(
     work: Path, fingerprint: str, item_size: int, infos: list[ShardInfo], columns: ShardColumns,
-    metric: str, place: str,
+    metric: str, place: str, part_size: int,
 ) -> Job:  # fmt: skip
-    """Put together what the shards say; refuse what does not fit together."""
+    """The job that the shards define; shards that do not match are refused."""
     if sum(info.n_rows for info in infos) == 0:
         raise DataError(f"{infos[0].address}: there are no rows in any shard")
     kinds = {info.id_kind: info.address for info in reversed(infos)}
@@ -214,29 +213,23 @@ def _job(
     classes: dict[Label, str] = {}
     for info in infos:
         try:
-            plain = label_array(info.labels, len(info.labels)).tolist() if info.labels else []
+            labels = label_array(info.labels, len(info.labels)).tolist() if info.labels else []
         except ValueError as error:
             raise DataError(f"{info.address}: {error}") from None
-        for label in plain:
+        for label in labels:
             if label is not None:
                 classes.setdefault(label, info.address)
     types = {type(label): (label, address) for label, address in reversed(classes.items())}
     if len(types) > 1:
-        (one, first), (other, second) = types.values()
+        (label, address), (other_label, other_address) = types.values()
         raise DataError(
-            f"{columns.labels} has {one!r} in {first} and {other!r} in {second}, must be all "
-            "integers or all text"
+            f"{columns.labels} has {label!r} in {address} and {other_label!r} in {other_address}, "
+            "must be all integers or all text"
         )
     shards = tuple(Shard(*info[:4]) for info in infos)
     id_kind = infos[0].id_kind or "int"
-    settings = (columns, id_kind, tuple(classes), metric, place, 0)
+    settings = (columns, id_kind, tuple(classes), metric, place, part_size)
     return Job(work, fingerprint, item_size, shards, *settings)
-
-
-def _check_output(target: Path, work: Path, force: bool) -> None:
-    """Raise before the work begins if the table could not be put there."""
-    restore_directory(target)
-    _refuse_existing(target, force or (work / "finished").exists())
 
 
 def _refuse_existing(target: Path, force: bool) -> None:
@@ -246,28 +239,28 @@ def _refuse_existing(target: Path, force: bool) -> None:
         raise StorageError(f"{target} exists", hint=hint)
 
 
-def _finished(job: Job, target: Path) -> str | None:
-    """The generation of a table that is complete in the work directory, or in its place."""
+def _finished_generation(job: Job, target: Path) -> str | None:
+    """The generation of a table that is complete, in the work directory or at ``target``."""
     path = job.work / "finished"
     if not path.exists():
         return None
     generation = read_file(path).decode()
-    if job.table.is_dir() or _has(target, generation):
+    if job.table.is_dir() or _has_generation(target, generation):
         return generation
-    shutil.rmtree(job.work / "merged", ignore_errors=True)  # it was there, and was removed
+    shutil.rmtree(job.work / "merged", ignore_errors=True)  # the finished table was removed
     path.unlink()
     return None
 
 
-def _has(target: Path, generation: str) -> bool:
+def _has_generation(target: Path, generation: str) -> bool:
     index = target / INDEX_DIR
     return is_index(index) and read_generation(index) == generation
 
 
-def _put(job: Job, target: Path, generation: str, force: bool) -> None:
-    """Let the table take its place, unless it has, and remove the work directory."""
+def _move_into_place(job: Job, target: Path, generation: str, force: bool) -> None:
+    """Move the table to ``target``, unless it is already there; remove the work directory."""
     shutil.rmtree(job.work / "runs", ignore_errors=True)
-    if not _has(target, generation):
+    if not _has_generation(target, generation):
         _refuse_existing(target, force)
         index = target / INDEX_DIR
         with (

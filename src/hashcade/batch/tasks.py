@@ -1,4 +1,4 @@
-"""The tasks of a build. Each leaves its result on disk, whole or not at all, and none twice."""
+"""The tasks of a build. Each writes its result to disk atomically, and is not repeated."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from hashcade.store import (
     plain_ids,
 )
 
-_CHUNK = 1024  # rows of a digest, and of a pass of the network
-_UNKNOWN = -2  # code of a label that was not there when the shards were looked at
+_CHUNK = 1024  # rows per digest, and per pass of the network
+_UNKNOWN = -2  # code of a label that the shard did not have at first
 _ROWS_FILE = "rows.arrow"
-_ROWS = 16_384  # that are written and read together
+_ROWS = 16_384  # per record batch
 _FIELDS = (
     ("number", "int64"), ("id", "string"), ("label", "int64"), ("name", "string"),
     ("crc", "int64"), ("payload", "string"), ("payload_crc", "int64"),
@@ -48,17 +48,17 @@ _FIELDS = (
 
 
 class RunInfo(NamedTuple):
-    """What is known of a run."""
+    """Summary of a run, in ``run.json``."""
 
-    digest: int  # a sum of those of its rows
-    first: int  # its smallest number
-    last: int  # and its largest
-    rows_crc: int  # of the file of rows
+    digest: int  # sum over its chunks of rows
+    first: int  # smallest item number
+    last: int  # largest item number
+    rows_crc: int  # checksum of rows.arrow
 
 
 @lru_cache(maxsize=1)
 def _model(path: Path, fingerprint: str) -> Hasher:
-    with warnings.catch_warnings():  # that images need an extra: there are none
+    with warnings.catch_warnings():  # about an extra for images, which is not needed here
         warnings.simplefilter("ignore", UserWarning)
         return Hasher.load(path)
 
@@ -67,7 +67,7 @@ def _model(path: Path, fingerprint: str) -> Hasher:
 
 
 def make_run(job: Job, part: Part) -> None:
-    """Encode the rows of a part, and sort them by bucket."""
+    """Encode the rows of a part, and write them sorted by bucket."""
     n, shard = part.stop - part.start, job.shards[part.shard]
     items = np.empty((n, job.item_size), np.float32)
     codes = np.full(n, NO_LABEL, np.int64)
@@ -80,12 +80,12 @@ def make_run(job: Job, part: Part) -> None:
         for rows in read_shard_rows(
             shard.address, job.columns, *span, dim=job.item_size, row_bytes=shard.row_bytes
         ):
-            cut = slice(rows.start - part.start, rows.start - part.start + len(rows.items))
-            items[cut] = rows.items
+            rows_slice = slice(rows.start - part.start, rows.start - part.start + len(rows.items))
+            items[rows_slice] = rows.items
             if rows.labels is not None:
-                codes[cut] = _codes(rows, code_of)
+                codes[rows_slice] = _codes(rows, code_of)
             if rows.ids is not None and job.id_kind == "int":
-                numbers[cut] = plain_ids(rows.ids)
+                numbers[rows_slice] = plain_ids(rows.ids)
             elif rows.ids is not None:
                 keys += plain_ids(rows.ids)
             if rows.payload is not None:
@@ -93,11 +93,11 @@ def make_run(job: Job, part: Part) -> None:
         hasher = _model(job.table / MODEL_DIR, job.model)
         labels = None
         if job.place == "label" and job.columns.labels is not None:
-            label_of = np.empty(len(job.classes) + 1, dtype=object)  # NO_LABEL is the last: None
+            label_of = np.empty(len(job.classes) + 1, dtype=object)  # last: None, for NO_LABEL
             label_of[:-1] = job.classes
             labels = label_of[codes]
         limits: Any = require_extra("threadpoolctl", "parquet")
-        with limits.threadpool_limits(1):  # several round a product in another way
+        with limits.threadpool_limits(1):  # more threads round matrix products differently
             vectors, buckets = hasher.place_items(items, labels)
         del items
         digest = _digest(part.number, numbers, codes, vectors, buckets, keys, texts)
@@ -112,38 +112,38 @@ def make_run(job: Job, part: Part) -> None:
         index.save(directory / INDEX_DIR)
         order = np.argsort(numbers)
         payload = [texts[row] for row in order.tolist()] if texts else repeat(None)
-        ordered = (numbers[order], keys or repeat(None), codes[order], repeat(None), payload)
-        _write_rows(directory / _ROWS_FILE, item_rows(*ordered))
+        columns = (numbers[order], keys or repeat(None), codes[order], repeat(None), payload)
+        _write_rows(directory / _ROWS_FILE, item_rows(*columns))
         crc = _file_crc(directory / _ROWS_FILE)
         values = RunInfo(digest, int(numbers.min()), int(numbers.max()), crc)
         replace_file(directory / "run.json", json.dumps([*values, _crc(values)]))
 
 
 def _codes(rows: ShardRows, code_of: dict[Any, int]) -> npt.NDArray[np.int64]:
-    """Codes of labels that are given as positions in a list."""
+    """Label codes of rows, whose labels are positions in a list of distinct ones."""
     assert rows.labels is not None
-    positions, given = rows.labels
-    plain = label_array(given, len(given)).tolist()
-    codes = [NO_LABEL if label is None else code_of.get(label, _UNKNOWN) for label in plain]
-    of_rows = np.array([*codes, NO_LABEL], dtype=np.int64)[positions]  # -1 is the last
-    if (of_rows == _UNKNOWN).any():  # a column of categories may have more than occur
+    positions, distinct = rows.labels
+    labels = label_array(distinct, len(distinct)).tolist()
+    codes = [NO_LABEL if label is None else code_of.get(label, _UNKNOWN) for label in labels]
+    row_codes = np.array([*codes, NO_LABEL], dtype=np.int64)[positions]  # -1 is the last
+    if (row_codes == _UNKNOWN).any():  # categories that do not occur are no problem
         raise ValueError("it was changed while it was read")
-    return of_rows
+    return row_codes
 
 
 def _digest(
     first: int, numbers: Any, codes: Any, vectors: Any, buckets: Any, keys: Sequence[str],
     texts: Sequence[str | None],
 ) -> int:  # fmt: skip
-    """A sum over chunks of rows: the same however rows are cut into parts."""
+    """A sum over chunks of rows, independent of how rows are split into parts."""
     total = 0
-    for at in range(0, len(numbers), _CHUNK):
-        cut = slice(at, at + _CHUNK)
-        digest = hashlib.blake2b(b"%d" % (first + at), digest_size=16)
+    for start in range(0, len(numbers), _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        digest = hashlib.blake2b(b"%d" % (first + start), digest_size=16)
         for array in (numbers, codes, buckets, vectors):
-            digest.update(np.ascontiguousarray(array[cut]).data)
+            digest.update(np.ascontiguousarray(array[chunk]).data)
         if keys or texts:
-            digest.update(json.dumps([keys[cut], texts[cut]]).encode())
+            digest.update(json.dumps([keys[chunk], texts[chunk]]).encode())
         total += int.from_bytes(digest.digest())
     return total
 
@@ -156,8 +156,8 @@ def _write_rows(path: Path, rows: Iterator[ItemRow]) -> None:
         arrow.OSFile(str(new), "wb") as file,
         arrow.ipc.new_file(file, schema) as writer,
     ):
-        while part := list(islice(rows, _ROWS)):
-            columns = zip(*part, strict=True)
+        while chunk := list(islice(rows, _ROWS)):
+            columns = zip(*chunk, strict=True)
             arrays = [arrow.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
             writer.write_batch(arrow.record_batch(arrays, schema))
 
@@ -168,13 +168,13 @@ def _read_rows(path: Path) -> Iterator[ItemRow]:
         with arrow.OSFile(str(path)) as file, arrow.ipc.open_file(file) as reader:
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
-                yield from zip(*map(_listed, batch.columns), strict=False)
+                yield from zip(*map(_to_list, batch.columns), strict=False)
     except (arrow.ArrowException, OSError) as error:
         raise damaged_run(path.parent, f"{path.name}: {error}") from None
 
 
-def _listed(column: Any) -> Any:
-    """Values of a column: in the two usual cases far faster than one by one."""
+def _to_list(column: Any) -> Any:
+    """Values of a column; the first two cases are fast paths."""
     if column.null_count == len(column):
         return repeat(None)
     if column.null_count == 0 and str(column.type) == "int64":
@@ -183,7 +183,7 @@ def _listed(column: Any) -> Any:
 
 
 def run_info(job: Job, part: Part) -> RunInfo:
-    """What is known of a run."""
+    """Read and check the summary of a run."""
     path = job.run_path(part) / "run.json"
     try:
         *values, crc = json.loads(read_file(path))
@@ -196,8 +196,8 @@ def run_info(job: Job, part: Part) -> RunInfo:
 
 
 @contextmanager
-def damage_named(indexes: Sequence[Path]) -> Iterator[None]:
-    """Say of damage in an index of a run what to do about it."""
+def run_errors(indexes: Sequence[Path]) -> Iterator[None]:
+    """Add a hint to errors about a damaged index of a run."""
     try:
         yield
     except CorruptIndexError as error:
@@ -208,7 +208,7 @@ def damage_named(indexes: Sequence[Path]) -> Iterator[None]:
 
 
 def damaged_run(path: Path, reason: str) -> CorruptIndexError:
-    """The error for a run that is not what it was when it was written."""
+    """The error for a damaged run, with a hint how to repeat it."""
     hint = f"remove {path}, and run the same command again: that run is made once more"
     return CorruptIndexError(f"{path} is damaged: {reason}", hint=hint)
 
@@ -220,8 +220,8 @@ def _crc(info: RunInfo) -> int:
 def _file_crc(path: Path) -> int:
     crc = 0
     with open_regular(path) as file:
-        while part := file.read(1 << 20):
-            crc = zlib.crc32(part, crc)
+        while chunk := file.read(1 << 20):
+            crc = zlib.crc32(chunk, crc)
     return crc
 
 
@@ -229,30 +229,30 @@ def _file_crc(path: Path) -> int:
 
 
 def merge_buckets(job: Job, plan: MergePlan, uid: str, span: BucketRange, n_bytes: int) -> None:
-    """Merge a range of buckets of all runs into the segment."""
-    with damage_named(plan.runs):
+    """Merge a range of buckets of all runs into the segment, and store its checksums."""
+    with run_errors(plan.runs):
         sums = plan.merge(job.index, uid, span, n_bytes)
     replace_file(merged_path(job, span), sums.tobytes())
 
 
 def merged_path(job: Job, span: BucketRange) -> Path:
-    """Where the checksums of a range are, once it is merged."""
+    """Path of the checksums of a range, which exists once it is merged."""
     return job.work / "merged" / f"{span.entry}-{span.n_entries}"
 
 
 def write_items(job: Job, generation: str) -> None:
-    """Write ids, labels and payload of all items, in the order of their numbers."""
+    """Write ids, labels and payload of all items, by ascending number."""
     runs = [(run_info(job, part), job.run_path(part)) for part in job.parts()]
     for info, path in runs:
         if _file_crc(path / _ROWS_FILE) != info.rows_crc:
             raise damaged_run(path, f"the checksum of {_ROWS_FILE} is wrong")
     runs.sort(key=lambda run: run[0].first)
     rows = [_read_rows(path / _ROWS_FILE) for _, path in runs]
-    apart = all(one.last < other.first for (one, _), (other, _) in pairwise(runs))
-    ordered = chain.from_iterable(rows) if apart else _unique(merge(*rows, key=itemgetter(0)))
+    are_disjoint = all(run.last < following.first for (run, _), (following, _) in pairwise(runs))
+    merged = chain.from_iterable(rows) if are_disjoint else _unique(merge(*rows, key=itemgetter(0)))
     with new_file(job.table / DATABASE) as temporary:
         try:
-            job.catalog().write_rows(temporary, generation, ordered)
+            job.catalog().write_rows(temporary, generation, merged)
         except ValueError as error:
             raise DataError(f"{job.columns.ids}: {error}") from None
 

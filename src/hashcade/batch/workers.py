@@ -1,4 +1,4 @@
-"""Where the tasks of a build run: in this process, in several, or on Ray."""
+"""Executors for the tasks of a build: this process, a pool of processes, or Ray."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from typing import Any, NamedTuple
 from hashcade._extras import require_extra
 from hashcade.errors import ConfigError, StorageError
 
-_RETRIES = 5  # of a task whose worker was killed, on Ray
+_RETRIES = 5  # on Ray, of a task whose worker was killed
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Task(NamedTuple):
-    """A call of a function of this package; ``size`` is for the progress alone."""
+    """A function call; ``size`` is its share of the progress."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     size: int = 1
 
 
-Run = Callable[[Sequence[Task]], Iterator[tuple[Task, Any]]]  # gives results as they come
+Run = Callable[[Sequence[Task]], Iterator[tuple[Task, Any]]]  # yields results as they are completed
 
 
 class Pool(NamedTuple):
-    """What runs tasks, so many at a time."""
+    """An executor with a number of workers."""
 
     run: Run
     workers: int
@@ -39,9 +39,9 @@ class Pool(NamedTuple):
 
 @contextmanager
 def worker_pool(workers: int | None, ray: str | None) -> Iterator[Pool]:
-    """Give what runs tasks; all of its processes have ended afterwards.
+    """Yield an executor, whose processes are stopped at the end.
 
-    ``workers=None`` is 1, or on Ray as many as it has cores.
+    ``workers=None`` is 1, or on Ray the number of its cores.
     """
     if ray is not None:
         with _on_ray(workers, ray) as pool:
@@ -60,10 +60,10 @@ def _in_this_process(tasks: Sequence[Task]) -> Iterator[tuple[Task, Any]]:
 
 @contextmanager
 def _in_processes(workers: int) -> Iterator[Run]:
-    # Not forked: threads of libraries do not survive it.
+    # Not forked: threads of libraries do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))  # of each process: there is one per core
+    environment = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))  # per process: there is one process per core
     pool = ProcessPoolExecutor(workers, context, initializer=_end_with_parent)
 
     def run(tasks: Sequence[Task]) -> Iterator[tuple[Task, Any]]:
@@ -79,7 +79,7 @@ def _in_processes(workers: int) -> Iterator[Run]:
         yield run
     finally:
         pool.shutdown(cancel_futures=True)
-        for name, value in before.items():
+        for name, value in environment.items():
             if value is None:
                 del os.environ[name]
             else:
@@ -87,7 +87,7 @@ def _in_processes(workers: int) -> Iterator[Run]:
 
 
 def _end_with_parent() -> None:
-    """Let a worker end when the process that started it was killed: it would wait forever."""
+    """Stop a worker when its parent process was killed; it would wait forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -99,39 +99,39 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _on_ray(given: int | None, address: str) -> Iterator[Pool]:
+def _on_ray(n_workers: int | None, address: str) -> Iterator[Pool]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     library: Any = require_extra("ray", "ray")
-    started = not library.is_initialized()
-    if started:
+    is_ours = not library.is_initialized()
+    if is_ours:
         try:
             options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
             library.init(address=None if address == "auto" else address, **options)
         except (ConnectionError, OSError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise ConfigError(f"ray={address!r}: no connection: {reason}") from None
-    workers = given or max(1, int(library.cluster_resources().get("CPU", 1)))
+    workers = n_workers or max(1, int(library.cluster_resources().get("CPU", 1)))
 
     def run(tasks: Sequence[Task]) -> Iterator[tuple[Task, Any]]:
         waiting = list(reversed(tasks))
         running: dict[Any, Task] = {}
         while waiting or running:
-            while waiting and len(running) < workers:  # no more at a time than memory is for
+            while waiting and len(running) < workers:  # the memory limit is divided by workers
                 task = waiting.pop()
                 remote = library.remote(num_cpus=1, max_retries=_RETRIES)(task.function)
                 running[remote.remote(*task.arguments)] = task
-            (done, *_), _ = library.wait(list(running))
+            (ready, *_), _ = library.wait(list(running))
             try:
-                result = library.get(done)
+                result = library.get(ready)
             except library.exceptions.RayTaskError as error:
                 raise error.cause from None
             except library.exceptions.RayError as error:
                 hint = "run the same command again to continue"
                 raise StorageError(f"a worker of Ray was lost: {error}", hint=hint) from None
-            yield running.pop(done), result
+            yield running.pop(ready), result
 
     try:
         yield Pool(run, workers)
     finally:
-        if started:
+        if is_ours:
             library.shutdown()

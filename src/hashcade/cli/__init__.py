@@ -1,6 +1,6 @@
-"""The command line: every verb of the library, thin over :class:`HashTable`.
+"""The command line: thin commands on top of :class:`HashTable`.
 
-Results go to stdout, everything else to stderr. ``docs/cli.md`` is made from the help texts.
+Results go to stdout, everything else to stderr. ``docs/cli.md`` is generated from the help texts.
 """
 
 __all__ = ["main"]

@@ -1,6 +1,6 @@
-"""All verbs put together, and how one is run: errors become one line with a hint and an exit code.
+"""The application with all commands; errors become one line with a hint, and an exit code.
 
-Nothing heavy is imported here: ``--help`` must be there at once.
+Nothing heavy is imported here: ``--help`` must be fast.
 """
 
 import os
@@ -22,13 +22,13 @@ from hashcade.cli.search import evaluate, search
 from hashcade.cli.serve import serve
 from hashcade.errors import HashcadeError
 
-_CLUSTER = "Publish tables into a Redis Cluster, and look after them. Needs the extra redis."
+_CLUSTER = "Publish tables to a Redis Cluster, and manage them. Needs the extra redis."
 DEBUG = "HASHCADE_DEBUG"
 _VERSION = "Show the version and exit."
 
 
 def warmup(as_json: opt.Json = False) -> None:
-    """Compile all kernels now, so that no later command has to.
+    """Compile all kernels in advance, so that no later command has to.
 
     They are cached on disk, once per installation.
 
@@ -48,7 +48,7 @@ VERBS = (
 
 
 def make_app() -> typer.Typer:
-    """The application with its verbs."""
+    """Create the application with its commands."""
     app = typer.Typer(
         name="hashcade",
         rich_markup_mode=None,
@@ -76,13 +76,13 @@ def hashcade(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help=_VERSION)
     ] = False,
 ) -> None:
-    """Learn a hash table for similarity search, search it, look into it.
+    """Learn a hash table for similarity search, search it, and inspect it.
 
     \b
     hashcade fit photos/ -o table/         learn from labelled images or embeddings
-    hashcade search table/ query.jpg       look into a few buckets instead of everything
+    hashcade search table/ query.jpg       search a few buckets instead of all items
     hashcade add table/ more-photos/       add items later
-    hashcade inspect table/                see what is in it
+    hashcade inspect table/                show what is in it
 
     A table is one directory: a model, an index, and the labels and names of the items. Progress
     goes to stderr, results to stdout; --json is for programs. Exit codes: 0 success, 1 internal
@@ -91,7 +91,7 @@ def hashcade(
 
 
 def run(app: typer.Typer, arguments: list[str]) -> int:
-    """Run the application; everything that goes wrong becomes one line and an exit code."""
+    """Run the application; any error becomes one line and an exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     if not arguments and "_HASHCADE_COMPLETE" not in os.environ:
         arguments = ["--help"]
@@ -100,30 +100,30 @@ def run(app: typer.Typer, arguments: list[str]) -> int:
         sys.stdout.flush()
     except typer.Abort:
         return _fail("stopped")
-    except typer.TyperException as error:  # a mistake in the command itself
+    except typer.TyperException as error:  # a usage error
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "hashcade"
         return _fail(f"{_one_line(error.format_message()).rstrip('.')}; see: {command} --help")
     except KeyboardInterrupt:
         code = out.INTERRUPTED
-    except BrokenPipeError:  # the reader of our results has gone
+    except BrokenPipeError:  # the reader of stdout has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return out.INTERNAL
     except Exception as error:
         if os.environ.get(DEBUG):
             raise
         if isinstance(error, HashcadeError | ValueError | ImportError | OSError | MemoryError):
-            return _fail(explained(error))
-        what = f"{type(error).__name__}: {_one_line(error)}"
-        _fail(f"internal error (please report it): {what}; {DEBUG}=1 shows where")
+            return _fail(error_message(error))
+        details = f"{type(error).__name__}: {_one_line(error)}"
+        _fail(f"internal error (please report it): {details}; {DEBUG}=1 shows where")
         return out.INTERNAL
     if code == out.INTERRUPTED:
         _fail("stopped; no partial result was left behind")
     return code if isinstance(code, int) else out.OK
 
 
-def explained(error: BaseException) -> str:
-    """The message of an error, with its hint if it has one."""
+def error_message(error: BaseException) -> str:
+    """The message of an error, with its hint if there is one."""
     hint = getattr(error, "hint", None)
     message = _one_line(error) or type(error).__name__
     if isinstance(error, MemoryError):
@@ -134,7 +134,7 @@ def explained(error: BaseException) -> str:
 
 
 def _one_line(error: object) -> str:
-    """The first line of a message, and how many more there are."""
+    """The first line of a message, and the number of further lines."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     more = f" (and {len(lines) - 1} more lines)" if len(lines) > 1 else ""
     return (lines[0] if lines else "") + more
@@ -146,4 +146,4 @@ def _fail(message: str) -> int:
 
 
 def _terminate(*_: object) -> None:
-    raise SystemExit(out.TERMINATED)  # so that temporary files are removed
+    raise SystemExit(out.TERMINATED)  # temporary files are removed on the way out

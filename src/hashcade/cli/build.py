@@ -1,4 +1,4 @@
-"""What fills tables: ``hashcade build``, ``encode``, ``add`` and ``remove``."""
+"""Commands that change the items of tables: ``build``, ``encode``, ``add`` and ``remove``."""
 
 import os
 from glob import has_magic
@@ -14,19 +14,19 @@ from hashcade.errors import ConfigError
 
 _CODES = {"bucket_ids", "vectors", "shape", "model_fingerprint", "data"}
 _DATA = (
-    "The items: as for hashcade fit, but labels are not needed. Or a file made by hashcade "
-    "encode, which needs no torch. Or shards of Parquet that need not fit into memory: several "
-    "files, patterns, directories, or addresses such as s3://bucket/shards."
+    "The items, as for hashcade fit; labels are optional. Or a file written by hashcade encode, "
+    "which needs no torch. Or Parquet shards that need not fit into memory: several files, glob "
+    "patterns, directories, or addresses such as s3://bucket/shards."
 )
-_WORKERS = "Processes that build from shards."
+_WORKERS = "Number of processes, for shards."
 _MEMORY = (
-    "Memory for the data that all workers have at once, from shards: 500MB, 4GB. A process takes "
-    "some 200 MB for itself besides."
+    "Memory for the data of all workers together, for shards: 500MB, 4GB. Each process needs some "
+    "200 MB in addition."
 )
-_RAY = "Build from shards on Ray: auto, or the address of a cluster. Needs the extra ray."
+_RAY = "Run on Ray, for shards: auto, or the address of a cluster. Needs the extra ray."
 
 _IN_MEMORY = "leave them out, or give one file"
-_NEW_LABELS = "Let labels that the table does not have become classes; else they are an error."
+_NEW_LABELS = "Add unknown labels as new classes; without it they are an error."
 
 
 def build(
@@ -46,11 +46,11 @@ def build(
     force: opt.Force = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Fill a table with items by a model that was trained before.
+    """Build a table from items, with a trained model.
 
-    The model is copied into the table. Names of images and labels, if there are any, are
-    remembered. A build from shards that was stopped continues when the same command is run again:
-    what is done is kept in TABLE.building, beside the table.
+    The model is copied into the table. Labels and the names of images are stored, if there are
+    any. A build from shards that was interrupted is resumed by the same command: finished work is
+    kept in TABLE.building, next to the table.
 
     \b
     Examples:
@@ -83,13 +83,12 @@ def build(
 
 
 def _are_shards(data: list[str]) -> bool:
-    """Whether items are in several files, or in files elsewhere."""
+    """Whether items are in several files, or remote."""
     if len(data) > 1 or "://" in data[0]:
         return True
     path = Path(data[0])
-    inside = (found for pattern in ("*.parquet", "*/*.parquet") for found in path.glob(pattern))
     if path.is_dir():
-        return next(inside, None) is not None
+        return any(True for pattern in ("*.parquet", "*/*.parquet") for _ in path.glob(pattern))
     return not path.exists() and has_magic(data[0])
 
 
@@ -97,13 +96,13 @@ def _build_from_shards(
     model: Path, data: list[str], output: Path, metric: str, place: str, workers: int | None,
     memory: str, ray: str | None, keep: opt.Keeping, reading: opt.Reading, force: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    for name, given in (("--split", reading.split), ("--skip-bad", reading.skip_bad)):
-        if given:
+    for name, value in (("--split", reading.split), ("--skip-bad", reading.skip_bad)):
+        if value:
             raise ConfigError(f"{name} is not for shards of Parquet", hint="leave it out")
     from hashcade.batch import build_table
 
-    in_process = any(address.startswith("memory://") for address in data)
-    if workers is None and ray is None and not in_process:
+    in_memory = any(address.startswith("memory://") for address in data)
+    if workers is None and ray is None and not in_memory:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     display = Progress(False if reading.quiet else None)
     try:
@@ -135,11 +134,11 @@ def _build_in_memory(
     elif keep != opt.Keeping():
         hint = "give the Parquet file itself"
         raise ConfigError(f"{data} has codes, and no columns for --ids or --payload", hint=hint)
-    expected, given = str(codes["model_fingerprint"]), model_fingerprint(model_path(model))
-    if expected != given:
+    codes_model, fingerprint = str(codes["model_fingerprint"]), model_fingerprint(model_path(model))
+    if codes_model != fingerprint:
         raise ConfigError(
-            f"{data} was made with another model: it has the fingerprint {expected[:12]}, "
-            f"{model} has {given[:12]}",
+            f"{data} was made with another model: it has the fingerprint {codes_model[:12]}, "
+            f"{model} has {fingerprint[:12]}",
             hint="give the right model, or encode again",
         )
     width, depth, sparsity = map(int, codes["shape"])
@@ -160,7 +159,7 @@ def _build_in_memory(
     )  # fmt: skip
     with out.new_result(output, out.TABLE, force=force) as new:
         table.save(new)
-        table.close()  # before it gets its name
+        table.close()  # before it is renamed
         copy_model(model_path(model), new / MODEL_DIR)
     return table.stats()
 
@@ -168,19 +167,18 @@ def _build_in_memory(
 def encode(
     model: opt.Model,
     data: opt.Data,
-    output: Annotated[Path, opt.option("File for it.", "--output", "-o", metavar="FILE.npz")],
+    output: Annotated[Path, opt.option("Output file.", "--output", "-o", metavar="FILE.npz")],
     *,
-    scores: Annotated[bool, opt.flag("--scores", "Write the slot scores as well.")] = False,
+    scores: Annotated[bool, opt.flag("--scores", "Also write the slot scores.")] = False,
     reading: opt.Reading,
     force: opt.Force = False,
     as_json: opt.Json = False,
 ) -> None:
     """Write the buckets and vectors of items to a file.
 
-    For your own programs, or to build a table elsewhere: hashcade build takes the file in place
-    of data, on a machine without torch. The file has bucket_ids and vectors, shape and
-    model_fingerprint of the model, and labels (with them bucket_ids_by_label), names and scores if
-    there are any; no pickles.
+    For your own programs, or to build a table on a machine without torch: hashcade build accepts
+    the file as data. The file has bucket_ids and vectors, shape and model_fingerprint of the model,
+    and, if available, labels with bucket_ids_by_label, names and scores; no pickles.
 
     \b
     Examples:
@@ -207,28 +205,28 @@ def _encode(
     model: Path, data: Path, reading: opt.Reading, scores: bool = False,
     keep: opt.Keeping | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """What ``hashcade encode`` writes; with ``keep`` ids and payload, which it does not write."""
+    """The arrays that ``hashcade encode`` writes; with ``keep`` also ids and payload."""
     import numpy as np
 
     from hashcade.learn import model_fingerprint
     from hashcade.store import model_path
 
     hasher = load_model(model)
-    found, encoded = read_and_encode(hasher, model, data, reading, keep=keep)
-    kept = {} if keep is None else {"ids": found.ids, "payload": found.payload}
-    shape, labels, by_label = hasher.shape_, labels_of(found), {}
+    dataset, encoded = read_and_encode(hasher, model, data, reading, keep=keep)
+    columns = {} if keep is None else {"ids": dataset.ids, "payload": dataset.payload}
+    shape, labels, by_label = hasher.shape_, labels_of(dataset), {}
     if labels is not None:
-        placed = hasher.place(encoded, np.array(labels, dtype=object))
-        by_label = {"labels": labels, "bucket_ids_by_label": placed.bucket_ids}
+        bucket_ids = hasher.place(encoded, np.array(labels, dtype=object)).bucket_ids
+        by_label = {"labels": labels, "bucket_ids_by_label": bucket_ids}
     return {
         "bucket_ids": encoded.bucket_ids,
         "vectors": encoded.vectors,
         "shape": [shape.width, shape.depth, shape.sparsity],
         "model_fingerprint": model_fingerprint(model_path(model)),
-        "data": str(root_of(data, reading, found)),
+        "data": str(root_of(data, reading, dataset)),
         **by_label,
-        **kept,
-        **({"names": found.names} if found.names else {}),
+        **columns,
+        **({"names": dataset.names} if dataset.names else {}),
         **({"scores": encoded.scores} if scores else {}),
     }
 
@@ -242,10 +240,10 @@ def add(
     reading: opt.Reading,
     as_json: opt.Json = False,
 ) -> None:
-    """Add items to a table. Labels are not needed; the model stays as it is but for new labels.
+    """Add items to a table. Labels are optional; only new labels change the model.
 
-    Without --ids, they follow the largest id that the table ever had; a table whose ids are text
-    needs --ids.
+    Without --ids, ids continue after the largest one that the table ever had; a table with text
+    ids needs --ids.
 
     \b
     Examples:
@@ -253,22 +251,22 @@ def add(
       hashcade add table/ new.npy --json       prints the ids
       hashcade add table/ new.parquet --ids sku --payload text,url
     """
-    with load_table(table) as opened:
-        found, encoded = read_and_encode(opened.hasher, table, data, reading, keep=keep)
-        root, names = root_of(data, reading, found), list(found.names)
-        if root != opened.catalog.data:  # names begin in the folder that the table was filled from
+    with load_table(table) as hash_table:
+        dataset, encoded = read_and_encode(hash_table.hasher, table, data, reading, keep=keep)
+        root, names = root_of(data, reading, dataset), list(dataset.names)
+        if root != hash_table.catalog.data:  # names are relative to the folder of the table's items
             names = [str(root / name) for name in names]
-        ids = opened.add(
-            found.items if new_labels else encoded,
-            labels=labels_of(found), names=names or None, new_labels=new_labels,
-            ids=found.ids, payload=found.payload,
+        ids = hash_table.add(
+            dataset.items if new_labels else encoded,
+            labels=labels_of(dataset), names=names or None, new_labels=new_labels,
+            ids=dataset.ids, payload=dataset.payload,
         )  # fmt: skip
-        opened.save(table)
-        n_items = len(opened)
+        hash_table.save(table)
+        n_items = len(hash_table)
     result = {"table": str(table), "ids": ids.tolist(), "n_items": n_items}
-    span = f", ids {ids.min()} to {ids.max()}" if found.ids is None and len(ids) else ""
-    added = out.counted(len(ids), "item") + span
-    out.report(as_json, result, ("added", added), ("table", out.counted(n_items, "item")))
+    span = f", ids {ids.min()} to {ids.max()}" if dataset.ids is None and len(ids) else ""
+    added = out.pluralize(len(ids), "item") + span
+    out.report(as_json, result, ("added", added), ("table", out.pluralize(n_items, "item")))
 
 
 def remove(
@@ -279,7 +277,7 @@ def remove(
 ) -> None:
     """Remove items from a table, by id or by a filter.
 
-    If one of the ids is not there, nothing is removed.
+    If one of the ids is unknown, nothing is removed.
 
     \b
     Examples:
@@ -289,15 +287,15 @@ def remove(
     """
     if bool(ids) == bool(where):
         raise ConfigError("give ids of items, or --where, and not both")
-    with load_table(table) as opened:
-        given: Any = ids
-        if ids and opened.catalog.id_kind != "str":
+    with load_table(table) as hash_table:
+        item_ids: Any = ids
+        if ids and hash_table.catalog.id_kind != "str":
             if bad := [item for item in ids if not item.isdecimal()]:
                 raise ConfigError(f"{bad[0]!r} is not an id, those of {table} are integers")
-            given = [int(item) for item in ids]
-        n_removed = opened.remove(given or None, where=opt.parsed_where(where))
-        opened.save(table)
-        n_items = len(opened)
+            item_ids = [int(item) for item in ids]
+        n_removed = hash_table.remove(item_ids or None, where=opt.parse_where(where))
+        hash_table.save(table)
+        n_items = len(hash_table)
     result = {"table": str(table), "removed": n_removed, "n_items": n_items}
-    removed, left = out.counted(n_removed, "item"), out.counted(n_items, "item")
-    out.report(as_json, result, ("removed", removed), ("table", left))
+    removed, remaining = out.pluralize(n_removed, "item"), out.pluralize(n_items, "item")
+    out.report(as_json, result, ("removed", removed), ("table", remaining))

@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 _URL = "redis://HOST:PORT of any server of the cluster; rediss:// with TLS."
 _PASSWORD = "File with the password of the user."
 _VARIABLE = "the variable HASHCADE_REDIS_PASSWORD"
-_GENERATION = "A generation, as hashcade cluster generations lists it."
+_GENERATION = "A generation, as listed by hashcade cluster generations."
 _OF_CURRENT = "the current one"
 _FIRST_PASS = (
-    "int8: a search fetches codes, and then the few vectors that they leave. The same results, a "
-    "third of the bytes, a second round trip; faster for blocks of some 500 KB, or slow networks."
+    "int8: a search fetches quantized codes, and then only few vectors. The same results, a third "
+    "of the bytes, a second round trip; faster for blocks of some 500 KB, or slow networks."
 )
-_INCOMPLETE = "Also those whose publisher has died before they were complete."
+_INCOMPLETE = "Also generations whose publisher died before they were complete."
 
 Url = Annotated[str, opt.argument("URL", _URL)]
-Name = Annotated[str, opt.option("What the table is called in the cluster.", metavar="NAME")]
+Name = Annotated[str, opt.option("Name of the table in the cluster.", metavar="NAME")]
 PasswordFile = Annotated[Path | None, opt.option(_PASSWORD, metavar="FILE", default=_VARIABLE)]
 Which = Annotated[str | None, opt.option(_GENERATION, metavar="GENERATION", default=_OF_CURRENT)]
 
 
 @contextmanager
-def _connected(url: str, password_file: Path | None) -> Iterator["Reader"]:
+def _connect(url: str, password_file: Path | None) -> Iterator["Reader"]:
     from hashcade.cluster import Reader
 
     password = os.environ.get("HASHCADE_REDIS_PASSWORD")
@@ -49,16 +49,16 @@ def publish(
     table: opt.Table,
     url: Url,
     name: Name,
-    activate: Annotated[bool, opt.flag("--activate", "Let it be searched at once.")] = False,
+    activate: Annotated[bool, opt.flag("--activate", "Make it the current generation.")] = False,
     first_pass: Annotated[str | None, opt.option(_FIRST_PASS, default="none")] = None,
     password_file: PasswordFile = None,
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Write a table into a Redis Cluster, as a new generation. Needs the extra redis.
+    """Write a table to a Redis Cluster, as a new generation. Needs the extra redis.
 
-    What is searched now is not touched. After a loss of data in Redis, or after a publisher that
-    was stopped, the same command writes what is missing.
+    The current generation is not touched. After data loss in Redis, or an interruption, the same
+    command writes what is missing.
 
     \b
     Examples:
@@ -67,7 +67,7 @@ def publish(
     from hashcade.cluster import LARGE_BLOCK
     from hashcade.cluster import publish as publish_table
 
-    with _connected(url, password_file) as reader, progress_bar("read", quiet=quiet) as progress:
+    with _connect(url, password_file) as reader, progress_bar("read", quiet=quiet) as progress:
         manifest = publish_table(
             table, reader, name, activate=activate, first_pass=first_pass, progress=progress
         )
@@ -92,7 +92,7 @@ def publish(
         as_json,
         result,
         ("generation", f"{manifest.generation}, {state}"),
-        ("items", f"{manifest.n_items:,} in {out.counted(manifest.n_buckets, 'bucket')}"),
+        ("items", f"{manifest.n_items:,} in {out.pluralize(manifest.n_buckets, 'bucket')}"),
         (
             "blocks",
             f"{mean / 1024:,.1f} KB on average, {p99 / 1024:,.1f} KB at the 99th percentile",
@@ -111,14 +111,14 @@ def generations(
     """
     from hashcade.cluster import Generations
 
-    with _connected(url, password_file) as reader:
-        found = Generations(reader, name).describe()
+    with _connect(url, password_file) as reader:
+        rows = Generations(reader, name).describe()
     if as_json:
-        out.report(True, {"generations": found})
+        out.report(True, {"generations": rows})
         return
-    head = ("generation", "use", "state", "created_at", "n_items", "n_buckets", "nodes")
-    shown = ("generation", "use", "state", "created", "items", "buckets", "nodes")
-    out.print_table(shown, [[row.get(column) for column in head] for row in found])
+    columns = ("generation", "use", "state", "created_at", "n_items", "n_buckets", "nodes")
+    titles = ("generation", "use", "state", "created", "items", "buckets", "nodes")
+    out.print_table(titles, [[row.get(column) for column in columns] for row in rows])
 
 
 def activate(
@@ -128,7 +128,7 @@ def activate(
     password_file: PasswordFile = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Let a generation be searched, by all query nodes within a second.
+    """Make a generation the current one, for all query nodes within a second.
 
     \b
     Examples:
@@ -136,7 +136,7 @@ def activate(
     """
     from hashcade.cluster import Generations
 
-    with _connected(url, password_file) as reader:
+    with _connect(url, password_file) as reader:
         Generations(reader, name).activate(generation)
     out.report(as_json, {"generation": generation}, ("active", generation))
 
@@ -144,7 +144,7 @@ def activate(
 def rollback(
     url: Url, name: Name, password_file: PasswordFile = None, as_json: opt.Json = False
 ) -> None:
-    """Activate the generation before the present one.
+    """Activate the previous generation.
 
     \b
     Examples:
@@ -152,7 +152,7 @@ def rollback(
     """
     from hashcade.cluster import Generations
 
-    with _connected(url, password_file) as reader:
+    with _connect(url, password_file) as reader:
         generation = Generations(reader, name).rollback()
     out.report(as_json, {"generation": generation}, ("active", generation))
 
@@ -169,7 +169,7 @@ def retire(
 ) -> None:
     """Delete generations: by default all but the current and the previous one.
 
-    One that a query node uses is refused.
+    A generation that a query node uses is refused.
 
     \b
     Examples:
@@ -177,7 +177,7 @@ def retire(
     """
     from hashcade.cluster import retire as retire_generations
 
-    with _connected(url, password_file) as reader:
+    with _connect(url, password_file) as reader:
         names = retire_generations(reader, name, generation, incomplete=incomplete)
     out.report(as_json, {"retired": names}, ("retired", ", ".join(names) or "none"))
 
@@ -189,7 +189,7 @@ def verify(
     password_file: PasswordFile = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Read every key of a generation, and say what is missing or damaged.
+    """Read every key of a generation, and list what is missing or damaged.
 
     \b
     Examples:
@@ -197,12 +197,12 @@ def verify(
     """
     from hashcade.cluster import verify as verify_generation
 
-    with _connected(url, password_file) as reader:
+    with _connect(url, password_file) as reader:
         problems = verify_generation(reader, name, generation)
-    out.report(as_json, {"problems": problems}, *(("damaged", each) for each in problems))
+    out.report(as_json, {"problems": problems}, *(("damaged", problem) for problem in problems))
     if problems:
         raise ClusterError(
-            out.counted(len(problems), "problem"),
+            out.pluralize(len(problems), "problem"),
             hint=f"hashcade cluster repair TABLE {url} --name {name}",
         )
     if not as_json:
@@ -218,7 +218,7 @@ def repair(
     quiet: opt.Quiet = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Write what is missing or damaged again, from the table that was published.
+    """Write missing or damaged keys again, from the table that was published.
 
     \b
     Examples:
@@ -226,9 +226,9 @@ def repair(
     """
     from hashcade.cluster import repair as repair_generation
 
-    with _connected(url, password_file) as reader, progress_bar("read", quiet=quiet) as progress:
+    with _connect(url, password_file) as reader, progress_bar("read", quiet=quiet) as progress:
         n = repair_generation(table, reader, name, generation, progress=progress)
-    out.report(as_json, {"repaired": n}, ("repaired", out.counted(n, "block or file")))
+    out.report(as_json, {"repaired": n}, ("repaired", out.pluralize(n, "block or file")))
 
 
 VERBS: tuple[Any, ...] = (publish, generations, activate, rollback, retire, verify, repair)

@@ -1,4 +1,4 @@
-"""``hashcade demo``: a table of scikit-learn's digits, beside what one would try first."""
+"""``hashcade demo``: a table of scikit-learn's digits, compared with simple baselines."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def demo(
     output: Annotated[Path, opt.option("Folder.", "--output", "-o", metavar="DIR")] = Path("demo"),
     steps: Annotated[int, opt.number("Batches of training.")] = 300,
 ) -> None:
-    """Learn and search a table of handwritten digits, beside what one would try first.
+    """Learn and search a table of handwritten digits, and compare it with simple baselines.
 
     Takes half a minute, and downloads nothing. Needs the extra demo (torch, scikit-learn, Pillow).
 
@@ -37,22 +37,22 @@ def demo(
     order = np.random.default_rng(0).permutation(len(digits.data))
     items, queries = np.split(order, [len(order) * 2 // 3])
     X, y = digits.data[items].astype(np.float32), digits.target[items]
-    Q, wanted = digits.data[queries].astype(np.float32), digits.target[queries]
+    Q, labels = digits.data[queries].astype(np.float32), digits.target[queries]
     pictures = np.repeat(np.repeat(255 - digits.images[items] * 15.9, 4, 1), 4, 2).astype(np.uint8)
     print(f"{len(X):,} handwritten digits to search in, {len(Q):,} others to search for.")
-    ensure_compiled()  # its time is not that of learning
+    ensure_compiled()  # not to be counted as learning
 
-    results, fitted = _rivals(X, y, Q)
+    results, seconds = _baselines(X, y, Q)
     names = [f"{row:04}.png" for row in range(len(X))]
     table = HashTable(width=8, steps=steps)
-    fitted["hashcade"] = _timed("hashcade", lambda: table.fit(X, y, names=names))
+    seconds["hashcade"] = _timed("hashcade", lambda: table.fit(X, y, names=names))
     results["hashcade"] = table.search(Q, _NEIGHBORS)
     rows = []
-    for name, found in results.items():
-        right = 100.0 * (y[found.ids] == wanted[:, None])
-        compared = f"{found.candidates.mean():,.0f}"
-        at_1, at_10 = f"{right[:, 0].mean():.1f}", f"{right.mean():.1f}"
-        rows.append((name, at_1, at_10, compared, fitted.get(name, "")))
+    for name, matches in results.items():
+        is_right = 100.0 * (y[matches.ids] == labels[:, None])
+        candidates = f"{matches.candidates.mean():,.0f}"
+        at_1, at_10 = f"{is_right[:, 0].mean():.1f}", f"{is_right.mean():.1f}"
+        rows.append((name, at_1, at_10, candidates, seconds.get(name, "")))
     print("\nNeighbors of the right digit, in percent, and items compared with a query:\n")
     out.print_table(("", "of 1", f"of {_NEIGHBORS}", "compared", "learned in"), rows)
 
@@ -71,9 +71,9 @@ def demo(
     print(f"  hashcade serve {output / 'digits.table'}\n")
 
 
-def _timed(what: str, work: Callable[[], Any]) -> str:
-    """Say what is done, do it, and return how long it took."""
-    print(f"  learning: {what} ...", end=" ", flush=True)
+def _timed(name: str, work: Callable[[], Any]) -> str:
+    """Run a function; print and return how long it took."""
+    print(f"  learning: {name} ...", end=" ", flush=True)
     start = time.perf_counter()
     work()
     seconds = f"{time.perf_counter() - start:.1f} s"
@@ -81,8 +81,8 @@ def _timed(what: str, work: Callable[[], Any]) -> str:
     return seconds
 
 
-def _rivals(X: Any, y: Any, Q: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """What all items, k-means and a classifier find for queries, and how long these learned."""
+def _baselines(X: Any, y: Any, Q: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """Results and training times of exhaustive search, k-means and a classifier."""
     import numpy as np
 
     from hashcade.codes import CodeShape
@@ -90,26 +90,26 @@ def _rivals(X: Any, y: Any, Q: Any) -> tuple[dict[str, Any], dict[str, str]]:
 
     kmeans = require_extra("sklearn.cluster", "demo").KMeans(10, random_state=0)
     network = require_extra("sklearn.neural_network", "demo").MLPClassifier((512,), random_state=0)
-    fitted = {
+    seconds = {
         "k-means": _timed("k-means, ten centroids", lambda: kmeans.fit(X)),
         "classifier": _timed("a classifier with 512 hidden units", lambda: network.fit(X, y)),
     }
 
-    def search(own: Any, asked: Any) -> Any:
+    def search(item_buckets: Any, query_buckets: Any) -> Any:
         shape = CodeShape(width=10, depth=1)
-        index = HashIndex.build(own.astype(np.int64), X, shape=shape)
-        return index.search(Q, bucket_ids=asked.astype(np.int64), n_neighbors=_NEIGHBORS)
+        index = HashIndex.build(item_buckets.astype(np.int64), X, shape=shape)
+        return index.search(Q, bucket_ids=query_buckets.astype(np.int64), n_neighbors=_NEIGHBORS)
 
     results = {
         "exhaustive search": search(np.zeros(len(X)), np.zeros(len(Q))),
         "k-means": search(kmeans.predict(X), kmeans.predict(Q)),
         "classifier": search(y, network.predict(Q)),
     }
-    return results, fitted
+    return results, seconds
 
 
 def _draw_tree(index: Any, pictures: Any) -> Any:
-    """A row of digits for each bucket, the first slots apart."""
+    """An image with a row of digits per bucket, separated by first slot."""
     import numpy as np
 
     rows = []

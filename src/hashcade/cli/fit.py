@@ -1,4 +1,4 @@
-"""``hashcade fit`` and ``hashcade train``, and the card that they leave with a model."""
+"""``hashcade fit`` and ``hashcade train``, and the model card that they write."""
 
 import json
 import os
@@ -27,7 +27,7 @@ _INSTALL = (
     "run: pip install 'hashcade[transfer]'; or add --from-scratch, to learn from the images alone "
     "at 32×32, which takes longer and is far less precise"
 )
-_NO_LABELS = "Learn without labels: clusters of the embeddings take the place of classes."
+_NO_LABELS = "Learn without labels: clusters of the embeddings replace classes."
 
 
 def fit(
@@ -37,15 +37,14 @@ def fit(
     metric: opt.Metric = "euclidean",
     no_labels: Annotated[bool, opt.flag("--no-labels", _NO_LABELS)] = False,
     keep: opt.Keeping,
-    given: opt.Learning,
+    options: opt.Learning,
 ) -> None:
     """Learn a hash table from labelled images or embeddings, and fill it with them.
 
     Writes a table: one directory with the model, the index, and the ids, labels, names and
-    payload of the items. Needs the extra train (torch). Photos are learned
-    from by features of a pre-trained network (extras images and transfer), which are cached in
-    ~/.cache/hashcade/features, or $HASHCADE_CACHE. In two stages: hashcade train, then hashcade
-    build.
+    payload of the items. Needs the extra train (torch). For photos it uses features of a
+    pre-trained network (extras images and transfer), cached in ~/.cache/hashcade/features or
+    $HASHCADE_CACHE. The same in two steps: hashcade train, then hashcade build.
 
     \b
     Examples:
@@ -57,17 +56,18 @@ def fit(
       hashcade fit photos/ --split train --run-dir run/ -o table/
     """
     for name in ("labels", "sample"):
-        if no_labels and getattr(given, name) is not None:
-            raise ConfigError(f"--no-labels and --{name}={getattr(given, name)} exclude each other")
-    _learn(data, output, given, metric, labelled=not no_labels, keep=keep)
+        value = getattr(options, name)
+        if no_labels and value is not None:
+            raise ConfigError(f"--no-labels and --{name}={value} exclude each other")
+    _learn(data, output, options, metric, labelled=not no_labels, keep=keep)
 
 
-def train(data: opt.Data, output: opt.NewModel, *, given: opt.Learning) -> None:
-    """Learn a model alone, to fill tables with it later.
+def train(data: opt.Data, output: opt.NewModel, *, options: opt.Learning) -> None:
+    """Train a model, to build tables with it later.
 
-    Writes a model (config.json, model.safetensors) with a card that says what it was trained on
-    (README.md, card.json). Needs the extra train (torch); photos as for hashcade fit. Data may be
-    larger than memory. Under torchrun all processes train one model together.
+    Writes a model (config.json, model.safetensors) with a model card (README.md, card.json). Needs
+    the extra train (torch); photos as for hashcade fit. Data may be larger than memory. Under
+    torchrun all processes train one model together (data parallel).
 
     \b
     Examples:
@@ -77,138 +77,141 @@ def train(data: opt.Data, output: opt.NewModel, *, given: opt.Learning) -> None:
       hashcade train vectors.npz --width 32 --set learning_rate=0.001 -o model/
       hashcade build model/ other-photos/ -o table/
     """
-    _learn(data, output, given)
+    _learn(data, output, options)
 
 
 def _learn(
-    data: Path, output: Path, given: opt.Learning, metric: str | None = None, labelled: bool = True,
-    keep: opt.Keeping | None = None,
+    data: Path, output: Path, options: opt.Learning, metric: str | None = None,
+    labelled: bool = True, keep: opt.Keeping | None = None,
 ) -> None:  # fmt: skip
-    """Learn, and write a table, or without a metric a model."""
+    """Train, and write a table, or without a metric only a model."""
     from hashcade.learn import is_first_rank
 
-    first = is_first_rank()  # it alone writes, and says something
-    given = given if first else replace(given, quiet=True)
+    is_first = is_first_rank()  # only this process writes and prints
+    options = options if is_first else replace(options, quiet=True)
     kind = out.MODEL if metric is None else out.TABLE
-    out.refuse_existing(output, kind, force=given.force)
-    sides, budget = opt.image_size(given.size), opt.seconds(given.budget)
+    out.refuse_existing(output, kind, force=options.force)
+    sides, budget = opt.image_size(options.size), opt.seconds(options.budget)
     from hashcade.data import holds_images, required_extras
 
-    scratch = _wants_scratch(given)
+    scratch = _from_scratch(options)
     check_extras(torch="train", **required_extras(data))
-    features = None if scratch else _features(given, sides)
+    features = None if scratch else _features(options, sides)
     no_network = features is None and not scratch
-    if no_network and holds_images(data):  # before photos are read, which takes long
+    if no_network and holds_images(data):  # before photos are read, which is slow
         raise ConfigError(_NO_NETWORK, hint=_INSTALL)
     size = None if features is not None else sides or _SCRATCH_SIZE
-    # A table takes all items, a model alone does not need them.
-    sample = {"sample": given.sample, "random_state": given.random_state} if metric is None else {}
-    found = read_data(data, given, labelled, size, features, keep, **sample)
-    if no_network and found.is_images:
+    # A table needs all items, a model alone only a sample.
+    sample = {}
+    if metric is None:
+        sample = {"sample": options.sample, "random_state": options.random_state}
+    dataset = read_data(data, options, labelled, size, features, keep, **sample)
+    if no_network and dataset.is_images:
         raise ConfigError(_NO_NETWORK, hint=_INSTALL)
-    _refuse_options_for_other_data(given, found)
-    settings = _settings(given, found) | {"budget": budget}
-    settings |= {"features": features if found.features else None, **_parsed(given.setting)}
+    _check_options(options, dataset)
+    settings = _settings(options, dataset) | {"budget": budget}
+    settings["features"] = features if dataset.features else None
+    settings |= _parse_settings(options.setting)
 
     from hashcade.learn import Hasher
     from hashcade.store import MODEL_DIR
     from hashcade.table import HashTable
 
-    if not given.quiet:
-        out.say(_describe(found))
-    y: Any = labels_of(found)
-    wanted = features.image_size if features is not None and found.features else size
-    warnings = out.warn(warn.about_data(found, y, wanted)) if first else []
+    if not options.quiet:
+        out.say(_describe(dataset))
+    y: Any = labels_of(dataset)
+    image_size = features.image_size if features is not None and dataset.features else size
+    warnings = out.warn(warn.about_data(dataset, y, image_size)) if is_first else []
     lines: dict[str, str] = {}
     hasher: Any
     start = time.perf_counter()
     if metric is None:
-        hasher = Hasher(**settings).fit(found.items, y)
-        if not first:
+        hasher = Hasher(**settings).fit(dataset.items, y)
+        if not is_first:
             return
         save = hasher.save
     else:
         table = HashTable(metric=metric, **settings)
-        kept: dict[str, Any] = {"ids": found.ids, "payload": found.payload}
-        table.fit(found.items, y, names=found.names or None, **kept)
-        if not first:
+        columns: dict[str, Any] = {"ids": dataset.ids, "payload": dataset.payload}
+        table.fit(dataset.items, y, names=dataset.names or None, **columns)
+        if not is_first:
             return
-        table.catalog.data = root_of(data, given, found)
+        table.catalog.data = root_of(data, options, dataset)
         hasher, save = table.hasher, table.save
         stats = table.stats()
         lines["buckets"] = out.OCCUPIED.format(**stats)
         warnings += out.warn(warn.about_buckets(stats))
     seconds = time.perf_counter() - start
-    with out.new_result(output, kind, force=given.force) as new:
+    with out.new_result(output, kind, force=options.force) as new:
         save(new)
         if metric is not None:
-            table.close()  # before it gets its name
-        card = _write_card(new if metric is None else new / MODEL_DIR, hasher, found, seconds)
+            table.close()  # before it is renamed
+        card = _write_card(new if metric is None else new / MODEL_DIR, hasher, dataset, seconds)
     if card["metrics"]:
         text = "precision@1 {precision_at_1:.1f} %, speed-up {speedup_factor:.1f}"
         lines["validation"] = text.format(**card["metrics"])
         precision = card["metrics"]["precision_at_1"]
-        near = warn.about_precision(precision, warn.chance(y), images=found.is_images)
-        warnings += out.warn(near)
+        chance, images = warn.chance(y), dataset.is_images
+        warnings += out.warn(warn.about_precision(precision, chance, images=images))
     out.report(
-        given.as_json,
+        options.as_json,
         {"output": str(output), **card, "warnings": warnings},
         (kind, output),
-        ("data", f"{len(found):,} items of {card['data']['n_classes']:,} classes"),
+        ("data", f"{len(dataset):,} items of {card['data']['n_classes']:,} classes"),
         ("shape", out.SHAPE.format(**card["table"])),
         *lines.items(),
         ("time", f"{seconds:.0f} s"),
     )
 
 
-def _refuse_options_for_other_data(given: opt.Learning, data: "Items") -> None:
+def _check_options(options: opt.Learning, data: "Items") -> None:
     option = None
-    if given.backbone in opt.IMAGE_NETWORKS and not data.is_images:
-        option = f"--backbone={given.backbone}"
+    if options.backbone in opt.IMAGE_NETWORKS and not data.is_images:
+        option = f"--backbone={options.backbone}"
     elif not data.is_images and data.features is None:
-        option = f"--features={given.features}" if given.features else None
-        option = "--from-scratch" if given.from_scratch else option
+        option = f"--features={options.features}" if options.features else None
+        option = "--from-scratch" if options.from_scratch else option
     if option is not None:
         hint = f"leave out {option}, which is for images"
         raise ConfigError(f"{data.source} has embeddings", hint=hint)
-    if data.features and given.base_steps is not None:
+    if data.features and options.base_steps is not None:
         hint = "add --from-scratch, or leave it out"
-        message = f"--base-steps={given.base_steps} is for training from scratch"
+        message = f"--base-steps={options.base_steps} is for training from scratch"
         raise ConfigError(message, hint=hint)
 
 
-def _settings(given: opt.Learning, data: "Items") -> dict[str, Any]:
-    """Settings of the hasher that have an option of their own."""
-    settings = {field.name: getattr(given, field.name) for field in fields(opt.Training)}
-    for name in ("size", "setting", "pixels", "from_scratch"):  # not by these names
+def _settings(options: opt.Learning, data: "Items") -> dict[str, Any]:
+    """Settings of the hasher that have their own option."""
+    settings = {field.name: getattr(options, field.name) for field in fields(opt.Training)}
+    for name in ("size", "setting", "pixels", "from_scratch"):  # not settings of the hasher
         del settings[name]
-    settings["backbone"] = given.backbone or ("stride" if data.is_images else None)
-    return settings | {"verbose": not given.quiet}
+    settings["backbone"] = options.backbone or ("stride" if data.is_images else None)
+    return settings | {"verbose": not options.quiet}
 
 
-def _wants_scratch(given: opt.Learning) -> bool:
-    """Whether images are to be learned from without features."""
-    network = given.backbone in opt.IMAGE_NETWORKS
-    if given.features is not None and (given.from_scratch or network):
-        other = "--from-scratch" if given.from_scratch else f"--backbone={given.backbone}"
-        raise ConfigError(f"--features={given.features} and {other} exclude each other")
-    return given.from_scratch or network
+def _from_scratch(options: opt.Learning) -> bool:
+    """Whether to train on images without pre-trained features."""
+    network = options.backbone in opt.IMAGE_NETWORKS
+    if options.features is not None and (options.from_scratch or network):
+        other = "--from-scratch" if options.from_scratch else f"--backbone={options.backbone}"
+        raise ConfigError(f"--features={options.features} and {other} exclude each other")
+    return options.from_scratch or network
 
 
-def _features(given: opt.Learning, sides: tuple[int, int] | None) -> "ImageFeatures | None":
-    """The pre-trained network that was asked for, or the usual one if it is installed."""
+def _features(options: opt.Learning, sides: tuple[int, int] | None) -> "ImageFeatures | None":
+    """The requested pre-trained network, or the default one if it is installed."""
     from hashcade.data import ImageFeatures
 
-    if given.features is not None:
-        features = ImageFeatures(given.features, image_size=sides, pixels=given.pixels)
+    if options.features is not None:
+        features = ImageFeatures(options.features, image_size=sides, pixels=options.pixels)
         check_extras(**features.extras)
         return features
-    usual = ImageFeatures(image_size=sides)
-    return usual if usual.missing is None else None
+    default = ImageFeatures(image_size=sides)
+    return default if default.missing is None else None
 
 
-def _parsed(pairs: list[str] | None) -> dict[str, Any]:
-    """Settings from NAME=VALUE, with values as in JSON, else text."""
+def _parse_settings(pairs: list[str] | None) -> dict[str, Any]:
+    """Settings from NAME=VALUE, where values are JSON, else text."""
     from hashcade.learn import Hasher
 
     settings, allowed = {}, Hasher().get_params()
@@ -225,7 +228,7 @@ def _parsed(pairs: list[str] | None) -> dict[str, Any]:
 
 
 def _write_card(model: Path, hasher: Any, data: Any, seconds: float) -> dict[str, Any]:
-    """Write what is worth knowing into the directory of a model, for programs and for people."""
+    """Write the model card, as JSON and as Markdown, into the directory of a model."""
     from importlib.metadata import version
 
     from hashcade.learn import model_fingerprint, read_config
@@ -266,7 +269,7 @@ def _write_card(model: Path, hasher: Any, data: Any, seconds: float) -> dict[str
 
 
 def _describe(data: Any) -> str:
-    """Data in one line."""
+    """One line about the data."""
     kind, classes = "images" if data.is_images else "embeddings", set(labels_of(data) or ())
     shape = "×".join(map(str, data.items.shape[1:]))
     if data.features is not None:
@@ -275,7 +278,7 @@ def _describe(data: Any) -> str:
 
 
 def _card_text(card: dict[str, Any]) -> str:
-    """The card in Markdown."""
+    """The model card in Markdown."""
     stages = ", ".join(f"{s['name']} {s['steps']:,}" for s in card["resolved"]["stages"])
     rows = {
         "created": f"{card['created']} by hashcade {card['environment']['hashcade']}",

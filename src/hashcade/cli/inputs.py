@@ -1,4 +1,4 @@
-"""What the verbs work on: data as a user has them, models and tables."""
+"""Input of the commands: data, models and tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_data(
 ) -> Items:  # fmt: skip
     """Read items with labels (``LabelledItems``) or without; None: with labels if there are any.
 
-    With ``features`` images become these; of labelled items in Parquet files a ``sample`` is read.
+    With ``features`` images are converted to these; ``sample`` are options for labelled items.
     """
     from hashcade.data import feature_cache_directory, has_labels, load, load_items
 
@@ -50,21 +50,21 @@ def read_data(
 
 
 def labels_of(data: Items) -> list[int | str] | None:
-    """Labels as the source had them; None for items without labels."""
+    """Original labels; None for items without labels."""
     from hashcade.data import LabelledItems
 
     return list(data.original_labels()) if isinstance(data, LabelledItems) else None
 
 
 def root_of(path: Path, reading: Reading, data: Items) -> Path:
-    """The folder that the names of images begin in; for other data the file."""
+    """The folder that names of images are relative to; for other data the file."""
     part = path / (reading.split or "")
-    place = part if part.is_dir() else path
-    return (place.parent if data.names and place.is_file() else place).absolute()
+    root = part if part.is_dir() else path
+    return (root.parent if data.names and root.is_file() else root).absolute()
 
 
 def load_model(path: Path) -> Hasher:
-    """Load a model. What is wrong with the path is said before torch is imported."""
+    """Load a model. A wrong path is reported before torch is imported."""
     from hashcade import learn
     from hashcade.store import model_path
 
@@ -75,14 +75,14 @@ def load_model(path: Path) -> Hasher:
 
 @contextmanager
 def _quiet_load() -> Iterator[None]:
-    """Without the warning that images need an extra: who gives images is told so then."""
+    """Suppress the warning that images need an extra: it is an error when images are read."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
 
 
 def load_table(path: Path, *, model: bool = True) -> HashTable:
-    """Load a table; without its model, and so without torch, to look into it."""
+    """Load a table; without its model (and without torch) to inspect it."""
     from hashcade.store import load_state
     from hashcade.table import HashTable
 
@@ -97,25 +97,25 @@ def read_and_encode(
     hasher: Hasher | None, model: Path, data: Path, reading: Reading,
     labelled: bool | None = None, n_probe: int = 1, keep: Keeping | None = None,
 ) -> tuple[Items, Encoded]:  # fmt: skip
-    """Read data as a model takes them, and run it once."""
+    """Read data in the format of a model, and encode them."""
     if hasher is None:
         hint = "make one with: hashcade build MODEL DATA -o TABLE"
         raise StorageError(f"{model} is a table without a model", hint=hint)
     from hashcade.data import holds_images
 
-    features, expected = hasher.image_features, tuple(hasher.config_.item_shape)
+    features, item_shape = hasher.image_features, tuple(hasher.config_.item_shape)
     kinds = ("embeddings of {} numbers", "images of {}×{}")
-    trained_on = kinds[len(expected) > 1].format(*expected)
+    model_input = kinds[len(item_shape) > 1].format(*item_shape)
     hint = "give data of that kind, or train another model"
     if hasher.image_size is None and holds_images(data):
-        raise ConfigError(f"{data} has images, {model} was trained on {trained_on}", hint=hint)
+        raise ConfigError(f"{data} has images, {model} was trained on {model_input}", hint=hint)
     if features is not None:
         check_extras(**(features.extras if holds_images(data) else {}))
-        trained_on = f"images, as {trained_on} by {features.name}"
-    found = read_data(data, reading, labelled, hasher.image_size, features, keep)
-    if found.items.shape[1:] != expected:
-        given = kinds[found.is_images].format(*found.items.shape[1:])
-        message = f"{found.source} has {given}, {model} was trained on {trained_on}"
+        model_input = f"images, as {model_input} by {features.name}"
+    dataset = read_data(data, reading, labelled, hasher.image_size, features, keep)
+    if dataset.items.shape[1:] != item_shape:
+        actual = kinds[dataset.is_images].format(*dataset.items.shape[1:])
+        message = f"{dataset.source} has {actual}, {model} was trained on {model_input}"
         raise ConfigError(message, hint=hint)
-    with progress_bar("encoding", quiet=reading.quiet) as move:
-        return found, hasher.encode(found.items, n_probe=n_probe, progress=move)
+    with progress_bar("encoding", quiet=reading.quiet) as progress:
+        return dataset, hasher.encode(dataset.items, n_probe=n_probe, progress=progress)

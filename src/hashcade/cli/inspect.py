@@ -16,14 +16,14 @@ from hashcade.errors import ConfigError, HashcadeError
 
 
 def inspect(
-    path: Annotated[Path, opt.argument("TABLE or MODEL", "What to look into.")],
-    top: Annotated[int, opt.number("How many of the largest buckets.", min=0)] = 10,
-    branches: Annotated[int, opt.number("Branches shown of each node, largest first.", min=0)] = 6,
+    path: Annotated[Path, opt.argument("TABLE or MODEL", "What to inspect.")],
+    top: Annotated[int, opt.number("Number of largest buckets to list.", min=0)] = 10,
+    branches: Annotated[int, opt.number("Branches to show per node, largest first.", min=0)] = 6,
     as_json: opt.Json = False,
 ) -> None:
-    """Look into a table or a model. Needs no torch.
+    """Describe a table or a model. Needs no torch.
 
-    Of a table: how full and how pure it is, the largest buckets, and the tree.
+    Of a table: occupancy and purity of buckets, the largest buckets, and the tree.
 
     \b
     Examples:
@@ -32,7 +32,7 @@ def inspect(
       hashcade inspect table/ --json
       hashcade inspect model/
     """
-    if out.known_kind(path) == out.TABLE:
+    if out.require_kind(path) == out.TABLE:
         _inspect_table(path, top, branches, as_json)
         return
     from hashcade.learn import model_fingerprint, read_config
@@ -76,7 +76,7 @@ def _inspect_table(path: Path, top: int, branches: int, as_json: bool) -> None:
         ("speed-up", f"{stats['expected_speedup']:.1f} expected: "
          f"{stats['expected_candidates']:.1f} of {n_items:,} items are candidates"),
         ("purity", _purity(stats) or "unknown: there are no labels"),
-        ("memory", f"{megabytes:,.1f} MB in {out.counted(stats['n_segments'], 'segment')}"),
+        ("memory", f"{megabytes:,.1f} MB in {out.pluralize(stats['n_segments'], 'segment')}"),
         ("data", data),
     )  # fmt: skip
     if as_json:
@@ -97,29 +97,31 @@ def _purity(node: dict[str, Any]) -> str | None:
 
 
 def tree_lines(node: dict[str, Any], branches: int, indent: str = "") -> list[str]:
-    """The tree as lines of text, the largest branches first and the rest as a number."""
-    size = f"{node['n_entries']:,} items in {out.counted(node['n_buckets'], 'bucket')}"
+    """The tree as lines of text, the largest branches first, the others only pluralize."""
+    size = f"{node['n_entries']:,} items in {out.pluralize(node['n_buckets'], 'bucket')}"
     lines = [] if node["path"] else [f"all: {size}"]
     children = node.get("children", ())
-    ordered = sorted(children, key=lambda child: (-child["n_entries"], child["path"]))
-    shown, rest = ordered[:branches], ordered[branches:]
-    for number, child in enumerate(shown):
-        last = number == len(shown) - 1 and not rest
-        buckets = f" in {out.counted(child['n_buckets'], 'bucket')}" if "children" in child else ""
+    by_size = sorted(children, key=lambda child: (-child["n_entries"], child["path"]))
+    visible, hidden = by_size[:branches], by_size[branches:]
+    for number, child in enumerate(visible):
+        last = number == len(visible) - 1 and not hidden
+        buckets = (
+            f" in {out.pluralize(child['n_buckets'], 'bucket')}" if "children" in child else ""
+        )
         start = f"{indent}{'└─' if last else '├─'} {child['path'][-1]}"
         lines.append(f"{start}: {child['n_entries']:,}{buckets}  {_mix(child)}".rstrip())
         lines += tree_lines(child, branches, indent + ("   " if last else "│  "))
-    if rest:
-        items = sum(child["n_entries"] for child in rest)
-        lines.append(f"{indent}└─ … {len(rest):,} more with {items:,}")
+    if hidden:
+        items = sum(child["n_entries"] for child in hidden)
+        lines.append(f"{indent}└─ … {len(hidden):,} more with {items:,}")
     return lines
 
 
 def _mix(node: dict[str, Any]) -> str:
-    """The largest classes of a node."""
-    classes, most = node["classes"] or {}, 3
-    parts = [f"{label} ({count:,})" for label, count in list(classes.items())[:most]]
-    return ", ".join(parts) + (f", {len(classes) - most:,} more" if len(classes) > most else "")
+    """The most frequent classes of a node."""
+    classes, limit = node["classes"] or {}, 3
+    parts = [f"{label} ({count:,})" for label, count in list(classes.items())[:limit]]
+    return ", ".join(parts) + (f", {len(classes) - limit:,} more" if len(classes) > limit else "")
 
 
 def _leaves(node: dict[str, Any]) -> list[dict[str, Any]]:
@@ -132,47 +134,44 @@ def verify(
     paths: Annotated[list[Path], opt.argument("TABLE or MODEL ...", "What to check.")],
     as_json: opt.Json = False,
 ) -> None:
-    """Read all of a table or a model, and check every checksum. Needs no torch.
+    """Read a table or a model completely, and verify all checksums. Needs no torch.
 
-    Of a table: its model, its index, its labels and names, and the changes of a service that
-    are not yet saved. The exit code is 2 if anything is wrong.
+    Of a table: its model, index, labels and names, and the change log of a service. The exit code
+    is 2 if anything is damaged.
 
     \b
     Examples:
       hashcade verify table/
       hashcade verify table/ model/ --json
     """
+    from hashcade.store import foreign_files
+
     problems = {str(path): _problems(path) for path in paths}
-    others = [other for path in paths if out.kind_of(path) == out.TABLE for other in _others(path)]
-    warnings = out.warn(
-        [f"{other} is not a part of the table; it is left alone" for other in others]
-    )
-    bad = sum(map(bool, problems.values()))
-    out.report(as_json, {"ok": not bad, "problems": problems, "warnings": warnings})
+    tables = [path for path in paths if out.kind_of(path) == out.TABLE]
+    foreign = [file for path in tables for file in foreign_files(path)]
+    messages = [f"{file} is not a part of the table; it is left alone" for file in foreign]
+    warnings = out.warn(messages)
+    n_damaged = sum(map(bool, problems.values()))
+    out.report(as_json, {"ok": not n_damaged, "problems": problems, "warnings": warnings})
     for path, lines in problems.items() if not as_json else ():
         for line in lines or ["ok"]:
             out.show(line if line.startswith(path) else f"{path}: {line}")
-    if bad:
-        out.say(f"hashcade: {bad} of {len(problems)} damaged; restore a copy, or make it again")
+    if n_damaged:
+        count = f"{n_damaged} of {len(problems)}"
+        out.say(f"hashcade: {count} damaged; restore a copy, or make it again")
         raise typer.Exit(out.ERROR)
 
 
 def _problems(path: Path) -> list[str]:
-    """Everything that is wrong with a table or a model."""
+    """All problems of a table or a model."""
     problems: list[str] = []
-    table = out.known_kind(path) == out.TABLE
+    table = out.require_kind(path) == out.TABLE
     for check in (_check_index, _check_model) if table else (_check_model,):
         try:
             check(path)
         except HashcadeError as error:
-            problems += str(error).splitlines()  # all that is damaged
+            problems += str(error).splitlines()  # one line per problem
     return problems
-
-
-def _others(path: Path) -> list[Path]:
-    from hashcade.store import foreign_files
-
-    return foreign_files(path)
 
 
 def _check_index(path: Path) -> None:
@@ -182,10 +181,9 @@ def _check_index(path: Path) -> None:
 
 
 def _check_model(path: Path) -> None:
-    """Load a model, which checks all of it; a table may have none.
+    """Load a model, which verifies it completely; a table may have none.
 
-    What cannot be made here, for want of torch or of a network of the user's own, has its checksums
-    compared.
+    If it cannot be loaded, without torch or a custom network, its checksums were still verified.
     """
     from hashcade.store import model_path
 

@@ -1,4 +1,4 @@
-"""Arguments and options of the verbs, alone and in groups."""
+"""Arguments and options of the commands, single and in groups."""
 
 import json
 import re
@@ -20,7 +20,7 @@ def argument(metavar: str, help: str) -> Any:
 def option(
     help: str, *names: str, metavar: str = "NAME", min: float | None = None, default: str = ""
 ) -> Any:
-    """An option with a value; ``default`` describes what None stands for."""
+    """An option with a value; ``default`` describes the meaning of None."""
     return typer.Option(*names, metavar=metavar, min=min, help=help, show_default=default or True)
 
 
@@ -32,91 +32,91 @@ def flag(name: str, help: str) -> Any:
     return typer.Option(*name.split(), help=help)
 
 
-# what is read
+# input
 _DATA = (
     "A folder with one sub-folder of images per class, or embeddings as .npy, .npz or Parquet: a "
     "file, a directory of them, or a pattern in quotes."
 )
 _LABELS = (
-    "Array (.npz), column (Parquet) or file (for .npy) of the labels; without it y or "
-    "train_labels, label, or the file NAME_labels.npy or .txt beside NAME.npy."
+    "Array (.npz), column (Parquet) or file (for .npy) of the labels; by default y or "
+    "train_labels, label, or the file NAME_labels.npy or .txt next to NAME.npy."
 )
-_ITEMS = "Array (.npz) or column (Parquet) of the items; without it X or train, or embedding."
-_SKIP = "Skip images that cannot be read, and say which, instead of stopping."
-_IDS = "Column (Parquet) of the ids: text, or integers; none twice."
+_ITEMS = "Array (.npz) or column (Parquet) of the items; by default X or train, or embedding."
+_SKIP = "Skip and list unreadable images, instead of failing."
+_IDS = "Column (Parquet) of the ids: unique text or integers."
 _PAYLOAD = (
-    "Columns (Parquet) that the table keeps and search shows, such as text,url; all: every column "
-    "that is not read as something else."
+    "Columns (Parquet) to store as payload, shown by search, such as text,url; all: every column "
+    "that is not used otherwise."
 )
 Data = Annotated[Path, argument("DATA", _DATA)]
 Table = Annotated[Path, argument("TABLE", "A table made by hashcade fit or build.")]
 Model = Annotated[Path, argument("MODEL", "A model made by hashcade train; or a table.")]
-Split = Annotated[str | None, option("Which part, for data with several: train, test, ...")]
+Split = Annotated[str | None, option("Split of the data, if there are several: train, test, ...")]
 Items = Annotated[str | None, option(_ITEMS)]
 Quiet = Annotated[bool, flag("--quiet -q", "No progress on stderr.")]
 
-# how a search works
-_PROBE = "Buckets to look into. 1: the query's own. More find more, and take longer."
-_FILL = "Continue to further buckets until there are enough results, or stay in the query's own."
+# search
+_PROBE = "Buckets to search. 1: the query's own. More improve recall, and take longer."
+_FILL = "Whether to continue to further buckets until there are enough results."
 NProbe = Annotated[int, number(_PROBE)]
 Fill = Annotated[bool, flag("--fill/--no-fill", _FILL)]
 Metric = Annotated[str, option("How results are ranked: euclidean, cosine or inner_product.")]
 Vectors = Annotated[str, option("How vectors are stored: float32, or rounded to float16.")]
 _FIRST_PASS = (
-    "int8: store codes beside the vectors, of which a search reads most, and of the vectors few. "
-    "The same results, a quarter more to store; faster from a disk."
+    "int8: also store quantized codes, so that a search reads only few vectors. The same results, "
+    "a quarter more storage; faster when read from disk."
 )
 FirstPass = Annotated[str | None, option(_FIRST_PASS, default="none")]
 
 _WHERE = (
-    "Only items for which this holds: a field of the payload, label, id or name, one of = != < <= "
-    "> >=, and a value as in JSON, else text; =[...] is one of several. May be repeated: and."
+    "Only items that match: a field of the payload, label, id or name, one of = != < <= > >=, and "
+    "a JSON value, else text; =[...] matches any of a list. May be repeated, joined by and."
 )
 Where = Annotated[list[str] | None, option(_WHERE, "--where", metavar="FIELD<VALUE", default="all")]
 _PLACE = (
-    "Where items go whose label the model knows: label (to the bucket of their label) or network "
-    "(where the model puts them, as in the paper)."
+    "How items with a known label are assigned: label (to the bucket of their label) or network "
+    "(to the bucket that the model predicts, as in the paper)."
 )
 Place = Annotated[str, option(_PLACE)]
 
-# what is written
-NewTable = Annotated[Path, option("Directory for it.", "--output", "-o", metavar="TABLE")]
-NewModel = Annotated[Path, option("Directory for it.", "--output", "-o", metavar="MODEL")]
-Json = Annotated[bool, flag("--json", "Print the result as JSON, for programs.")]
-Force = Annotated[bool, flag("--force -f", "Replace an older result.")]
+# output
+NewTable = Annotated[Path, option("Output directory.", "--output", "-o", metavar="TABLE")]
+NewModel = Annotated[Path, option("Output directory.", "--output", "-o", metavar="MODEL")]
+Json = Annotated[bool, flag("--json", "Print the result as JSON.")]
+Force = Annotated[bool, flag("--force -f", "Replace an existing result.")]
 
-# how a model is trained
+# training
 _BACKBONE = (
-    "For images stride (for minutes on CPUs), fast (for an hour) or nin (the paper's); for "
-    "embeddings mlp, to learn new vectors as well."
+    "For images stride (minutes on a CPU), fast (an hour) or nin (the paper's); for embeddings "
+    "mlp, to learn new vectors as well."
 )
 IMAGE_NETWORKS = ("fast", "nin", "stride")
-_NETWORKS, _BY_DATA = "stride for images from scratch, none for embeddings", "from the data"
+_NETWORKS, _FROM_DATA = "stride for images from scratch, none for embeddings", "from the data"
 _BASE_STEPS = "Batches of the base stage, for images from scratch."
-_BUDGET = "Time that training may take, such as 90s, 5m or 1h30m; features of photos come before."
+_BUDGET = "Time limit for training, such as 90s, 5m or 1h30m; without the features of photos."
 _FEATURES = (
-    "What photos are learned from: efficientnet-lite0 (extra transfer), or the path of an ONNX "
-    "file of an image encoder (extra onnx). The model keeps it."
+    "Features of photos: efficientnet-lite0 (extra transfer), or the path of an image encoder in "
+    "ONNX format (extra onnx), which is stored with the model."
 )
-_USUAL_FEATURES = "efficientnet-lite0"
+_DEFAULT_FEATURES = "efficientnet-lite0"
 _PIXELS = (
-    "How an ONNX file takes pixels: imagenet (less the mean colour, over the deviation), clip, "
-    "half (-1 to 1), unit (0 to 1) or raw (0 to 255)."
+    "Normalization of pixels for an ONNX file: imagenet (mean and standard deviation), clip, half "
+    "(-1 to 1), unit (0 to 1) or raw (0 to 255)."
 )
 _SCRATCH = "Train a small network on the images alone, without pre-trained features."
 _SET = "Any other setting of hashcade.Hasher, such as learning_rate=0.001; may be repeated."
 _SIZE = (
-    "Images are scaled until they cover this size, and cropped to it. The networks from scratch "
-    "are made for 32."
+    "Images are scaled to cover this size, and cropped. The networks for training from scratch are "
+    "designed for 32."
 )
-_USUAL_SIZE = "224 for features, 32 from scratch"
-_SAMPLE = "Learn from so many items at most, of all classes evenly."
-_RUN_DIR = "Keep checkpoints and a log here; the same command resumes after an interruption."
+_DEFAULT_SIZE = "224 for features, 32 from scratch"
+_SAMPLE = "Train on at most this many items, evenly from all classes."
+_RUN_DIR = "Directory for checkpoints and a log; the same command resumes an interrupted run."
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How data are read."""
+    """Options for reading data."""
 
     split: Split = None
     items: Items = None
@@ -127,13 +127,13 @@ class Reading:
 
 @dataclass(frozen=True)
 class Keeping:
-    """Columns of a Parquet file that the table keeps with the items."""
+    """Columns of a Parquet file that are stored with the items."""
 
     ids: Annotated[str | None, option(_IDS, default="row numbers", metavar="COLUMN")] = None
     payload: Annotated[str | None, option(_PAYLOAD, default="none", metavar="COLUMNS")] = None
 
     def columns(self) -> dict[str, Any]:
-        """As ``load`` takes them."""
+        """Arguments for ``load``."""
         payload: Any = self.payload
         if payload is not None and payload != "all":
             payload = [name.strip() for name in payload.split(",") if name.strip()]
@@ -144,39 +144,39 @@ class Keeping:
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is trained: settings of a ``Hasher``, and what to make of images."""
+    """Options for training: settings of a ``Hasher``, and the treatment of images."""
 
     width: Annotated[int | None, number("Slots per level.", default="from the classes")] = None
     depth: Annotated[int, number("Levels.")] = 2
     sparsity: Annotated[int, number("Buckets per item.")] = 1
     loss: Annotated[str, option("npairs or triplet.")] = "npairs"
     backbone: Annotated[str | None, option(_BACKBONE, default=_NETWORKS)] = None
-    steps: Annotated[int | None, number("Batches of the hash stage.", default=_BY_DATA)] = None
-    base_steps: Annotated[int | None, number(_BASE_STEPS, default=_BY_DATA)] = None
+    steps: Annotated[int | None, number("Batches of the hash stage.", default=_FROM_DATA)] = None
+    base_steps: Annotated[int | None, number(_BASE_STEPS, default=_FROM_DATA)] = None
     sample: Annotated[int | None, number(_SAMPLE, default="all")] = None
     random_state: Annotated[int, number("Random seed.", "--seed", min=0)] = 0
     device: Annotated[str, option("auto, cpu, cuda, ...")] = "auto"
     setting: Annotated[list[str] | None, option(_SET, "--set", metavar="NAME=VALUE")] = None
     budget: Annotated[str | None, option(_BUDGET, metavar="TIME", default="no limit")] = None
-    features: Annotated[str | None, option(_FEATURES, default=_USUAL_FEATURES)] = None
+    features: Annotated[str | None, option(_FEATURES, default=_DEFAULT_FEATURES)] = None
     pixels: Annotated[str, option(_PIXELS)] = "imagenet"
     from_scratch: Annotated[bool, flag("--from-scratch", _SCRATCH)] = False
     size: Annotated[
-        str | None, option(_SIZE, "--image-size", metavar="N or HxW", default=_USUAL_SIZE)
+        str | None, option(_SIZE, "--image-size", metavar="N or HxW", default=_DEFAULT_SIZE)
     ] = None
     run_dir: Annotated[Path | None, option(_RUN_DIR, metavar="DIR")] = None
 
 
 @dataclass(frozen=True)
 class Learning(Reading, Training):
-    """What ``fit`` and ``train`` share: options of training, of reading, and these."""
+    """Options of ``fit`` and ``train``."""
 
     force: Force = False
     as_json: Json = False
 
 
 def spread(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb as typer takes it: with the options of a group (a dataclass) in place of the group."""
+    """A command for typer: parameters that are dataclasses are replaced by their fields."""
     options: list[Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}
     for parameter in signature(verb).parameters.values():
@@ -187,17 +187,17 @@ def spread(verb: Callable[..., None]) -> Callable[..., None]:
         options += [member.replace(kind=Parameter.KEYWORD_ONLY) for member in members]
 
     @wraps(verb)
-    def call(**given: Any) -> None:
+    def call(**values: Any) -> None:
         for name, (group, members) in groups.items():
-            given[name] = group(**{member: given.pop(member) for member in members})
-        verb(**given)
+            values[name] = group(**{member: values.pop(member) for member in members})
+        verb(**values)
 
     call.__signature__ = Signature(options)  # type: ignore[attr-defined]
     return call
 
 
-def parsed_where(conditions: list[str] | None) -> dict[str, Any] | None:
-    """A filter from ``--where``, for ``HashTable.search``."""
+def parse_where(conditions: list[str] | None) -> dict[str, Any] | None:
+    """Parse ``--where`` to a filter for ``HashTable.search``."""
     where: dict[str, dict[str, Any]] = {}
     for text in conditions or ():
         match = re.fullmatch(r"([^<>=!]+)(<=|>=|!=|=|<|>)(.*)", text, re.DOTALL)
@@ -207,27 +207,27 @@ def parsed_where(conditions: list[str] | None) -> dict[str, Any] | None:
             )
         field, operator, value = match[1].strip(), match[2], match[3].strip()
         try:
-            parsed = json.loads(value)
+            operand = json.loads(value)
         except ValueError:
-            parsed = value
-        if operator == "=" and isinstance(parsed, list):
+            operand = value
+        if operator == "=" and isinstance(operand, list):
             operator = "in"
         if operator in where.setdefault(field, {}):
             raise ValueError(f"--where {text!r}: {field} {operator} is given twice")
-        where[field][operator] = parsed
+        where[field][operator] = operand
     return where or None
 
 
 def byte_count(name: str, text: str) -> int:
-    """Bytes, from an option such as ``512MB`` or ``8GB``: powers of 1024."""
-    read = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
-    if read is None:
+    """Parse an option such as ``512MB`` or ``8GB``, in powers of 1024."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
+    if match is None:
         raise ValueError(f"{name}={text} must be a number of bytes like 512MB or 8GB")
-    return int(float(read[1]) * 1024 ** " KMGT".index(read[2].upper() or " "))
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
 def image_size(text: str | None) -> tuple[int, int] | None:
-    """Height and width from ``32`` or ``32x48``."""
+    """Parse height and width from ``32`` or ``32x48``."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d+)(?:[x×](\d+))?", text.strip())
@@ -238,19 +238,19 @@ def image_size(text: str | None) -> tuple[int, int] | None:
 
 
 def seconds(text: str | None) -> float | None:
-    """Seconds from ``90``, ``90s``, ``5m``, ``1h30m``."""
+    """Parse a duration such as ``90``, ``90s``, ``5m`` or ``1h30m``, in seconds."""
     if text is None:
         return None
     match = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s?)?", text.strip())
-    hours, minutes, rest = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
-    total = 3600 * hours + 60 * minutes + rest
+    hours, minutes, remainder = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    total = 3600 * hours + 60 * minutes + remainder
     if total == 0:
         raise ValueError(f"--budget={text} must be a time such as 90s, 5m or 1h30m")
     return float(total)
 
 
 def n_bytes(text: str) -> int:
-    """Bytes from ``500MB``, ``4GB`` or a plain number."""
+    """Parse ``500MB``, ``4GB`` or a plain number of bytes, in powers of 1000."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)i?B?", text.strip(), re.IGNORECASE)
     if match is None:
         raise ValueError(f"--memory={text} must be a number of bytes such as 500MB or 4GB")

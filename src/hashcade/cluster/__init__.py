@@ -1,4 +1,4 @@
-"""A table in a Redis Cluster: one value per bucket, read by any number of query nodes."""
+"""Tables in a Redis Cluster: one value per bucket, read by any number of query nodes."""
 
 from .generations import Generations
 from .manifest import Manifest

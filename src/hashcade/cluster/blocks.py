@@ -1,4 +1,4 @@
-"""Blocks and their directory as bytes, and how they are read from Redis."""
+"""The binary format of blocks and of their directory, and how they are fetched from Redis."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hashcade.errors import ClusterError
 from hashcade.index import Block, encode_int8
 
 from .generations import Generations
-from .keys import HEAD_BYTES, PART_ROOM, n_parts
+from .keys import HEAD_BYTES, PART_DATA_BYTES, n_parts
 from .manifest import CODES, VECTORS, Manifest
 
-DIRECTORY = "directory"  # the file with the directory
-AT_ONCE = 4 << 20  # bytes that are asked for together
-_GAP = 1024  # bytes between two vectors that are read along: a command costs more than these
+DIRECTORY = "directory"  # name of its file
+BATCH_BYTES = 4 << 20  # bytes per request
+_GAP = 1024  # bytes: closer vectors are read by one command, which is cheaper
 
 
 class Directory(NamedTuple):
@@ -26,7 +26,7 @@ class Directory(NamedTuple):
 
     buckets: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int64]  # of entries
-    crcs: dict[str, npt.NDArray[np.uint32]]  # of the blocks, by kind
+    crcs: dict[str, npt.NDArray[np.uint32]]  # checksums of the blocks, by kind
 
     def to_bytes(self) -> bytes:
         """The content of the file."""
@@ -44,7 +44,7 @@ class Directory(NamedTuple):
 
 
 def read_directory(generations: Generations, manifest: Manifest) -> Directory:
-    """Fetch the directory."""
+    """Fetch and check the directory."""
     n = manifest.n_buckets
     raw = np.empty((16 + 4 * len(manifest.kinds)) * n, dtype=np.uint8)
     gather(generations.file(manifest, DIRECTORY), raw)
@@ -57,22 +57,22 @@ def read_directory(generations: Generations, manifest: Manifest) -> Directory:
 
 
 def gather(parts: Iterable[Any], target: npt.NDArray[Any]) -> None:
-    """Write the parts of a file into an array of just its length."""
-    room, at = target.view(np.uint8).reshape(-1), 0
+    """Copy the parts of a file into an array, which must have exactly its size."""
+    buffer, offset = target.view(np.uint8).reshape(-1), 0
     for part in parts:
-        if at + len(part) > len(room):
-            at = -1
+        if offset + len(part) > len(buffer):
+            offset = -1  # too long
             break
-        room[at : at + len(part)] = np.frombuffer(part, np.uint8)
-        at += len(part)
-    if at != len(room):
+        buffer[offset : offset + len(part)] = np.frombuffer(part, np.uint8)
+        offset += len(part)
+    if offset != len(buffer):
         raise ClusterError("a file contradicts the manifest", hint="publish the table")
 
 
 def block_arrays(block: Block, first_pass: str | None) -> dict[str, dict[str, bytes]]:
-    """The arrays of the blocks of a bucket, as ``Manifest.kinds`` names them, as bytes.
+    """Arrays of the blocks of a bucket as bytes, by kind and name as in ``Manifest.kinds``.
 
-    One after the other they are what is stored.
+    A block is stored as the concatenation of its arrays.
     """
     arrays = block.arrays
     kinds = {VECTORS: arrays}
@@ -94,18 +94,18 @@ def block_arrays(block: Block, first_pass: str | None) -> dict[str, dict[str, by
 
 
 def vector_crcs(vectors: npt.NDArray[Any]) -> list[int]:
-    """The CRC-32 of each vector, for those that are read by themselves."""
+    """The CRC-32 of each vector, for vectors that are fetched individually."""
     return list(map(zlib.crc32, vectors))
 
 
 def split_block(data: memoryview, manifest: Manifest, kind: str) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of a block of the right length."""
+    """The arrays of a block, whose length was checked."""
     n = len(data) // manifest.entry_bytes(kind)
     arrays: dict[str, npt.NDArray[Any]] = {}
-    at = 0
-    for name, entry in manifest.kinds[kind].items():
-        arrays[name] = np.frombuffer(data, entry, n, at)
-        at += arrays[name].nbytes
+    offset = 0
+    for name, dtype in manifest.kinds[kind].items():
+        arrays[name] = np.frombuffer(data, dtype, n, offset)
+        offset += arrays[name].nbytes
     return arrays
 
 
@@ -116,17 +116,41 @@ def fetch_blocks(
     kind: str,
     rows: Sequence[int],
 ) -> Iterator[memoryview | ClusterError]:
-    """Blocks of the directory, or what is wrong with them, in the order of ``rows``."""
+    """Fetch blocks of the directory, in the order of ``rows``; errors are yielded, not raised."""
+    entry_bytes = manifest.entry_bytes(kind)
+    for batch in _batches(rows, directory, entry_bytes):
+        keys = [block_keys(generations, manifest, directory, kind, row) for row in batch]
+        values = iter(generations.reader.get_many([key for parts in keys for key in parts]))
+        for row, part_keys in zip(batch, keys, strict=True):
+            block_values = [next(values) for _ in part_keys]
+            try:
+                parts = [
+                    generations.part(key, value, number, len(part_keys))
+                    for number, (key, value) in enumerate(zip(part_keys, block_values, strict=True))
+                ]
+            except ClusterError as error:
+                yield error
+                continue
+            data = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+            length = int(directory.counts[row]) * entry_bytes
+            if len(data) != length or zlib.crc32(data) != directory.crcs[kind][row]:
+                yield generations.error(part_keys[0], "is not the block that the directory names")
+            else:
+                yield data
+
+
+def _batches(rows: Sequence[int], directory: Directory, entry_bytes: int) -> Iterator[list[int]]:
+    """Split rows into batches of blocks of about ``BATCH_BYTES``."""
     batch: list[int] = []
-    n_bytes, entry_bytes = 0, manifest.entry_bytes(kind)
+    n_bytes = 0
     for row in rows:
         batch.append(row)
         n_bytes += int(directory.counts[row]) * entry_bytes
-        if n_bytes >= AT_ONCE:
-            yield from _fetch(generations, manifest, directory, kind, batch)
+        if n_bytes >= BATCH_BYTES:
+            yield batch
             batch, n_bytes = [], 0
     if batch:
-        yield from _fetch(generations, manifest, directory, kind, batch)
+        yield batch
 
 
 def block_keys(
@@ -138,70 +162,43 @@ def block_keys(
     return generations.keys.block(manifest.generation, kind, bucket, total)
 
 
-def _fetch(
-    generations: Generations,
-    manifest: Manifest,
-    directory: Directory,
-    kind: str,
-    rows: Sequence[int],
-) -> Iterator[memoryview | ClusterError]:
-    keys = [block_keys(generations, manifest, directory, kind, row) for row in rows]
-    values = iter(generations.reader.get_many([key for parts in keys for key in parts]))
-    for row, names in zip(rows, keys, strict=True):
-        given = [next(values) for _ in names]
-        try:
-            parts = [
-                generations.part(key, value, number, len(names))
-                for number, (key, value) in enumerate(zip(names, given, strict=True))
-            ]
-        except ClusterError as error:
-            yield error
-            continue
-        data = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
-        length = int(directory.counts[row]) * manifest.entry_bytes(kind)
-        if len(data) != length or zlib.crc32(data) != directory.crcs[kind][row]:
-            yield generations.error(names[0], "is not the block that the directory names")
-        else:
-            yield data
-
-
 def fetch_vectors(
     generations: Generations,
     manifest: Manifest,
     directory: Directory,
     rows: npt.NDArray[np.int64],
-    places: npt.NDArray[np.int64],
+    positions: npt.NDArray[np.int64],
     crcs: npt.NDArray[np.uint32],
 ) -> npt.NDArray[np.float32]:
-    """Single vectors, ascending, by the row of the block and the place in it; checksums hold."""
-    size = manifest.entry_bytes(VECTORS)
-    apart = (np.diff(rows) != 0) | (np.diff(places) * size > size + _GAP)
-    firsts = np.concatenate([[0], np.flatnonzero(apart) + 1])
+    """Fetch single vectors, by ascending row of the block and position in it; verify checksums."""
+    vector_bytes = manifest.entry_bytes(VECTORS)
+    is_gap = (np.diff(rows) != 0) | (np.diff(positions) * vector_bytes > vector_bytes + _GAP)
+    firsts = np.concatenate([[0], np.flatnonzero(is_gap) + 1])
     lasts = np.concatenate([firsts[1:] - 1, [len(rows) - 1]])
     keys = {
         row: block_keys(generations, manifest, directory, VECTORS, row)
         for row in np.unique(rows).tolist()
     }
-    asked, spans = [], np.stack([rows[firsts], places[firsts], places[lasts] + 1], axis=1)
+    ranges, spans = [], np.stack([rows[firsts], positions[firsts], positions[lasts] + 1], axis=1)
     for row, start, stop in spans.tolist():
-        at, end = start * size, stop * size
-        while at < end:  # a part may end within a vector
-            part, skipped = divmod(at, PART_ROOM)
-            length = min(end - at, PART_ROOM - skipped)
-            first = HEAD_BYTES + skipped
-            asked.append((keys[row][part], first, first + length - 1))
-            at += length
-    values = generations.reader.get_ranges(asked)
-    for (key, first, last), value in zip(asked, values, strict=True):
+        offset, end = start * vector_bytes, stop * vector_bytes
+        while offset < end:  # a part may end within a vector
+            part, part_offset = divmod(offset, PART_DATA_BYTES)
+            length = min(end - offset, PART_DATA_BYTES - part_offset)
+            first = HEAD_BYTES + part_offset
+            ranges.append((keys[row][part], first, first + length - 1))
+            offset += length
+    values = generations.reader.get_ranges(ranges)
+    for (key, first, last), value in zip(ranges, values, strict=True):
         if len(value) != last - first + 1:
             raise generations.error(key, "is missing, or shorter than it must be")
     data = np.frombuffer(b"".join(values), np.dtype(("<f4", (manifest.dim,))))
     lengths = spans[:, 2] - spans[:, 1]
     shift = np.cumsum(lengths) - lengths - spans[:, 1]
-    vectors = data[places + np.repeat(shift, lasts - firsts + 1)]
-    wrong = np.flatnonzero(np.array(vector_crcs(vectors), np.uint32) != crcs)
-    if len(wrong):
-        row, place = int(rows[wrong[0]]), int(places[wrong[0]])
-        key = keys[row][place * size // PART_ROOM]
-        raise generations.error(key, f"has a wrong checksum of vector {place} of its block")
+    vectors = data[positions + np.repeat(shift, lasts - firsts + 1)]
+    damaged = np.flatnonzero(np.array(vector_crcs(vectors), np.uint32) != crcs)
+    if len(damaged):
+        row, position = int(rows[damaged[0]]), int(positions[damaged[0]])
+        key = keys[row][position * vector_bytes // PART_DATA_BYTES]
+        raise generations.error(key, f"has a wrong checksum of vector {position} of its block")
     return np.asarray(vectors, np.float32)

@@ -1,17 +1,18 @@
-"""The blocks of a generation on a query node: fetched when first read, dropped when too many.
+"""The block cache of a query node: blocks are fetched on first use, and evicted beyond a limit.
 
-All vectors of the generation have an address from the beginning, but memory only when they are
-there: pages are reserved, and a block is written to its place when a search needs it. So a search
-knows nothing of Redis; it asks ``checked`` which blocks are there, as it does with files.
+Address space is reserved for all vectors of the generation, but memory is only used once a block is
+written to its place, when a search needs it. So the search code is the same as for files: the flags
+in ``checked`` tell which blocks can be read.
 
-Blocks are dropped in two steps. First the mark in ``checked`` goes, so that no search begins to
-read them; a search that needs one now only puts the mark back. Their memory goes when the limit is
-reached, the oldest first, and never before all searches that began with the mark in place are over.
-So what is in use comes back before it is dropped, and a search that finds everything there pays
-for entering its number in a table, and nothing else.
+Eviction has two steps. First the flags in ``checked`` of a group of blocks are cleared, so that no
+new search reads it; a search that needs the group only sets the flags again. Its memory is freed
+when the limit is reached, the oldest group first, and never before all searches that started while
+the flags were set have ended. So groups in use are reactivated before they are freed, and a cache
+hit costs no more than the registration of the search.
 
-In a generation with a first pass a block comes without its vectors: a search looks at the codes,
-and then asks for the vectors that it needs, which ``vectors_here`` tells. They go with the block.
+In a generation with a first pass, blocks come without their vectors: a search reads the codes, and
+then fetches the vectors that it needs; ``vectors_here`` tells which are cached. They are evicted
+with the block.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from hashcade.errors import ClusterError
 from hashcade.index import NoCheck, Segment, wrong_labels, wrong_numbers, wrong_values
 
 from .blocks import (
-    AT_ONCE,
+    BATCH_BYTES,
     block_keys,
     fetch_blocks,
     fetch_vectors,
@@ -38,42 +39,42 @@ from .blocks import (
 )
 from .generations import Generations
 from .manifest import VECTORS, Manifest
-from .memory import PAGE, Reserved
+from .memory import PAGE, SparseArray
 
 Int64s = npt.NDArray[np.int64]
 
-GROUP_BYTES = 64 << 10  # blocks are dropped together, else small ones would share pages
-_MARKED_SHARE = 0.75  # of the limit: blocks beyond it lose their mark
+GROUP_BYTES = 64 << 10  # blocks are evicted in groups: small ones would share pages
+_ACTIVE_SHARE = 0.75  # of the limit: beyond it, the oldest groups become inactive
 
 
 class Searches:
-    """Numbers of the searches that are running, in the order in which they began."""
+    """Numbers of the running searches, in the order of their start."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._running: dict[int, None] = {}
 
-    def now(self) -> int:
-        """A number after all that were given out."""
+    def tick(self) -> int:
+        """A number larger than all before."""
         return next(self._numbers)
 
     def enter(self) -> int:
-        """Begin a search. One step of the interpreter each: no lock is needed."""
+        """Register a search. Both steps are atomic: no lock is needed."""
         number = next(self._numbers)
         self._running[number] = None
         return number
 
     def leave(self, number: int) -> None:
-        """End a search."""
+        """Unregister a search."""
         del self._running[number]
 
     def oldest(self) -> int:
-        """Number of the first one that is still running, or of one that is yet to come."""
+        """Number of the oldest running search, or a new number if there is none."""
         return min(list(self._running), default=next(self._numbers))
 
 
-class _ThisThread(threading.local):
-    has_fetched = False  # since its search began
+class _ThreadState(threading.local):
+    has_fetched = False  # during the current search
 
 
 class RemoteBlocks(NoCheck):
@@ -82,13 +83,13 @@ class RemoteBlocks(NoCheck):
     Attributes
     ----------
     limit : int
-        Bytes of vectors and codes that may be here; more are only while running searches need them.
-        Ids, item numbers and labels, up to 20 bytes an entry, stay once they were read.
+        Bytes of vectors and codes to cache; only running searches may exceed it. Ids, item numbers
+        and labels, up to 20 bytes per entry, are never evicted.
     n_bytes, n_fetched, n_dropped, n_vectors : int
-        Bytes of vectors and codes that are here, single vectors by the page; blocks that were
-        fetched and dropped so far; vectors that were fetched by themselves.
+        Bytes of cached vectors and codes (single vectors count as pages); blocks fetched and
+        evicted so far; vectors that were fetched individually.
     n_searches, n_hits : int
-        Searches so far, and how many of them found everything here.
+        Searches so far, and how many of them were cache hits: they fetched nothing.
     """
 
     stays_apart = True
@@ -98,67 +99,68 @@ class RemoteBlocks(NoCheck):
         self.n_bytes = self.n_fetched = self.n_dropped = self.n_vectors = 0
         self.searches = Searches()
         self.n_searches = self.n_hits = 0
-        self._own = _ThisThread()
+        self._local = _ThreadState()
         self._directory = read_directory(generations, manifest)
         self._offsets = np.concatenate([[0], np.cumsum(self._directory.counts)]).astype(np.int64)
         n = manifest.n_entries
         self._memory = {
-            name: Reserved(n, entry)
+            name: SparseArray(n, dtype)
             for arrays in manifest.kinds.values()
-            for name, entry in arrays.items()
+            for name, dtype in arrays.items()
         }
         self._arrays = {name: memory.array for name, memory in self._memory.items()}
-        self._kind, kept = next(iter(manifest.kinds)), manifest.columns
-        self._dropped = [each for name, each in self._memory.items() if name not in kept]
-        whole = manifest.kinds[self._kind].items()  # what comes with a block
-        self._entry_bytes = sum(entry.itemsize for name, entry in whole if name not in kept)
+        self._kind, columns = next(iter(manifest.kinds)), manifest.columns
+        self._evictable = [array for name, array in self._memory.items() if name not in columns]
+        block_arrays = manifest.kinds[self._kind].items()
+        evictable = (dtype for name, dtype in block_arrays if name not in columns)
+        self._entry_bytes = sum(dtype.itemsize for dtype in evictable)
         if self._kind != VECTORS:
             self.vectors_here = np.zeros(n, dtype=np.bool_)
         n_rows = manifest.n_buckets
         self.checked: npt.NDArray[np.bool_] = np.zeros(n_rows + 1, dtype=np.bool_)
-        self._present = np.zeros(n_rows, dtype=np.bool_)
-        # Rows of a group are neighbours; group g are rows starts[g]..starts[g + 1] - 1.
-        filled = self._offsets[:-1] * self._entry_bytes // GROUP_BYTES
-        self._group = np.cumsum(np.diff(filled, prepend=filled[:1]) > 0)
+        self._resident = np.zeros(n_rows, dtype=np.bool_)
+        # Group g has the rows group_rows[g]..group_rows[g + 1] - 1.
+        windows = self._offsets[:-1] * self._entry_bytes // GROUP_BYTES
+        self._group = np.cumsum(np.diff(windows, prepend=windows[:1]) > 0)
         n_groups = int(self._group[-1]) + 1 if n_rows else 0
-        self._starts = np.searchsorted(self._group, np.arange(n_groups + 1))
-        self._firsts = self._offsets[self._starts]  # entries of groups
-        self._bytes = np.zeros(n_groups, dtype=np.int64)  # that are here
+        self._group_rows = np.searchsorted(self._group, np.arange(n_groups + 1))
+        self._group_entries = self._offsets[self._group_rows]  # first entries of groups
+        self._group_bytes = np.zeros(n_groups, dtype=np.int64)  # cached, by group
         self._lock = threading.Lock()
-        self._marked: OrderedDict[int, int] = OrderedDict()  # group: when it was last asked for
-        self._unmarked: OrderedDict[int, int] = OrderedDict()  # group: when it lost its marks
-        self._underway: dict[int, threading.Event] = {}  # by row
-        self._whole: set[str] = set()  # columns that are here as a whole
-        self._loading = threading.Lock()
+        self._active: OrderedDict[int, int] = OrderedDict()  # group: when it was last used
+        self._inactive: OrderedDict[int, int] = OrderedDict()  # group: when it became inactive
+        self._fetching: dict[int, threading.Event] = {}  # by row
+        self._complete_columns: set[str] = set()  # fetched for all entries
+        self._column_lock = threading.Lock()
 
     def segment(self) -> Segment:
-        """The segment that this checks."""
-        arrays = {name: array.view() for name, array in self._arrays.items()}  # read-only ones
+        """The segment whose blocks are cached here."""
+        arrays = {name: array.view() for name, array in self._arrays.items()}  # made read-only
         return Segment(
             arrays["vectors"], arrays["ids"], arrays.get("labels"), arrays.get("items"),
             self._directory.buckets, self._offsets, self._manifest.n_items, self._manifest.max_norm,
             check=self, codes=arrays.get("codes"), code_bounds=arrays.get("code_bounds"),
         )  # fmt: skip
 
-    # -- what a search asks for --------------------------------------------------------------------
+    # -- fetching ---------------------------------------------------------------------------------
 
     def begin(self) -> int:
-        """Enter a search of this thread; returns its number."""
-        self._own.has_fetched = False
+        """Register a search of this thread; returns its number."""
+        self._local.has_fetched = False
         return self.searches.enter()
 
     def end(self, number: int) -> None:
-        """It is over."""
+        """Unregister a search."""
         self.searches.leave(number)
         with self._lock:
             self.n_searches += 1
-            self.n_hits += not self._own.has_fetched
+            self.n_hits += not self._local.has_fetched
         if self.n_bytes > self.limit:
             self.trim()
 
     def blocks(self, rows: Int64s | None = None) -> None:
-        """Fetch blocks, with all of their vectors, that are not here."""
-        rows = np.arange(len(self._present)) if rows is None else rows
+        """Fetch blocks, with all of their vectors, that are not cached."""
+        rows = np.arange(len(self._resident)) if rows is None else rows
         self.first_pass(rows)
         if self.vectors_here is not None and len(rows):
             bounds = zip(
@@ -167,88 +169,88 @@ class RemoteBlocks(NoCheck):
             self.vectors(np.concatenate([np.arange(start, stop) for start, stop in bounds]))
 
     def first_pass(self, rows: Int64s) -> None:
-        """Fetch blocks that are not here. Within a search: they stay until its end."""
+        """Fetch blocks that are not cached. Within a search: they stay until its end."""
         while True:
             with self._lock:
                 self._touch(rows)
                 missing = rows[~self.checked[rows]].tolist()
-                mine = [row for row in missing if row not in self._underway]
-                others = [self._underway[row] for row in missing if row in self._underway]
-                done = threading.Event()
-                self._underway |= dict.fromkeys(mine, done)
+                claimed = [row for row in missing if row not in self._fetching]
+                events = [self._fetching[row] for row in missing if row in self._fetching]
+                fetched = threading.Event()
+                self._fetching |= dict.fromkeys(claimed, fetched)
             if not missing:
                 break
-            self._own.has_fetched = True
+            self._local.has_fetched = True
             try:
-                self._fetch(mine)
+                self._fetch(claimed)
             finally:
                 with self._lock:
-                    for row in mine:
-                        del self._underway[row]
-                done.set()
-            for other in others:  # if it failed, the next turn is ours, and so is the error
-                other.wait()
+                    for row in claimed:
+                        del self._fetching[row]
+                fetched.set()
+            for event in events:  # if another thread failed, the next round fetches, or raises
+                event.wait()
         self.trim()
 
     def _touch(self, rows: Int64s) -> None:
-        """Note that groups are needed; those that are here without a mark get it back."""
-        now = self.searches.now()
+        """Record the use of groups, and reactivate inactive ones."""
+        now = self.searches.tick()
         for group in np.unique(self._group[rows]).tolist():
-            if self._unmarked.pop(group, None) is not None:
-                own = slice(self._starts[group], self._starts[group + 1])
-                self.checked[own] = self._present[own]
-            self._marked[group] = now
-            self._marked.move_to_end(group)
+            if self._inactive.pop(group, None) is not None:
+                rows_slice = slice(self._group_rows[group], self._group_rows[group + 1])
+                self.checked[rows_slice] = self._resident[rows_slice]
+            self._active[group] = now
+            self._active.move_to_end(group)
 
     def _fetch(self, rows: list[int]) -> None:
-        """Fetch blocks, check them, write them into place, and only then mark them."""
+        """Fetch blocks, validate them, write them into place, and only then set their flags."""
         generations, manifest, directory = self._generations, self._manifest, self._directory
-        found = fetch_blocks(generations, manifest, directory, self._kind, rows)
-        for row, data in zip(rows, found, strict=True):
+        blocks = fetch_blocks(generations, manifest, directory, self._kind, rows)
+        for row, data in zip(rows, blocks, strict=True):
             if isinstance(data, ClusterError):
                 raise data
             start, stop = self._offsets[row : row + 2].tolist()
             arrays = split_block(data, manifest, self._kind)
-            self._refuse_wrong(arrays, self._kind, row)
+            self._validate(arrays, self._kind, row)
             for name, array in arrays.items():
-                if name not in self._whole:  # what is there as a whole, others may be reading
+                if name not in self._complete_columns:  # which other threads may be reading
                     self._arrays[name][start:stop] = array
         with self._lock:
             self.checked[rows] = True
-            self._present[rows] = True
+            self._resident[rows] = True
             self.n_fetched += len(rows)
-            self._count(np.unique(self._group[rows]))
+            self._recount(np.unique(self._group[rows]))
 
     def vectors(self, entries: Int64s) -> None:
-        """Fetch vectors that are not here, of blocks that are."""
+        """Fetch vectors that are not cached, of blocks that are."""
         if self.vectors_here is None:
             return
         entries = entries[~self.vectors_here[entries]]
-        self._own.has_fetched |= len(entries) > 0
-        at_once = max(1, AT_ONCE // self._memory["vectors"].entry_bytes)
-        for at in range(0, len(entries), at_once):
-            self._fetch_vectors(entries[at : at + at_once])
+        self._local.has_fetched |= len(entries) > 0
+        batch = max(1, BATCH_BYTES // self._memory["vectors"].entry_bytes)
+        for start in range(0, len(entries), batch):
+            self._fetch_vectors(entries[start : start + batch])
         self.trim()
 
     def _fetch_vectors(self, entries: Int64s) -> None:
-        """Two threads may do so at once, and write the same."""
+        """Fetch single vectors. Two threads may fetch the same ones, and write the same bytes."""
         assert self.vectors_here is not None
         rows = np.searchsorted(self._offsets, entries, "right") - 1
         names = ("ids", "codes", "code_bounds", "vector_crcs")
         arrays = {name: self._arrays[name][entries] for name in names}
-        places, crcs = entries - self._offsets[rows], arrays.pop("vector_crcs")
+        positions, crcs = entries - self._offsets[rows], arrays.pop("vector_crcs")
         arrays["vectors"] = fetch_vectors(
-            self._generations, self._manifest, self._directory, rows, places, crcs
+            self._generations, self._manifest, self._directory, rows, positions, crcs
         )
-        self._refuse_wrong(arrays, VECTORS, int(rows[0]))
+        self._validate(arrays, VECTORS, int(rows[0]))
         self._arrays["vectors"][entries] = arrays["vectors"]
         with self._lock:
             self.vectors_here[entries] = True
             self.n_vectors += len(entries)
-            self._count(np.unique(self._group[rows]))
+            self._recount(np.unique(self._group[rows]))
 
-    def _refuse_wrong(self, arrays: dict[str, npt.NDArray[Any]], kind: str, row: int) -> None:
-        """Raise an error that names a block if it has values that must not be."""
+    def _validate(self, arrays: dict[str, npt.NDArray[Any]], kind: str, row: int) -> None:
+        """Raise an error that names the block if it has invalid values."""
         n, limits = len(arrays["ids"]), self._manifest.limits
         if "vectors" in arrays:
             problems = wrong_values(arrays, 0, n, limits)
@@ -259,22 +261,23 @@ class RemoteBlocks(NoCheck):
             key = block_keys(self._generations, self._manifest, self._directory, kind, row)[0]
             raise self._generations.error(key, f"has wrong values: {problem}")
 
-    def _count(self, groups: Int64s) -> None:
-        """Count the bytes of some groups again."""
+    def _recount(self, groups: Int64s) -> None:
+        """Update the number of cached bytes of groups."""
         for group in groups.tolist():
-            rows = slice(self._starts[group], self._starts[group + 1])
-            n_entries = int(self._directory.counts[rows][self._present[rows]].sum())
+            rows = slice(self._group_rows[group], self._group_rows[group + 1])
+            n_entries = int(self._directory.counts[rows][self._resident[rows]].sum())
             n_bytes = n_entries * self._entry_bytes
             if self.vectors_here is not None:
-                first = self._firsts[group]
-                here = first + np.flatnonzero(self.vectors_here[first : self._firsts[group + 1]])
-                pages = here * self._memory["vectors"].entry_bytes // PAGE
+                first = self._group_entries[group]
+                stop = self._group_entries[group + 1]
+                cached = first + np.flatnonzero(self.vectors_here[first:stop])
+                pages = cached * self._memory["vectors"].entry_bytes // PAGE
                 n_bytes += len(np.unique(pages)) * PAGE
-            self.n_bytes += n_bytes - int(self._bytes[group])
-            self._bytes[group] = n_bytes
+            self.n_bytes += n_bytes - int(self._group_bytes[group])
+            self._group_bytes[group] = n_bytes
 
     def ids(self) -> None:
-        """Fetch ids and item numbers of all entries: 8 to 12 bytes each."""
+        """Fetch ids and item numbers of all entries: 8 to 12 bytes per entry."""
         if not self.checked[-1]:
             for name in ("ids", "items"):
                 self.section(name)
@@ -282,69 +285,69 @@ class RemoteBlocks(NoCheck):
 
     def section(self, name: str) -> None:
         """Fetch ids, item numbers or labels of all entries."""
-        if name not in self._manifest.columns or name in self._whole:
+        if name not in self._manifest.columns or name in self._complete_columns:
             return
-        with self._loading:
-            if name in self._whole:
+        with self._column_lock:
+            if name in self._complete_columns:
                 return
             array = np.empty(self._manifest.n_entries, self._manifest.columns[name])
             gather(self._generations.file(self._manifest, name), array)
             limits, n = self._manifest.limits, len(array)
             problems = wrong_labels({"labels": array}, 0, n)
-            if name != "labels":  # ids come before item numbers
+            if name != "labels":  # ids are fetched before item numbers
                 problems = wrong_numbers({**self._arrays, name: array}, 0, n, limits)
             for problem in problems:
                 key = self._generations.keys.file(self._manifest.generation, name, 1)[0]
                 raise self._generations.error(key, f"and its other parts: {problem}")
             self._arrays[name][:] = array
-            self._whole.add(name)
+            self._complete_columns.add(name)
 
-    # -- dropping ----------------------------------------------------------------------------------
+    # -- eviction ----------------------------------------------------------------------------------
 
     def trim(self) -> None:
-        """Drop what is beyond the limit, as far as no search may be reading it."""
+        """Evict groups beyond the limit, unless a running search may be reading them."""
         if self.n_bytes <= self.limit:
             return
         with self._lock:
             oldest = self.searches.oldest()
-            left = self.n_bytes - sum(int(self._bytes[group]) for group in self._unmarked)
-            while self._marked and left > _MARKED_SHARE * self.limit:
-                group, asked = next(iter(self._marked.items()))
-                if asked >= oldest:  # by a search that may still be running
+            active_bytes = self.n_bytes - int(self._group_bytes[list(self._inactive)].sum())
+            while self._active and active_bytes > _ACTIVE_SHARE * self.limit:
+                group, last_used = next(iter(self._active.items()))
+                if last_used >= oldest:  # a running search may use it
                     break
-                del self._marked[group]
-                self.checked[self._starts[group] : self._starts[group + 1]] = False
-                self._unmarked[group] = self.searches.now()
-                left -= int(self._bytes[group])
+                del self._active[group]
+                self.checked[self._group_rows[group] : self._group_rows[group + 1]] = False
+                self._inactive[group] = self.searches.tick()
+                active_bytes -= int(self._group_bytes[group])
             oldest = self.searches.oldest()
-            while self._unmarked and self.n_bytes > self.limit:
-                group, since = next(iter(self._unmarked.items()))
-                if since >= oldest:
+            while self._inactive and self.n_bytes > self.limit:
+                group, inactive_since = next(iter(self._inactive.items()))
+                if inactive_since >= oldest:
                     break
-                del self._unmarked[group]
-                self._drop(group)
+                del self._inactive[group]
+                self._evict(group)
 
-    def _drop(self, group: int) -> None:
-        first, last = self._starts[group : group + 2].tolist()
-        start, stop = self._firsts[group : group + 2].tolist()
+    def _evict(self, group: int) -> None:
+        first, last = self._group_rows[group : group + 2].tolist()
+        start, stop = self._group_entries[group : group + 2].tolist()
         if self.vectors_here is not None:
             self.vectors_here[start:stop] = False
-        for memory in self._dropped:
+        for memory in self._evictable:
             first_page, end_page = memory.pages(start, stop)
             if self._is_shared(memory, first_page, group):
                 first_page += 1
             if end_page > first_page and self._is_shared(memory, end_page - 1, group):
                 end_page -= 1
-            memory.give_back(first_page, end_page)
-        self.n_dropped += int(self._present[first:last].sum())
-        self._present[first:last] = False
-        self.n_bytes -= int(self._bytes[group])
-        self._bytes[group] = 0
+            memory.free(first_page, end_page)
+        self.n_dropped += int(self._resident[first:last].sum())
+        self._resident[first:last] = False
+        self.n_bytes -= int(self._group_bytes[group])
+        self._group_bytes[group] = 0
 
-    def _is_shared(self, memory: Reserved, page: int, group: int) -> bool:
-        """Whether another group that is here, or on its way, has a part of this page."""
+    def _is_shared(self, memory: SparseArray, page: int, group: int) -> bool:
+        """Whether another group that is cached, or being fetched, has a part of this page."""
         first, end = memory.entries(page)
-        low = int(np.searchsorted(self._firsts[:-1], first, "right")) - 1
-        high = int(np.searchsorted(self._firsts[:-1], end, "left"))
+        low = int(np.searchsorted(self._group_entries[:-1], first, "right")) - 1
+        high = int(np.searchsorted(self._group_entries[:-1], end, "left"))
         others = (other for other in range(low, high) if other != group)
-        return any(other in self._marked or other in self._unmarked for other in others)
+        return any(other in self._active or other in self._inactive for other in others)

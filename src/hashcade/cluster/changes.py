@@ -1,9 +1,10 @@
-"""Changes of a published table: a stream in Redis that query nodes follow.
+"""Replication of changes of a published table: a stream in Redis that query nodes follow.
 
-The truth is the log of the table on disk: a change is there before anything else happens. An entry
-of the stream takes a node from one commit of the table to a later one. Its id is the number of its
-last change, so that none can come twice; it names its first one too, so that a node sees a gap.
-It has the changes as they are in the log, and what the catalog says of their items at the end.
+The log of the table on disk is authoritative: a change is written there first. An entry of the
+stream takes a node from one commit of the table to a later one. Its id is the number of its last
+change, so that no entry is applied twice; it also has the number of its first change, so that a
+node detects gaps. It contains the log records of the changes, and the final catalog rows of their
+items.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from hashcade.store import Catalog, Change, Label, apply_changes, from_record
 from .generations import Generations
 from .remote_index import RemoteIndex
 
-MOST_BYTES = 64 << 20  # of one entry
-_READ_AT_ONCE = 64  # entries
+MAX_ENTRY_BYTES = 64 << 20
+_BATCH_ENTRIES = 64  # per read
 
-# What the stream ends with: number and checksum of the last change, or 0.
+# The end of the stream: number and checksum of the last change, or 0.
 _TAIL = """
 local tail = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 if not tail[1] then return {'0', ''} end
 return {tail[1][1], tail[1][2][6]}
 """
-# Append after the entry that is expected to be the last. Carried out twice, it changes nothing.
+# Append after the expected last entry. Idempotent: a retry changes nothing.
 _APPEND = """
 local tail = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 local last = tail[1] and tail[1][1] or '0'
@@ -60,21 +61,21 @@ class Entry:
 
 
 def read_entry(reply: Any) -> Entry:
-    """Read what :func:`send` wrote."""
+    """Parse an entry of the stream, as :meth:`Stream.send` writes it."""
     try:
         name, fields = reply
         values = dict(zip(fields[::2], fields[1::2], strict=True))
         data = values[b"data"]
         if zlib.crc32(data) != int(values[b"crc"]):
             raise ValueError("its checksum is wrong")
-        head, _, rest = data.partition(b"\n")
+        head, _, records = data.partition(b"\n")
         body = json.loads(head)
-        at, changes = 0, []
+        offset, changes = 0, []
         for length in body["records"]:
-            changes.append(from_record(rest[at : at + length]))
-            at += length
+            changes.append(from_record(records[offset : offset + length]))
+            offset += length
         first, last = int(values[b"first"]), int(name.split(b"-")[0])
-        if len(changes) != last - first + 1 or at != len(rest):
+        if len(changes) != last - first + 1 or offset != len(records):
             raise ValueError("it has another number of changes than it says")
         rows, classes, kind = body["rows"], body["classes"], body["ids"]
         if type(rows) is not list or type(classes) is not list:
@@ -94,48 +95,48 @@ class Stream:
         self.reader, self.key = generations.reader, generations.keys.changes(lineage)
 
     def tail(self) -> tuple[int, int | None]:
-        """Number of the last change in it, 0 for none, and the checksum of its record."""
+        """Number of the last change in the stream, 0 for none, and the checksum of its record."""
         name, mark = self.reader.run(self.key, "EVAL", _TAIL, 1, self.key)
         return int(name.split(b"-")[0]), int(mark) if mark else None
 
     def entries_after(self, sequence: int, *, at_master: bool = False) -> list[Entry]:
-        """Entries that end after a change; at the master also those that replicas lack yet."""
-        ask = self.reader.run if at_master else self.reader.read
-        command = ("XRANGE", self.key, f"{sequence + 1}-0", "+", "COUNT", _READ_AT_ONCE)
-        return [read_entry(reply) for reply in ask(self.key, *command)]
+        """Entries that end after a change; the master may have some that replicas still lack."""
+        read = self.reader.run if at_master else self.reader.read
+        command = ("XRANGE", self.key, f"{sequence + 1}-0", "+", "COUNT", _BATCH_ENTRIES)
+        return [read_entry(reply) for reply in read(self.key, *command)]
 
     def send(self, catalog: Catalog, base: int) -> int:
-        """Send what the stream lacks of the log after change ``base``; returns the last number.
+        """Append the changes after ``base`` that the stream lacks; returns the last number.
 
-        The catalog is that of one commit.
+        The catalog must show one commit.
         """
         last, (tail, mark) = catalog.last_change, self.tail()
         start = max(tail, base)
-        known = dict(catalog.records_after(max(tail, 1) - 1))
-        if tail > last or (tail in known and zlib.crc32(known[tail]) != mark):
-            raise _other_writer(self.key)
+        records = dict(catalog.records_after(max(tail, 1) - 1))
+        if tail > last or (tail in records and zlib.crc32(records[tail]) != mark):
+            raise _conflict(self.key)
         if start >= last:
             return last
-        data = _encoded(catalog, start, last)
+        data = _encode_entry(catalog, start, last)
         answer = self.reader.run(
             self.key, "EVAL", _APPEND, 1, self.key, f"{tail}-0" if tail else "0", f"{last}-0",
-            start + 1, zlib.crc32(data), zlib.crc32(known[last]), data,
+            start + 1, zlib.crc32(data), zlib.crc32(records[last]), data,
         )  # fmt: skip
         if answer != b"done":
-            raise _other_writer(self.key)
+            raise _conflict(self.key)
         return last
 
     def delete(self) -> None:
-        """Delete all of it."""
+        """Delete the stream."""
         self.reader.run(self.key, "UNLINK", self.key)
 
     def trim(self, sequence: int) -> None:
-        """Delete entries that end at a change or before."""
+        """Delete entries that end at this change or before."""
         self.reader.run(self.key, "XTRIM", self.key, "MINID", f"{sequence + 1}-0")
 
 
-def _encoded(catalog: Catalog, start: int, last: int) -> bytes:
-    """Changes from ``start + 1`` to ``last`` with their items, as bytes."""
+def _encode_entry(catalog: Catalog, start: int, last: int) -> bytes:
+    """Serialize the changes ``start + 1`` to ``last`` with the rows of their items."""
     records = catalog.records_after(start)
     if [number for number, _ in records] != list(range(start + 1, last + 1)):
         raise ClusterError(
@@ -153,26 +154,25 @@ def _encoded(catalog: Catalog, start: int, last: int) -> bytes:
         }
     ).encode()
     data = b"\n".join([head, b"".join(body for _, body in records)])
-    if len(data) > MOST_BYTES:
+    if len(data) > MAX_ENTRY_BYTES:
         raise ClusterError(
-            f"changes {start + 1} to {last} have {len(data):,} bytes, at most {MOST_BYTES:,} are "
-            "sent at once",
+            f"changes {start + 1} to {last} have {len(data):,} bytes, "
+            f"at most {MAX_ENTRY_BYTES:,} are sent at once",
             hint="publish the table again",
         )
     return data
 
 
-def _other_writer(key: str) -> ClusterError:
+def _conflict(key: str) -> ClusterError:
     return ClusterError(
         f"{key} has changes that this table does not have: there is another writer",
         hint="publish the table again",
     )
 
 
-def applied(index: RemoteIndex, catalog: Catalog, entries: list[Entry]) -> RemoteIndex:
-    """The index after the changes; the catalog, which is written, gets them too, and commits."""
-    catalog.begin()
-    try:
+def apply_entries(index: RemoteIndex, catalog: Catalog, entries: list[Entry]) -> RemoteIndex:
+    """Apply entries to the catalog, which commits them, and to a copy of the index."""
+    with catalog.transaction():
         with catalog.change():
             for entry in entries:
                 catalog.put_rows(entry.numbers, entry.rows, entry.classes, entry.id_kind)
@@ -181,7 +181,4 @@ def applied(index: RemoteIndex, catalog: Catalog, entries: list[Entry]) -> Remot
             apply_changes(new, [change for entry in entries for change in entry.changes])
         except (ValueError, IndexError) as error:
             raise ClusterError(f"a change does not fit the table: {error}") from None
-        catalog.commit()
-    finally:
-        catalog.rollback()
     return new

@@ -1,4 +1,4 @@
-"""How a connection to a Redis server is made: address, TLS, user, time-outs."""
+"""Connections to Redis servers: address, TLS, user, timeouts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hashcade.errors import add_hint
 
 from .slots import node_address, split_address
 
-PATIENCE = 10  # times the time-out: for writes, and for reads once every server has failed
+PATIENT_FACTOR = 10  # on the timeout: for writes, and for reads after every server has failed
 DEFAULT_PORT = 6379
 READ_SIZE = 1 << 18  # bytes per recv; a block rarely has more
 
 
 class Connector:
-    """Makes connections, all alike; what is not given comes from the environment."""
+    """Opens connections with the same settings; defaults come from the environment."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class Connector:
         self.is_cluster = True
 
     def __call__(self, address: str, patient: bool) -> Any:
-        """A connection that a server has greeted, ready for commands."""
+        """Connect to a server and authenticate."""
         redis = require_extra("redis", "redis")
         host, port = split_address(address)
-        timeout = self._timeout * (PATIENCE if patient else 1)
+        timeout = self._timeout * (PATIENT_FACTOR if patient else 1)
         options: dict[str, Any] = {
             "host": host,
             "port": port,
@@ -48,7 +48,7 @@ class Connector:
             "password": self._password,
             "protocol": 2,
             "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 0),
-            "driver_info": None,  # Redis 7.0 does not know the command that would send it
+            "driver_info": None,  # Redis 7.0 does not have CLIENT SETINFO
         }
         kind = redis.Connection
         if self._tls:
@@ -57,7 +57,7 @@ class Connector:
         connection = kind(**options)
         try:
             connection.connect()
-            if self.is_cluster:  # a replica answers only who says that stale is fine
+            if self.is_cluster:  # replicas only answer clients that accept stale reads
                 connection.send_command("READONLY")
                 connection.read_response()
         except redis.ResponseError as error:

@@ -1,4 +1,4 @@
-"""Generations of a table in Redis: which there are, which one is searched, who uses which."""
+"""Generations of a table in Redis: their states, the current one, and the nodes that use them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 from hashcade.errors import ClusterError
 
-from .keys import Keys, n_parts, unframed
+from .keys import Keys, n_parts, parse_frame
 from .manifest import Manifest, read_manifest
 from .reader import Reader
 
 LOADING, COMPLETE = "loading", "complete"
-NODE_SECONDS = 30  # a query node that does not say that it is there is gone
-_AT_ONCE = 16  # parts of a file
+NODE_SECONDS = 30  # a query node that does not renew its registration expires
+_BATCH_PARTS = 16  # parts of a file per request
 
-# Both scripts may be carried out twice: the second time gives the same answer.
+# Both scripts are idempotent: a retry gives the same answer.
 _ACTIVATE = """
 if redis.call('HGET', KEYS[2], ARGV[2]) ~= 'complete' then return 'incomplete' end
 local epoch = tonumber(redis.call('HGET', KEYS[1], 'epoch') or '0')
@@ -65,7 +65,7 @@ class Generations:
         return {name: _text(v) for name, v in zip(names, values, strict=True) if v is not None}
 
     def require_current(self) -> str:
-        """The generation that is searched."""
+        """The current generation; an error if there is none."""
         generation = self.current().get("generation")
         if not generation:
             raise ClusterError(
@@ -76,38 +76,28 @@ class Generations:
         return generation
 
     def describe(self) -> list[dict[str, Any]]:
-        """What there is, the newest first; for the command line."""
+        """Descriptions of all generations, the newest first."""
         current = self.current()
-        found = []
+        rows = []
         for generation, state in self.states().items():
-            described: dict[str, Any] = {"generation": generation, "state": state, "use": ""}
+            row: dict[str, Any] = {"generation": generation, "state": state, "use": ""}
             if generation in (current.get("generation"), current.get("previous")):
                 is_current = generation == current["generation"]
-                described["use"] = "current" if is_current else "previous"
+                row["use"] = "current" if is_current else "previous"
             if state == COMPLETE:
                 manifest = self.manifest(generation)
                 names = ("created_at", "n_items", "n_buckets", "sequence", "mean_block_bytes")
-                described |= {name: getattr(manifest, name) for name in names}
-                described["nodes"] = self._n_nodes(generation)
-            found.append(described)
-        return sorted(found, key=lambda g: g.get("created_at", "~"), reverse=True)
+                row |= {name: getattr(manifest, name) for name in names}
+                row["nodes"] = self._n_nodes(generation)
+            rows.append(row)
+        return sorted(rows, key=lambda g: g.get("created_at", "~"), reverse=True)
 
     def activate(self, generation: str) -> None:
-        """Let this generation be searched from now on; in one step for all query nodes."""
+        """Make this generation the current one; atomic for all query nodes."""
         keys, epoch = self.keys, self.current().get("epoch", "0")
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        answer = _text(
-            self.reader.run(
-                keys.current,
-                "EVAL",
-                _ACTIVATE,
-                2,
-                keys.current,
-                keys.generations,
-                epoch,
-                generation,
-                now,
-            )
+        answer = self._run_script(
+            _ACTIVATE, [keys.current, keys.generations], epoch, generation, now
         )
         if answer == "incomplete":
             state = self.states().get(generation, "not there")
@@ -115,8 +105,11 @@ class Generations:
         if answer == "changed":
             raise ClusterError("another generation was activated meanwhile", hint="try again")
 
+    def _run_script(self, script: str, keys: list[str], *arguments: str) -> str:
+        return _text(self.reader.run(keys[0], "EVAL", script, len(keys), *keys, *arguments))
+
     def rollback(self) -> str:
-        """Activate the generation before the present one, and return its name."""
+        """Activate the previous generation, and return its name."""
         previous = self.current().get("previous")
         if not previous:
             raise ClusterError(f"{self.keys.name!r} has no previous generation")
@@ -124,31 +117,23 @@ class Generations:
         return previous
 
     def begin(self, generation: str, manifest: Manifest) -> None:
-        """Announce a generation that is about to be written."""
+        """Register a generation that is about to be written."""
         key = self.keys.of_generation(generation, "manifest")
         self.reader.run(self.keys.generations, "HSET", self.keys.generations, generation, LOADING)
         self.reader.run(key, "SET", key, manifest.to_bytes())
 
     def complete(self, generation: str) -> None:
-        """Say that all of it is there."""
+        """Mark a generation as complete."""
         self.reader.run(self.keys.generations, "HSET", self.keys.generations, generation, COMPLETE)
 
     def retire(self, generation: str, *, incomplete: bool = False) -> None:
-        """Mark a generation that nobody uses; then its keys may be deleted."""
+        """Mark an unused generation as retiring; then its keys may be deleted."""
         keys = self.keys
-        answer = _text(
-            self.reader.run(
-                keys.current,
-                "EVAL",
-                _RETIRE,
-                3,
-                keys.current,
-                keys.generations,
-                keys.of_generation(generation, "nodes"),
-                generation,
-                "incomplete" if incomplete else "",
-            )
-        )
+        nodes = keys.of_generation(generation, "nodes")
+        answer = self._run_script(
+            _RETIRE, [keys.current, keys.generations, nodes], generation,
+            "incomplete" if incomplete else "",
+        )  # fmt: skip
         problems = {
             "current": ("is the current one", "activate another one first"),
             "unknown": ("is not there", "see: hashcade cluster generations"),
@@ -160,25 +145,21 @@ class Generations:
             raise ClusterError(f"generation {generation!r} {message}", hint=hint)
 
     def forget(self, generation: str) -> None:
-        """Delete what is not data: last, so that a retirement that was stopped can be repeated."""
-        keys = [self.keys.of_generation(generation, what) for what in ("manifest", "nodes")]
+        """Delete manifest and state, after the data: an interrupted retirement can be repeated."""
+        keys = [self.keys.of_generation(generation, name) for name in ("manifest", "nodes")]
         self.reader.pipeline([("UNLINK", key) for key in keys])
         self.reader.run(self.keys.generations, "HDEL", self.keys.generations, generation)
 
     # -- query nodes -------------------------------------------------------------------------------
 
     def register(self, generation: str, node: str) -> None:
-        """Say that a query node uses a generation, for the next 30 seconds."""
+        """Register a query node that uses a generation, for the next 30 seconds."""
         nodes = self.keys.of_generation(generation, "nodes")
-        self.reader.pipeline(
-            [
-                ("SADD", nodes, node),
-                ("SET", f"{nodes}:{node}", int(time.time()), "EX", NODE_SECONDS),
-            ]
-        )
+        renew = ("SET", f"{nodes}:{node}", int(time.time()), "EX", NODE_SECONDS)
+        self.reader.pipeline([("SADD", nodes, node), renew])
 
     def unregister(self, generation: str, node: str) -> None:
-        """Say that it does not any more."""
+        """Unregister a query node."""
         nodes = self.keys.of_generation(generation, "nodes")
         self.reader.pipeline([("SREM", nodes, node), ("UNLINK", f"{nodes}:{node}")])
 
@@ -191,7 +172,7 @@ class Generations:
     # -- reading -----------------------------------------------------------------------------------
 
     def manifest(self, generation: str) -> Manifest:
-        """What a generation consists of."""
+        """The manifest of a generation."""
         key = self.keys.of_generation(generation, "manifest")
         value = self.reader.get_many([key])[0]
         if value is None:
@@ -202,17 +183,17 @@ class Generations:
         return manifest
 
     def file(self, manifest: Manifest, name: str) -> Iterator[bytes | memoryview]:
-        """Content of a file, part by part; the last one comes only if its checksum is right."""
+        """Content of a file in parts; the checksum is verified before the last is yielded."""
         if name not in manifest.files:
             raise ClusterError(f"generation {manifest.generation!r} has no {name}")
         record = manifest.files[name]
         total = n_parts(record["bytes"])
         keys, digest = self.keys.file(manifest.generation, name, total), hashlib.sha256()
         last: memoryview | None = None
-        for at in range(0, total, _AT_ONCE):
-            some = keys[at : at + _AT_ONCE]
-            values = self.reader.get_many(some)
-            for number, (key, value) in enumerate(zip(some, values, strict=True), at):
+        for start in range(0, total, _BATCH_PARTS):
+            batch = keys[start : start + _BATCH_PARTS]
+            values = self.reader.get_many(batch)
+            for number, (key, value) in enumerate(zip(batch, values, strict=True), start):
                 if last is not None:
                     yield last
                 last = self.part(key, value, number, total)
@@ -223,17 +204,17 @@ class Generations:
         yield last
 
     def part(self, key: str, value: bytes | None, number: int, total: int) -> memoryview:
-        """Data of a value."""
+        """Data of a value, which must be this part."""
         if value is None:
             raise self.error(key, "is missing")
         try:
-            return unframed(value, number, total)
+            return parse_frame(value, number, total)
         except ValueError as error:
             raise self.error(key, str(error)) from None
 
-    def error(self, key: str, what: str) -> ClusterError:
-        """An error that names a key and its server; it is counted."""
+    def error(self, key: str, problem: str) -> ClusterError:
+        """An error that names a key and its server; it is counted in the metrics."""
         self.reader.metrics.count(damaged=1)
         address = self.reader.node_of(key)
         hint = f"hashcade cluster repair TABLE URL --name {self.keys.name}"
-        return ClusterError(f"{key} at {address} {what}", address=address, hint=hint)
+        return ClusterError(f"{key} at {address} {problem}", address=address, hint=hint)

@@ -1,4 +1,4 @@
-"""What a generation consists of: written by the publisher, read as what anyone may have written."""
+"""The manifest of a generation; when read, it is validated as untrusted input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hashcade.errors import ClusterError, IncompatibleFormatError
 from hashcade.index import Limits
 
 FORMAT, VERSION = "hashcade-generation", 1
-VECTORS, CODES = "b", "c"  # kinds of blocks, as their keys end
+VECTORS, CODES = "b", "c"  # kinds of blocks: the suffixes of their keys
 _LARGEST = 2**62
 
 
@@ -29,15 +29,15 @@ class Manifest:
     dim: int
     n_items: int
     n_entries: int
-    n_buckets: int  # occupied ones
+    n_buckets: int  # occupied buckets
     next_id: int
     max_norm: float
     unit_length: bool
-    labels: str | None  # kind of number, "<i4" or "<i8"; None: the index has no labels
-    first_pass: str | None  # "int8": codes have blocks of their own, and vectors come one by one
-    model: str | None  # fingerprint; None: there is none
-    sequence: int  # number of the last change that it has
-    lineage: str | None  # of the table whose changes follow; None: none do
+    labels: str | None  # dtype, "<i4" or "<i8"; None: the index has no labels
+    first_pass: str | None  # "int8": codes are in separate blocks, vectors are fetched individually
+    model: str | None  # fingerprint; None: no model
+    sequence: int  # number of the last change included
+    lineage: str | None  # of the table whose changes are replicated; None: not replicated
     created_at: str
     mean_block_bytes: float
     p99_block_bytes: float
@@ -45,27 +45,27 @@ class Manifest:
 
     @property
     def has_items(self) -> bool:
-        """Whether entries have item numbers: an item may lie in several buckets."""
+        """Whether entries have item numbers: an item may be in several buckets."""
         return self.shape.sparsity > 1
 
     @property
     def limits(self) -> Limits:
-        """What the values of blocks are checked against."""
+        """Limits for the validation of blocks."""
         return Limits(self.n_items, self.next_id, self.max_norm, self.unit_length)
 
     @property
     def columns(self) -> dict[str, np.dtype[Any]]:
-        """Arrays of a block but for vectors and codes, in their order, and what an entry has."""
-        kinds: dict[str, np.dtype[Any]] = {"ids": np.dtype("<i8")}
+        """Arrays of a block without vectors and codes, in order, and their dtypes."""
+        dtypes: dict[str, np.dtype[Any]] = {"ids": np.dtype("<i8")}
         if self.has_items:
-            kinds["items"] = np.dtype("<i4")
+            dtypes["items"] = np.dtype("<i4")
         if self.labels is not None:
-            kinds["labels"] = np.dtype(self.labels)
-        return kinds
+            dtypes["labels"] = np.dtype(self.labels)
+        return dtypes
 
     @cached_property
     def kinds(self) -> dict[str, dict[str, np.dtype[Any]]]:
-        """Kinds of blocks, that which a search reads first before the other, and their arrays."""
+        """Kinds of blocks, in the order in which a search reads them, and their arrays."""
         vectors = {"vectors": np.dtype(("<f4", (self.dim,)))}
         if self.first_pass is None:
             return {VECTORS: {**self.columns, **vectors}}
@@ -81,13 +81,13 @@ class Manifest:
         return sum(array.itemsize for array in self.kinds[kind].values())
 
     def to_bytes(self) -> bytes:
-        """The value: a checksum, and JSON."""
+        """The value in Redis: a checksum, and JSON."""
         body = json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}).encode()
         return b"%08x " % zlib.crc32(body) + body
 
 
 def read_manifest(value: bytes, key: str) -> Manifest:
-    """Read what ``Manifest.to_bytes`` wrote."""
+    """Parse and validate a manifest, as ``Manifest.to_bytes`` writes it."""
     body = value[9:]
     if value[:9] != b"%08x " % zlib.crc32(body):
         raise ClusterError(f"{key} is damaged: its checksum is wrong", hint="publish the table")
@@ -106,11 +106,11 @@ def read_manifest(value: bytes, key: str) -> Manifest:
 
 
 def _check(manifest: Manifest) -> None:
-    """Raise ``ValueError`` unless all values are of their kind and within their range."""
-    least = {"dim": 1, "n_items": 0, "n_buckets": 0, "n_entries": 0, "next_id": 0, "sequence": 0}
-    for name, at_least in least.items():
+    """Raise ``ValueError`` unless all values have valid types and ranges."""
+    minimums = {"dim": 1, "n_items": 0, "n_buckets": 0, "n_entries": 0, "next_id": 0, "sequence": 0}
+    for name, minimum in minimums.items():
         value = getattr(manifest, name)
-        if type(value) is not int or not at_least <= value <= 2**63:
+        if type(value) is not int or not minimum <= value <= 2**63:
             raise ValueError(f"{name}={value!r} is out of range")
     if not manifest.n_buckets <= manifest.n_entries or not manifest.n_items <= manifest.n_entries:
         raise ValueError("counts contradict each other")

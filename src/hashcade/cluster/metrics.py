@@ -1,4 +1,4 @@
-"""What a reader counts; the service offers it to Prometheus."""
+"""Counters of a reader, exported to Prometheus by the service."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class ReaderMetrics:
     Attributes
     ----------
     requests, keys, nodes, bytes : int
-        Calls that read, the keys they asked for, the servers they asked, the bytes they received.
+        Read calls, and the keys, servers and bytes that they involved.
     fallbacks : int
         Requests answered by a replica because the master failed or was avoided.
     failures, redirects, refreshes : int
-        Servers that did not answer in time, replies that named another server, slot maps read.
+        Servers that did not answer in time, MOVED replies, reads of the slot map.
     damaged : int
         Values that were missing, or whose checksum or content was wrong.
     seconds, answers : dict
-        For each server the time spent waiting for it and the number of its answers.
+        By server, the time spent waiting for it and the number of its answers.
     """
 
     requests: int = 0

@@ -1,4 +1,4 @@
-"""One Redis server: its idle connections, and whether to avoid it for now."""
+"""One Redis server: its connection pool, and a circuit breaker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from hashcade._extras import require_extra
 
-AVOID_SECONDS = 1.0  # after a failure; then one request tries the server again
+AVOID_SECONDS = 1.0  # after a failure; then one request is tried
 
 
 class NodeDownError(Exception):
@@ -17,14 +17,14 @@ class NodeDownError(Exception):
 
     def __init__(self, cause: Exception, *, stale: bool = False) -> None:
         super().__init__(str(cause) or type(cause).__name__)
-        self.stale = stale  # an idle connection was closed by the other side: no failure yet
+        self.stale = stale  # an idle connection was closed by the server: not a failure yet
 
 
 class Node:
-    """A server with idle connections: quick ones to read, patient ones to write.
+    """A server with a pool of connections, with short timeouts to read and long ones to write.
 
-    A connection is used by one thread at a time and comes back when its replies are read, so
-    threads never wait for each other.
+    A connection is used by one thread at a time and returned when its replies are read, so threads
+    never wait for each other.
     """
 
     def __init__(self, address: str, connect: Callable[[str, bool], Any]) -> None:
@@ -40,13 +40,13 @@ class Node:
         return time.monotonic() < self._avoid_until
 
     def admit(self) -> bool:
-        """Whether a request may be sent: after a failure, one a second as a trial."""
+        """Whether a request may be sent: after a failure, one trial per second."""
         if not self._avoid_until:
             return True
         now = time.monotonic()
         if now < self._avoid_until:
             return False
-        self._avoid_until = now + AVOID_SECONDS  # the others wait for the outcome of this one
+        self._avoid_until = now + AVOID_SECONDS  # others wait for the outcome of this trial
         return True
 
     def send(self, commands: Sequence[tuple[Any, ...]], patient: bool) -> Exchange:
@@ -68,7 +68,7 @@ class Node:
         return Exchange(self, connection, len(commands), patient, reused)
 
     def finish(self, connection: Any, patient: bool) -> None:
-        """Take a connection back whose replies have all been read."""
+        """Return a connection to the pool, after all replies were read."""
         self._avoid_until = 0.0
         self._idle[patient].append(connection)
 
@@ -76,7 +76,7 @@ class Node:
         if connection is not None:
             connection.disconnect()
         # A server that was restarted, or that closes idle connections, is not down: the request
-        # is repeated on a new connection, and that one decides.
+        # is retried on a new connection.
         stale = reused and not isinstance(error, self.redis.TimeoutError)
         self.close()
         if not stale:
@@ -94,7 +94,7 @@ class Node:
 
 
 class Exchange:
-    """Commands that were sent to one server, and whose replies are still to be read."""
+    """Commands that were sent to a server, and whose replies are pending."""
 
     def __init__(
         self, node: Node, connection: Any, n_replies: int, patient: bool, reused: bool
@@ -103,13 +103,13 @@ class Exchange:
         self._n_replies, self._patient, self._reused = n_replies, patient, reused
 
     def receive(self, deadline: float) -> list[Any]:
-        """All replies, in order; an error reply is in the list as an exception."""
+        """All replies, in order; error replies are returned as exceptions."""
         redis = self._node.redis
         connection = self._connection
         replies: list[Any] = []
         try:
-            # The first answer is due at the deadline; the others are on their way by then, and
-            # each part of them has the connection's own time-out.
+            # The first reply is due at the deadline; by then the others are in transit, and each
+            # read of them has the timeout of the connection.
             wait = {"timeout": max(0.001, deadline - time.monotonic())}
             while len(replies) < self._n_replies:
                 try:
@@ -121,7 +121,7 @@ class Exchange:
             raise
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             raise self._node._failed(connection, self._reused, error) from error
-        except BaseException:  # Ctrl-C with replies on their way: this connection is of no use
+        except BaseException:  # Ctrl-C with pending replies: the connection is unusable
             connection.disconnect()
             raise
         self._node.finish(connection, self._patient)

@@ -1,4 +1,4 @@
-"""Publishing a table into Redis; verifying, repairing and retiring what was published."""
+"""Publish a table to Redis; verify, repair and retire published generations."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .generations import COMPLETE, Generations
 from .keys import n_parts
 from .manifest import Manifest
 from .reader import Reader
-from .staging import Progress, Staged
+from .staging import Progress, StagedTable
 
-LARGE_BLOCK = 256 << 10  # bytes of a mean block from which on it is better to have more buckets
-_AT_ONCE = 4 << 20  # bytes
+LARGE_BLOCK = 256 << 10  # mean bytes of a block beyond which more buckets are better
+_BATCH_BYTES = 4 << 20
 _LOCK_SECONDS = 30
-_OVERHEAD = 1.15  # of Redis, for a value of some kilobytes
-_UNLINKED_AT_ONCE = 1000
+_OVERHEAD = 1.15  # memory overhead of Redis, for values of some kilobytes
+_BATCH_KEYS = 1000
 
-# May be carried out twice: who holds the lock gets it again.
+# Idempotent: the holder of the lock gets it again.
 _LOCK = """
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return 0 end
@@ -47,19 +47,19 @@ def publish(
     first_pass: str | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Manifest:
-    """Write the table in a directory into Redis as a generation, and return what it consists of.
+    """Write the table in a directory to Redis as a new generation, and return its manifest.
 
-    Nothing that is searched is touched. A table that was published already is verified, and
-    what is missing is written again; so to repeat what was stopped is always right.
+    The current generation is not touched. A table that is already published is verified, and
+    missing keys are written again; so it is always safe to retry.
 
-    With ``first_pass="int8"`` a search fetches int8 codes of a bucket, and then the vectors that
-    they leave: the same results, a third of the bytes, and a second round trip. It is faster for
-    large blocks and on slow networks, see docs/results/int8.md.
+    With ``first_pass="int8"`` a search fetches the int8 codes of a bucket, and then only the
+    vectors that these do not rule out: the same results with a third of the bytes, but a second
+    round trip. It is faster for large blocks and on slow networks, see docs/results/int8.md.
     """
     check_storage(first_pass)
     generations = Generations(reader, name)
     with (
-        _staged(table, progress, first_pass) as staged,
+        _stage(table, progress, first_pass) as staged,
         _publisher_lock(generations) as check_lock,
     ):
         manifest = staged.manifest
@@ -74,7 +74,7 @@ def publish(
             try:
                 _write(reader, staged.file_values(keys, manifest.files), check_lock)
                 _write(reader, staged.block_values(keys), check_lock)
-            except ClusterError:  # memory is short, perhaps: give back what was taken
+            except ClusterError:  # perhaps out of memory: free what was written
                 _delete(generations, manifest, staged.directory)
                 generations.forget(generation)
                 raise
@@ -88,7 +88,7 @@ def publish(
 
 
 def verify(reader: Reader, name: str, generation: str | None = None) -> list[str]:
-    """Read every key of a generation, by default the current one; list what is wrong."""
+    """Read every key of a generation, by default the current one; return the problems."""
     generations = Generations(reader, name)
     manifest = generations.manifest(generation or generations.require_current())
     return [str(error) for _, error in _problems(generations, manifest)]
@@ -102,14 +102,14 @@ def repair(
     *,
     progress: Progress = lambda done, total: None,
 ) -> int:
-    """Write missing and wrong keys of a generation again, and return how many they were.
+    """Write missing and damaged keys of a generation again; return their number.
 
-    The table in the directory must be the one that was published, at least where it is needed.
+    The table in the directory must still have the published content of these keys.
     """
     generations = Generations(reader, name)
     generation = generation or generations.require_current()
     with (
-        _staged_as(generations, generation, table, progress) as staged,
+        _stage_as(generations, generation, table, progress) as staged,
         _publisher_lock(generations),
     ):
         if staged.manifest.generation == generation:
@@ -132,7 +132,7 @@ def retire(
 ) -> list[str]:
     """Delete a generation, or all but the current and the previous one; return their names.
 
-    One that a query node uses is refused, and so is one that is being written, unless
+    A generation that a query node uses is refused, and so is one that is being written, unless
     ``incomplete`` says that its publisher has died.
     """
     generations = Generations(reader, name)
@@ -140,24 +140,23 @@ def retire(
         names = [generation] if generation else []
         if not generation:
             current = generations.current()
-            keep = {current.get("generation"), current.get("previous")}
+            protected = {current.get("generation"), current.get("previous")}
             states = generations.states()
-            names = [
-                g for g, s in states.items() if g not in keep and (s != "loading" or incomplete)
-            ]
-        for each in names:
-            generations.retire(each, incomplete=incomplete)
-            key = generations.keys.of_generation(each, "manifest")
+            candidates = [g for g in states if g not in protected]
+            names = [g for g in candidates if states[g] != "loading" or incomplete]
+        for old in names:
+            generations.retire(old, incomplete=incomplete)
+            key = generations.keys.of_generation(old, "manifest")
             if reader.get_many([key])[0] is not None:
-                manifest = generations.manifest(each)
+                manifest = generations.manifest(old)
                 try:
                     directory = read_directory(generations, manifest)
                 except ClusterError:
                     if not incomplete:
                         raise
-                    directory = None  # blocks are written after it: there are none
+                    directory = None  # written before the blocks: there are none
                 _delete(generations, manifest, directory)
-            generations.forget(each)
+            generations.forget(old)
         return names
 
 
@@ -165,9 +164,9 @@ def retire(
 
 
 @contextmanager
-def _staged(table: Path | str, progress: Progress, first_pass: str | None) -> Iterator[Staged]:
+def _stage(table: Path | str, progress: Progress, first_pass: str | None) -> Iterator[StagedTable]:
     with tempfile.TemporaryDirectory(prefix="hashcade-") as folder:
-        staged = Staged(Path(table), Path(folder), progress, first_pass)
+        staged = StagedTable(Path(table), Path(folder), progress, first_pass)
         try:
             yield staged
         finally:
@@ -175,78 +174,79 @@ def _staged(table: Path | str, progress: Progress, first_pass: str | None) -> It
 
 
 @contextmanager
-def _staged_as(
+def _stage_as(
     generations: Generations, generation: str, table: Path | str, progress: Progress
-) -> Iterator[Staged]:
-    """The table in the form in which a generation was published, also if its manifest is lost."""
+) -> Iterator[StagedTable]:
+    """The table staged as a generation was published, even if its manifest is lost."""
     try:
         first_pass = generations.manifest(generation).first_pass
     except ClusterError:
-        with _staged(table, progress, None) as staged:
+        with _stage(table, progress, None) as staged:
             if staged.manifest.generation == generation:
                 yield staged
                 return
         first_pass = "int8"
-    with _staged(table, progress, first_pass) as staged:
+    with _stage(table, progress, first_pass) as staged:
         yield staged
 
 
 @contextmanager
 def _publisher_lock(generations: Generations) -> Iterator[Any]:
-    """Keep other publishers away; gives a function that raises if the lock was lost."""
+    """Hold the publisher lock; yields a function that raises if it was lost."""
     key, token = generations.keys.publisher, uuid4().hex
     state = {"until": 0.0}
 
-    def take() -> None:
-        began = time.monotonic()
+    def acquire() -> None:
+        start = time.monotonic()
         if not generations.reader.run(key, "EVAL", _LOCK, 1, key, token, _LOCK_SECONDS):
             raise ClusterError(
                 f"another publisher is at work on {generations.keys.name!r}",
                 hint=f"try again; one that died is forgotten after {_LOCK_SECONDS} seconds",
             )
-        state["until"] = began + _LOCK_SECONDS
+        state["until"] = start + _LOCK_SECONDS
 
     def check() -> None:
         if time.monotonic() > state["until"] - _LOCK_SECONDS / 2:
-            take()
+            acquire()
 
-    take()
-    ended = threading.Event()
+    acquire()
+    stopped = threading.Event()
 
-    def keep() -> None:
-        while not ended.wait(_LOCK_SECONDS / 3):
+    def renew() -> None:
+        while not stopped.wait(_LOCK_SECONDS / 3):
             try:
-                take()
+                acquire()
             except HashcadeError:
                 return  # the next check raises
 
-    keeper = threading.Thread(target=keep, name="hashcade-publisher", daemon=True)
-    keeper.start()
+    renewer = threading.Thread(target=renew, name="hashcade-publisher", daemon=True)
+    renewer.start()
     try:
         yield check
     finally:
-        ended.set()
-        keeper.join()
+        stopped.set()
+        renewer.join()
         generations.reader.run(key, "EVAL", _UNLOCK, 1, key, token)
 
 
 def _check_memory(reader: Reader, n_bytes: int) -> None:
-    """Refuse servers that would drop blocks, or that have no room for them."""
+    """Refuse servers that would evict blocks, or that lack memory for them."""
     servers = reader.each_master("INFO", "memory")
     needed = int(n_bytes * _OVERHEAD / len(servers))  # slots spread keys evenly
     for address, reply in servers.items():
         info = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
-        policy, most = info["maxmemory_policy"], int(info["maxmemory"])
+        policy, limit = info["maxmemory_policy"], int(info["maxmemory"])
         if policy.startswith("allkeys"):
             raise ClusterError(
                 f"the Redis server {address} has maxmemory-policy {policy}: it would drop blocks",
                 address=address,
                 hint="set maxmemory-policy to noeviction",
             )
-        room = max(most - int(info["used_memory"]), 0)
-        if most and needed > room:
+        available = max(limit - int(info["used_memory"]), 0)
+        if limit and needed > available:
             raise ClusterError(
-                f"the Redis server {address} has {room:,} bytes left, it needs about {needed:,}",
+                f"the Redis server {address} has {available:,} bytes left, "
+                f"it needs about {needed:,}",
                 address=address,
                 hint="raise maxmemory, add servers, or retire a generation",
             )
@@ -260,7 +260,7 @@ def _write(
     for key, value in pairs:
         batch.append(("SET", key, value))
         n_bytes += len(value)
-        if n_bytes >= _AT_ONCE:
+        if n_bytes >= _BATCH_BYTES:
             check_lock()
             reader.pipeline(batch)
             batch, n_bytes = [], 0
@@ -277,8 +277,8 @@ def _restore_manifest(generations: Generations, manifest: Manifest) -> None:
         generations.reader.run(key, "SET", key, manifest.to_bytes())
 
 
-def _repair(generations: Generations, staged: Staged, manifest: Manifest) -> int:
-    """Write files and blocks with problems again, where the table has just what was published."""
+def _repair(generations: Generations, staged: StagedTable, manifest: Manifest) -> int:
+    """Rewrite damaged files and blocks, where the table still has the published content."""
     reader, keys = generations.reader, generations.keys
 
     def renamed(pairs: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
@@ -287,27 +287,27 @@ def _repair(generations: Generations, staged: Staged, manifest: Manifest) -> int
             yield key.replace(f":g:{old}:", f":g:{new}:"), value
 
     files = staged.manifest.files
-    bad = [name for name, _ in _wrong_files(generations, manifest)]
-    names = [name for name in bad if files.get(name) == manifest.files[name]]
+    damaged_files = [name for name, _ in _damaged_files(generations, manifest)]
+    names = [name for name in damaged_files if files.get(name) == manifest.files[name]]
     _write(reader, renamed(staged.file_values(keys, names)))
     directory = read_directory(generations, manifest)
-    own, crcs = staged.directory.by_block(), directory.by_block()
-    wrong = [block for block, _ in _wrong_blocks(generations, manifest)]
-    blocks = {block for block in wrong if own.get(block) == crcs[block]}
+    staged_crcs, crcs = staged.directory.by_block(), directory.by_block()
+    damaged = [block for block, _ in _damaged_blocks(generations, manifest)]
+    blocks = {block for block in damaged if staged_crcs.get(block) == crcs[block]}
     if blocks:
         _write(reader, renamed(staged.block_values(keys, blocks)))
     return len(names) + len(blocks)
 
 
 def _problems(generations: Generations, manifest: Manifest) -> Iterator[tuple[Any, ClusterError]]:
-    """Files and blocks that are not as they must be, and why; everything is read."""
-    bad = list(_wrong_files(generations, manifest))
-    yield from bad
-    if DIRECTORY not in (name for name, _ in bad):
-        yield from _wrong_blocks(generations, manifest)
+    """Missing or damaged files and blocks, with the errors; everything is read."""
+    damaged = list(_damaged_files(generations, manifest))
+    yield from damaged
+    if DIRECTORY not in (name for name, _ in damaged):
+        yield from _damaged_blocks(generations, manifest)
 
 
-def _wrong_files(
+def _damaged_files(
     generations: Generations, manifest: Manifest
 ) -> Iterator[tuple[str, ClusterError]]:
     for name in manifest.files:
@@ -318,23 +318,23 @@ def _wrong_files(
             yield name, error
 
 
-def _wrong_blocks(
+def _damaged_blocks(
     generations: Generations, manifest: Manifest
 ) -> Iterator[tuple[tuple[str, int], ClusterError]]:
     directory = read_directory(generations, manifest)
     for kind in manifest.kinds:
-        found = fetch_blocks(generations, manifest, directory, kind, range(manifest.n_buckets))
-        for bucket, data in zip(directory.buckets.tolist(), found, strict=True):
+        blocks = fetch_blocks(generations, manifest, directory, kind, range(manifest.n_buckets))
+        for bucket, data in zip(directory.buckets.tolist(), blocks, strict=True):
             if isinstance(data, ClusterError):
                 yield (kind, bucket), data
 
 
 def _delete(generations: Generations, manifest: Manifest, directory: Directory | None) -> None:
-    """Delete blocks, and then files: the one that tells of the others comes last."""
+    """Delete blocks, then files; the directory, which lists the blocks, comes last."""
     batch: list[tuple[Any, ...]] = []
     for key in _all_keys(generations, manifest, directory):
         batch.append(("UNLINK", key))
-        if len(batch) == _UNLINKED_AT_ONCE:
+        if len(batch) == _BATCH_KEYS:
             generations.reader.pipeline(batch)
             batch = []
     if batch:

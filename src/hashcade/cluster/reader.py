@@ -1,8 +1,8 @@
-"""Commands to a Redis Cluster: each to the server that holds its key, all servers at once.
+"""A client of a Redis Cluster that routes commands by key, to all servers in parallel.
 
-The cluster client of redis-py retries with pauses, so that one server that dies stalls every
-thread that has a key there. A search cannot wait: this reader gives a server ``timeout`` seconds,
-then asks a replica, and leaves the server alone for a second.
+The cluster client of redis-py retries with pauses, so that a server that dies stalls every thread
+that has a key there. A search cannot wait: this reader gives a server ``timeout`` seconds, then
+falls back to a replica, and avoids the server for a second.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from hashcade._extras import require_extra
 from hashcade.errors import ClusterError
 
-from .connector import PATIENCE, Connector, parse_url
+from .connector import PATIENT_FACTOR, Connector, parse_url
 from .metrics import ReaderMetrics
 from .node import Exchange, Node, NodeDownError
 from .slots import N_SLOTS, key_slot, node_address, slot_owners, split_address
 
-WRITE_SECONDS = 10.0  # writes are repeated for this long: a failover takes a few seconds
-REFRESH_SECONDS = 0.1  # the slot map is read at most this often
-_HINTS = {  # by the exception of redis-py, which cuts the code off the server's text
+WRITE_SECONDS = 10.0  # writes are retried for this long: a failover takes a few seconds
+REFRESH_SECONDS = 0.1  # minimum time between reads of the slot map
+_HINTS = {  # by the exception of redis-py, which strips the error code
     "NoPermissionError": "give the user the commands and keys that docs/cluster.md lists",
     "OutOfMemoryError": "raise maxmemory of the server, or retire a generation",
     "AuthenticationError": "set HASHCADE_REDIS_PASSWORD, and HASHCADE_REDIS_USER if it has a user",
@@ -37,25 +37,25 @@ class Reader:
     Parameters
     ----------
     url : str
-        ``redis://host:port`` or, with TLS, ``rediss://host:port``; further servers to start from
-        may follow after commas. User and password do not belong here: an address is printed.
+        ``redis://host:port`` or, with TLS, ``rediss://host:port``; further seed servers may follow
+        after commas. User and password are refused here: addresses are printed.
     timeout : float, optional
-        Seconds that a server has to answer a read before a replica is asked.
+        Seconds that a server has to answer a read before a replica is tried.
     username, password : str, optional
         By default ``HASHCADE_REDIS_USER`` and ``HASHCADE_REDIS_PASSWORD`` of the environment.
     ca_file : path, optional
-        Certificates to trust with ``rediss://``, by default ``HASHCADE_REDIS_CA``, else the
+        Trusted certificates for ``rediss://``, by default ``HASHCADE_REDIS_CA``, else the
         system's.
 
     Attributes
     ----------
     metrics : ReaderMetrics
-        Counters: keys, servers, bytes, time by server, fallbacks to replicas.
+        Counters of keys, servers, bytes, time by server, and fallbacks to replicas.
 
     Raises
     ------
     ClusterError
-        If no server answers, or one refuses; ``address`` says which.
+        If no server answers, or a server refuses a command; ``address`` is that of the server.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Reader:
     ) -> None:
         redis: Any = require_extra("redis", "redis")
         self._redis = redis
-        self._passing = (  # replies that mean "not now, not here"
+        self._transient = (  # errors that another server, or a retry, may resolve
             redis.exceptions.ClusterDownError,
             redis.exceptions.MasterDownError,
             redis.exceptions.TryAgainError,
@@ -84,7 +84,7 @@ class Reader:
         self._refresh(first=True)
 
     def _start(self) -> None:
-        # A forked process must not share the sockets of its parent, nor a lock that was held.
+        # A forked process must not share the sockets of its parent, or a lock that was held.
         self._process = os.getpid()
         self._nodes: dict[str, Node] = {}
         self._refreshing = threading.Lock()
@@ -93,26 +93,27 @@ class Reader:
     # ---------------------------------------------------------------- reads
 
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Values of keys: one round trip to each server, all servers at once.
+        """Values of keys, with one round trip to each server, in parallel.
 
-        ``None`` for a key that is not there. Keys of one slot are read in the given order.
+        ``None`` for a missing key. Keys of one slot are read in the given order.
         """
         return self._read(keys, [("GET", key) for key in keys])
 
     def get_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Parts of values: key, first and last byte of each. Beyond the end there are none.
+        """Ranges of values: key, first and last byte of each; cut off at the end of the value.
 
-        One round trip to each server, as :meth:`get_many`.
+        One round trip to each server, as for :meth:`get_many`.
         """
-        return self._read([key for key, _, _ in ranges], [("GETRANGE", *each) for each in ranges])
+        commands = [("GETRANGE", *key_range) for key_range in ranges]
+        return self._read([key for key, _, _ in ranges], commands)
 
     def read(self, key: str, *command: Any) -> Any:
-        """One command that changes nothing, at whichever server of the key's slot answers."""
+        """Run a read-only command, on any server of the key's slot."""
         return self._read([key], [command])[0]
 
     def _read(self, keys: Sequence[str], commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        patience = 2 * PATIENCE * self._timeout
-        replies = self._execute(list(map(key_slot, keys)), commands, False, patience)
+        seconds = 2 * PATIENT_FACTOR * self._timeout
+        replies = self._execute(list(map(key_slot, keys)), commands, False, seconds)
         size = sum(len(reply) for reply in replies if isinstance(reply, bytes))
         self.metrics.count(requests=1, keys=len(keys), bytes=size)
         return replies
@@ -120,38 +121,38 @@ class Reader:
     # ---------------------------------------------------------------- writes and servers
 
     def run(self, key: str, *command: Any) -> Any:
-        """One command at the master of the key's slot.
+        """Run a command on the master of the key's slot.
 
-        It is repeated when the server does not answer, so it may be carried out twice: send
-        commands for which that is no harm.
+        It is retried when the server does not answer, and so may be executed twice: commands must
+        be idempotent.
         """
         return self._execute([key_slot(key)], [command], True, WRITE_SECONDS)[0]
 
     def pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Many commands, each at the master of its key; raises on the first that fails.
+        """Run many commands, each on the master of its key; raises on the first that fails.
 
         The key follows the name of the command (for ``EVAL`` and ``EVALSHA`` it is the first of
-        the keys). Commands to one server are carried out in order unless a server fails.
+        the keys). Commands to one server are executed in order, unless a server fails.
         """
         slots = [key_slot(_key_of(command)) for command in commands]
         return self._execute(slots, commands, True, WRITE_SECONDS)
 
     def each_master(self, *command: Any) -> dict[str, Any]:
-        """The reply of every master to one command, by address: ``INFO``, ``CONFIG GET``."""
-        return {address: self._one(address, command) for address in self.masters}
+        """Replies of all masters to a command such as ``INFO``, by address."""
+        return {address: self._send_to(address, command) for address in self.masters}
 
     def reachable(self) -> dict[str, bool]:
-        """For every server of the slot map whether it answers now."""
+        """Whether each server of the slot map answers now, by address."""
         answers = dict.fromkeys(sorted({a for owners in self._owners for a in owners}), True)
         for address in answers:
             try:
-                self._one(address, ("PING",), patient=False)
+                self._send_to(address, ("PING",), patient=False)
             except ClusterError:
                 answers[address] = False
         return answers
 
     def coverage(self, reachable: dict[str, bool]) -> float:
-        """Share of the slots with a server that answers, as :meth:`reachable` has found."""
+        """Fraction of slots with a server that answers, given the result of :meth:`reachable`."""
         return sum(any(map(reachable.get, owners)) for owners in self._owners) / N_SLOTS
 
     @property
@@ -165,7 +166,7 @@ class Reader:
         return sorted(address for address, node in list(self._nodes.items()) if node.avoided)
 
     def node_of(self, key: str) -> str:
-        """Address of the master of a key: for messages."""
+        """Address of the master of a key, for messages."""
         owners = self._owners[key_slot(key)]
         return owners[0] if owners else "no server"
 
@@ -174,7 +175,7 @@ class Reader:
         for node in self._nodes.values():
             node.close()
 
-    # ---------------------------------------------------------------- the way of a command
+    # ---------------------------------------------------------------- routing and retries
 
     def _execute(
         self,
@@ -183,27 +184,27 @@ class Reader:
         writing: bool,
         seconds: float,
     ) -> list[Any]:
-        """Replies in order. Every command goes on until it is answered, refused or out of time."""
+        """Replies in order. A command is retried until it is answered, refused or timed out."""
         if os.getpid() != self._process:
             self._start()
         deadline = time.monotonic() + seconds
         errors = self._redis.exceptions
         replies: list[Any] = [None] * len(commands)
-        failed: dict[int, set[str]] = {}  # servers that failed, by number of the command
-        sent_on: dict[int, tuple[str, bool]] = {}  # after MOVED or ASK: where to, ASKING first
+        failed: dict[int, set[str]] = {}  # servers that failed, by command number
+        redirects: dict[int, tuple[str, bool]] = {}  # address, and whether ASKING comes first
         pending: Sequence[int] = range(len(commands))
         patient, problem, pause = writing, "no server holds its slot", 0.0
         while pending:
             groups: dict[tuple[str, bool], list[int]] = {}
-            again: list[int] = []
+            retries: list[int] = []
             for i in pending:
-                target = sent_on.pop(i, None) or self._choose(slots[i], failed.get(i), writing)
+                target = redirects.pop(i, None) or self._pick(slots[i], failed.get(i), writing)
                 if target is None:
-                    again.append(i)
+                    retries.append(i)
                 else:
                     groups.setdefault(target, []).append(i)
-            if not groups:  # every server that may have the keys has failed: look again, or give up
-                address = (self._owners[slots[again[0]]] or ("",))[0]
+            if not groups:  # all servers of these keys failed: refresh the slot map, or give up
+                address = (self._owners[slots[retries[0]]] or ("",))[0]
                 if time.monotonic() > deadline:
                     raise _no_answer(address, problem)
                 time.sleep(pause)
@@ -214,26 +215,26 @@ class Reader:
             for i, address, reply in self._round(groups, commands, patient):
                 if isinstance(reply, NodeDownError):
                     problem = str(reply)
-                    again.append(i)
+                    retries.append(i)
                     if not reply.stale:
                         failed.setdefault(i, set()).add(address)
-                elif isinstance(reply, errors.AskError):  # MovedError is one, too
+                elif isinstance(reply, errors.AskError):  # also the base of MovedError
                     asking = not isinstance(reply, errors.MovedError)
-                    sent_on[i] = (_redirect(reply, address), asking)
-                    again.append(i)
+                    redirects[i] = (_redirect(reply, address), asking)
+                    retries.append(i)
                     if not asking:
-                        self._moved(slots[i], sent_on[i][0])
+                        self._moved(slots[i], redirects[i][0])
                     if time.monotonic() > deadline:
                         raise _no_answer(address, "it keeps naming other servers")
-                elif isinstance(reply, self._passing):
+                elif isinstance(reply, self._transient):
                     problem = str(reply)
-                    again.append(i)
+                    retries.append(i)
                     failed.setdefault(i, set()).add(address)
                 elif isinstance(reply, Exception):
                     raise _refused(address, commands[i], reply) from reply
                 else:
                     replies[i] = reply
-            pending = again
+            pending = retries
         return replies
 
     def _round(
@@ -242,39 +243,39 @@ class Reader:
         commands: Sequence[tuple[Any, ...]],
         patient: bool,
     ) -> list[tuple[int, str, Any]]:
-        """Send each group to its server, then read: (number of the command, address, reply)."""
-        began = time.monotonic()
+        """Send each group to its server, then read replies: (command number, address, reply)."""
+        start = time.monotonic()
         exchanges: list[Exchange | Exception] = []
-        for (address, asking), members in groups.items():
-            batch = [commands[i] for i in members]
-            if asking:  # holds for one command, so it precedes each
+        for (address, asking), numbers in groups.items():
+            batch = [commands[i] for i in numbers]
+            if asking:  # applies to one command, so it precedes each
                 batch = [part for command in batch for part in (("ASKING",), command)]
             exchanges.append(self._send(address, batch, patient))
-        deadline = began + self._timeout * (PATIENCE if patient else 1)
+        deadline = start + self._timeout * (PATIENT_FACTOR if patient else 1)
         answers: list[tuple[int, str, Any]] = []
-        for ((address, asking), members), exchange in zip(groups.items(), exchanges, strict=True):
-            replies = self._receive(address, exchange, deadline, began)
+        for ((address, asking), numbers), exchange in zip(groups.items(), exchanges, strict=True):
+            replies = self._receive(address, exchange, deadline, start)
             if isinstance(replies, Exception):
-                answers += [(i, address, replies) for i in members]
+                answers += [(i, address, replies) for i in numbers]
             else:
                 replies = replies[1::2] if asking else replies
-                answers += zip(members, [address] * len(members), replies, strict=True)
+                answers += zip(numbers, [address] * len(numbers), replies, strict=True)
         self.metrics.count(nodes=len(groups))
         return answers
 
     def _send(self, address: str, batch: Sequence[tuple[Any, ...]], patient: bool) -> Any:
-        """The exchange, or the exception that prevented it."""
+        """Send commands; returns the exchange, or the exception."""
         try:
             return self._node(address).send(batch, patient)
         except NodeDownError as error:
             return self._down(error)
-        except self._redis.RedisError as error:  # authentication, or a command of the greeting
+        except self._redis.RedisError as error:  # authentication, or the rest of the handshake
             return error
 
     def _receive(
-        self, address: str, exchange: Exchange | Exception, deadline: float, began: float
+        self, address: str, exchange: Exchange | Exception, deadline: float, start: float
     ) -> Any:
-        """The replies, or the exception that prevented them."""
+        """Receive replies; returns them, or the exception."""
         if isinstance(exchange, Exception):
             return exchange
         try:
@@ -283,7 +284,7 @@ class Reader:
             return self._down(error)
         except self._redis.AuthenticationError as error:
             return error
-        self.metrics.waited(address, time.monotonic() - began)
+        self.metrics.waited(address, time.monotonic() - start)
         return replies
 
     def _down(self, error: NodeDownError) -> NodeDownError:
@@ -292,8 +293,8 @@ class Reader:
             self._refresh_soon()  # a replica may have been promoted
         return error
 
-    def _one(self, address: str, command: tuple[Any, ...], *, patient: bool = True) -> Any:
-        """One command at one server, on a new connection if the idle one was closed."""
+    def _send_to(self, address: str, command: tuple[Any, ...], *, patient: bool = True) -> Any:
+        """Run a command on a server, and retry once if the idle connection was closed."""
         reply: Any = None
         for _ in range(2):
             ((_, _, reply),) = self._round({(address, False): [0]}, [command], patient)
@@ -307,8 +308,8 @@ class Reader:
 
     # ---------------------------------------------------------------- which server
 
-    def _choose(self, slot: int, failed: set[str] | None, writing: bool) -> tuple[str, bool] | None:
-        """The first server of a slot that has not failed, one that is avoided last."""
+    def _pick(self, slot: int, failed: set[str] | None, writing: bool) -> tuple[str, bool] | None:
+        """The first server of a slot that has not failed; an avoided one only as a last resort."""
         owners = self._owners[slot]
         candidates = owners[:1] if writing else owners
         if failed:
@@ -327,12 +328,12 @@ class Reader:
         self._refresh_soon()
 
     def _refresh_soon(self) -> None:
-        """Read the slot map in the background, unless that is under way."""
+        """Read the slot map in the background, unless that is already happening."""
         if time.monotonic() - self._refreshed > REFRESH_SECONDS and not self._refreshing.locked():
             threading.Thread(target=self._refresh, daemon=True).start()
 
     def _refresh(self, *, first: bool = False) -> None:
-        """Read the slot map from the first server that answers; without one, keep what there is."""
+        """Read the slot map from the first server that answers; if none does, keep the old one."""
         with self._refreshing:
             if time.monotonic() - self._refreshed < REFRESH_SECONDS:
                 return  # another thread has just done it
@@ -353,11 +354,12 @@ class Reader:
 
     def _read_slots(self, address: str, *, patient: bool) -> list[tuple[str, ...]]:
         try:
-            return slot_owners(self._one(address, ("CLUSTER", "SLOTS"), patient=patient), address)
+            reply = self._send_to(address, ("CLUSTER", "SLOTS"), patient=patient)
+            return slot_owners(reply, address)
         except ClusterError as error:
             if "cluster support disabled" not in str(error):
                 raise
-            self._connector.is_cluster = False  # one plain server holds every slot
+            self._connector.is_cluster = False  # a single server has all slots
             return [(address,)] * N_SLOTS
 
     def _node(self, address: str) -> Node:
@@ -372,7 +374,7 @@ def _key_of(command: tuple[Any, ...]) -> str:
 
 
 def _redirect(reply: Any, address: str) -> str:
-    """The server that MOVED or ASK names; one without a host means the host that was asked."""
+    """The server that MOVED or ASK names; without a host, it is that of the replying server."""
     return node_address(reply.host or split_address(address)[0], reply.port)
 
 

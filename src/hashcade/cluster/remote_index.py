@@ -1,4 +1,4 @@
-"""An index whose blocks are in Redis: the same code as for files, within numbered searches."""
+"""An index whose blocks are in Redis; searches are registered with the block cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .manifest import Manifest
 
 @dataclass(eq=False, slots=True)
 class RemoteResult(SearchResult):
-    """Results whose labels come from the catalog: the index would fetch the ids of all items."""
+    """Results with labels from the catalog: those of the index would need the ids of all items."""
 
     codes_of: Callable[[Int64s], Int64s] | None = None
 
@@ -28,8 +28,8 @@ class RemoteResult(SearchResult):
 class RemoteIndex(HashIndex):
     """An index of blocks in Redis.
 
-    What reads blocks has a number meanwhile, so that none of them is dropped. Codes of labels
-    come from ``codes_of``.
+    Methods that read blocks are registered with the cache, so that none of these is evicted.
+    Label codes come from ``codes_of``.
     """
 
     remote: RemoteBlocks
@@ -39,7 +39,7 @@ class RemoteIndex(HashIndex):
     def of_generation(
         cls, manifest: Manifest, blocks: RemoteBlocks, codes_of: Callable[[Int64s], Int64s]
     ) -> RemoteIndex:
-        """An index of a generation."""
+        """The index of a generation."""
         if manifest.first_pass is not None:
             warmup(elsewhere=True)
         index = cls.from_segment(
@@ -61,14 +61,14 @@ class RemoteIndex(HashIndex):
     def search(self, *args: Any, **options: Any) -> SearchResult:
         """See ``HashIndex.search``."""
         remote = self.remote
-        number = remote.begin()  # without a context manager, which takes longer
+        number = remote.begin()  # faster than a context manager
         try:
-            r = super().search(*args, **options)
+            result = super().search(*args, **options)
         finally:
             remote.end(number)
         return RemoteResult(
-            r.distances, r.ids, r.candidates, r.truncated, r.snapshot, r.searched, r.exclude,
-            self.codes_of,
+            result.distances, result.ids, result.candidates, result.truncated, result.snapshot,
+            result.searched, result.exclude, self.codes_of,
         )  # fmt: skip
 
     def labels_of(self, ids: Any) -> Int64s:
@@ -96,18 +96,18 @@ class RemoteIndex(HashIndex):
             return super().stats(quick=quick)
 
     def verify(self) -> None:
-        """Fetch everything, and see that it is right."""
+        """Fetch and verify everything."""
         with self._reading():
             super().verify()
 
     def save(self, *args: Any, **options: Any) -> None:
-        """Refused: it is stored in Redis."""
+        """Not supported: the index is stored in Redis."""
         raise ValueError("an index of a cluster is not saved: copy the table that was published")
 
     def set_first_pass(self, first_pass: str | None) -> None:
-        """Refused: a table is published with codes, or without."""
+        """Not supported: set when the table is published."""
         raise ValueError("the first pass of a cluster is that which the table was published with")
 
     def compact(self) -> None:
-        """Refused: that would fetch everything."""
+        """Not supported: it would fetch everything."""
         raise ValueError("an index of a cluster is not compacted: publish the table again")

@@ -1,4 +1,4 @@
-"""Which servers hold a key: the 16,384 slots of a Redis Cluster."""
+"""The 16,384 hash slots of a Redis Cluster, and the servers that own them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ N_SLOTS = 16_384
 
 
 def key_slot(key: str) -> int:
-    """Slot of a key: CRC16 of its hash tag (what is between ``{`` and ``}``), or of all of it."""
+    """Slot of a key: CRC16 of its hash tag (between ``{`` and ``}``), or of the whole key."""
     start = key.find("{")
     if start >= 0:
         end = key.find("}", start + 1)
@@ -20,7 +20,7 @@ def key_slot(key: str) -> int:
 
 
 def node_address(host: str, port: int | str) -> str:
-    """``host:port``, with brackets around an address of IPv6."""
+    """``host:port``, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -30,18 +30,18 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def slot_owners(reply: Sequence[Any], asked: str) -> list[tuple[str, ...]]:
+def slot_owners(reply: Sequence[Any], address: str) -> list[tuple[str, ...]]:
     """Addresses for each slot, the master first, from the reply to ``CLUSTER SLOTS``.
 
-    A node that does not know its own host sends none: then it is the host that was ``asked``.
-    A slot that nobody holds has no address.
+    A node that does not know its own host sends none: then it is that of ``address``, the server
+    that replied. A slot without an owner has no addresses.
     """
-    owners: list[tuple[str, ...]] = [()] * N_SLOTS
-    home = split_address(asked)[0]
+    slots: list[tuple[str, ...]] = [()] * N_SLOTS
+    default_host = split_address(address)[0]
     for first, last, *nodes in reply:
         addresses = tuple(
-            node_address(host.decode() if host and host != b"?" else home, port)
+            node_address(host.decode() if host and host != b"?" else default_host, port)
             for host, port, *_ in nodes
         )
-        owners[first : last + 1] = [addresses] * (last + 1 - first)
-    return owners
+        slots[first : last + 1] = [addresses] * (last + 1 - first)
+    return slots

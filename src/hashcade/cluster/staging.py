@@ -1,9 +1,9 @@
-"""A table as it is published: files in a directory of their own, and blocks one after the other.
+"""A table prepared for publishing: files in a temporary directory, and a stream of blocks.
 
-The table on disk is read twice: once for the directory of blocks, which is written first, so that
-what a publisher that died has left can be deleted; and once for the blocks. What a generation is
-called follows from its contents. So to publish a table again after Redis has lost something
-writes the same keys, and nothing is left that nobody knows of.
+The table on disk is read twice: once for the directory of blocks, which is written to Redis first,
+so that the keys of a publisher that died can be deleted; and once for the blocks. The name of a
+generation is a hash of its contents. So publishing a table again, after Redis has lost data, writes
+the same keys, and leaves no orphans.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from hashcade.learn import model_fingerprint
 from hashcade.store import MODEL_DIR, State, load_state
 
 from .blocks import DIRECTORY, Directory, block_arrays
-from .keys import PART_ROOM, Keys, frame, n_parts
+from .keys import PART_DATA_BYTES, Keys, frame, n_parts
 from .manifest import Manifest
 
 _COLUMNS = ("ids", "items", "labels")
-_CHUNK = 1 << 20
 Progress = Callable[[int, int], None]
 
 
-class Staged:
-    """A table ready to be published; ``folder`` is an empty directory for its files."""
+class StagedTable:
+    """A table prepared for publishing; ``folder`` is an empty directory for its files."""
 
     def __init__(
         self, table: Path, folder: Path, progress: Progress, first_pass: str | None
@@ -78,7 +77,7 @@ class Staged:
             model = model_fingerprint(table / MODEL_DIR)
             shutil.copytree(table / MODEL_DIR, folder / MODEL_DIR)
         paths = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.stat().st_size]
-        described = {path.relative_to(folder).as_posix(): _describe(path) for path in paths}
+        file_records = {path.relative_to(folder).as_posix(): _describe(path) for path in paths}
         manifest = Manifest(
             generation="",
             shape=index.shape,
@@ -97,7 +96,7 @@ class Staged:
             created_at="",
             mean_block_bytes=float(np.mean(sizes)),
             p99_block_bytes=float(np.percentile(sizes, 99)),
-            files=described,
+            files=file_records,
         )
         self.manifest = replace(
             manifest,
@@ -107,7 +106,7 @@ class Staged:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all values."""
+        """Total bytes of all values."""
         manifest = self.manifest
         files: int = sum(file["bytes"] for file in manifest.files.values())
         return manifest.n_entries * sum(map(manifest.entry_bytes, manifest.kinds)) + files
@@ -118,23 +117,23 @@ class Staged:
             total = n_parts(self.manifest.files[name]["bytes"])
             with (self.folder / name).open("rb") as file:
                 for number, key in enumerate(keys.file(self.manifest.generation, name, total)):
-                    yield key, frame(file.read(PART_ROOM), number, total)
+                    yield key, frame(file.read(PART_DATA_BYTES), number, total)
 
     def block_values(
-        self, keys: Keys, wanted: Container[tuple[str, int]] | None = None
+        self, keys: Keys, selection: Container[tuple[str, int]] | None = None
     ) -> Iterator[tuple[str, bytes]]:
-        """Keys and values of all blocks, or of some kinds and buckets."""
+        """Keys and values of all blocks, or of a selection of kinds and buckets."""
         for row, block in enumerate(self.state.index.blocks()):
             for kind, arrays in block_arrays(block, self.manifest.first_pass).items():
                 data, crcs = b"".join(arrays.values()), self.directory.crcs[kind]
                 if row >= len(crcs) or zlib.crc32(data) != crcs[row]:
                     raise ClusterError("the table changed while it was read", hint="try again")
-                if wanted is not None and (kind, block.bucket) not in wanted:
+                if selection is not None and (kind, block.bucket) not in selection:
                     continue
                 total = n_parts(len(data))
                 names = keys.block(self.manifest.generation, kind, block.bucket, total)
                 for number, key in enumerate(names):
-                    part = data[number * PART_ROOM : (number + 1) * PART_ROOM]
+                    part = data[number * PART_DATA_BYTES : (number + 1) * PART_DATA_BYTES]
                     yield key, frame(part, number, total)
 
     def close(self) -> None:
@@ -143,8 +142,6 @@ class Staged:
 
 
 def _describe(path: Path) -> dict[str, Any]:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
+        digest = hashlib.file_digest(file, "sha256")
     return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}

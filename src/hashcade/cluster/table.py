@@ -1,4 +1,4 @@
-"""A table in Redis, open for searches on a query node."""
+"""A published table, open for searches on a query node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hashcade.store import DATABASE, INDEX_DIR, MODEL_DIR, Catalog, Ids
 from hashcade.table import HashTable
 
 from .cache import RemoteBlocks
-from .changes import Stream, applied
+from .changes import Stream, apply_entries
 from .generations import COMPLETE, NODE_SECONDS, Generations
 from .manifest import Manifest
 from .reader import Reader
@@ -34,38 +34,38 @@ from .remote_index import RemoteIndex
 log = logging.getLogger("hashcade.cluster")
 
 _POLL_SECONDS = 1.0
-_WAIT_SECONDS = 5.0  # for a change that a search must see
+_WAIT_SECONDS = 5.0  # for a change that a search requires
 
 
 @dataclass(frozen=True, eq=False)
-class _Loaded:
+class _Generation:
     """A generation on this query node."""
 
     manifest: Manifest
     table: HashTable
     blocks: RemoteBlocks
-    catalog: Catalog  # the one that is written; the table has what was committed
-    sequence: int  # number of the last change it has
-    stream: Stream | None  # of further changes
+    catalog: Catalog  # for writing; the table has a snapshot of its last commit
+    sequence: int  # number of the last change included
+    stream: Stream | None  # of later changes
 
 
 class ClusterTable:
     """A table that was published into a Redis Cluster, open for searches.
 
-    Made by :meth:`open`. It is searched as a :class:`HashTable` is, with the same results. The
-    vectors stay in Redis: a search fetches the buckets it looks into, and keeps them up to a limit.
-    Ids, names, labels and payload are in a copy of ``items.db`` on the local disk. When another
-    generation is activated, or the table is changed, searches that begin a second later see it;
-    each search sees one state as a whole.
+    Created by :meth:`open`. It is searched like a :class:`HashTable`, with the same results. The
+    vectors stay in Redis: a search fetches the buckets it needs, and caches them up to a limit.
+    Ids, names, labels and payload are in a copy of ``items.db`` on the local disk. A newly
+    activated generation, or a change of the table, is visible to searches within a second; each
+    search sees one consistent state.
 
     Attributes
     ----------
     generation : str
-        The generation that is searched.
+        The current generation.
     failure : str or None
-        Why the last look for something newer failed; searches go on with what there is.
+        Why the last refresh failed; searches continue with the state before.
     lag : int
-        Changes that are known to be made and are not here, because some before them are missing.
+        Changes that cannot be applied because earlier ones are missing in Redis.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class ClusterTable:
         self._cache_bytes, self._cache_dir = cache_bytes, cache_dir
         self._model, self._networks = model, networks
         self._node = uuid4().hex
-        # Also those that searches still use.
-        self._loaded: dict[str, weakref.ref[RemoteBlocks]] = {}
+        # Also older generations that searches still use.
+        self._blocks: dict[str, weakref.ref[RemoteBlocks]] = {}
         self._refreshing = threading.Lock()
         self._registered = 0.0
         self.failure: str | None = None
@@ -116,14 +116,14 @@ class ClusterTable:
         url, timeout, username, password, ca_file
             The cluster, as for :class:`Reader`.
         name
-            What it was published as.
+            The name that it was published under.
         cache_bytes
-            Bytes of vectors that are kept. Ids, item numbers and labels that were read stay
-            besides, up to 20 bytes an entry.
+            Bytes of vectors to cache, in addition to the ids, item numbers and labels that were
+            read: up to 20 bytes per entry.
         cache_dir
-            Where the copy of ``items.db`` is put; by default where temporary files are.
+            Directory for the copy of ``items.db``; by default that of temporary files.
         model
-            A model on this machine, which must be the one of the table. By default it is fetched.
+            A local copy of the table's model. By default it is fetched.
         networks
             ``backbone`` and ``features`` of your own, as for :meth:`Hasher.load`.
         """
@@ -138,11 +138,11 @@ class ClusterTable:
 
     # -- generations -------------------------------------------------------------------------------
 
-    def _load(self, generation: str) -> _Loaded:
-        """Fetch what a node has of a generation: all but the blocks."""
+    def _load(self, generation: str) -> _Generation:
+        """Fetch everything of a generation but the blocks, and apply the changes since."""
         self._generations.register(generation, self._node)
         state = self._generations.states().get(generation)
-        if state != COMPLETE:  # else it is being deleted
+        if state != COMPLETE:  # it may be being deleted
             raise ClusterError(f"generation {generation!r} is {state or 'not there'}")
         manifest = self._generations.manifest(generation)
         blocks = RemoteBlocks(self._generations, manifest, self._cache_bytes)
@@ -150,64 +150,65 @@ class ClusterTable:
         try:
             hasher = self._load_model(manifest, folder)
             self._fetch_file(manifest, DATABASE, folder)
-            (folder / INDEX_DIR).mkdir()  # its lock is there
+            (folder / INDEX_DIR).mkdir()  # has the writer lock
             catalog = Catalog.open(folder)
-            shown = catalog.snapshot()
-            index = RemoteIndex.of_generation(manifest, blocks, shown.label_codes_of)
+            snapshot = catalog.snapshot()
+            index = RemoteIndex.of_generation(manifest, blocks, snapshot.label_codes_of)
             if catalog.metric == "cosine" and not index.unit_length:
                 raise ClusterError(f"generation {generation!r} contradicts itself")
-            table = HashTable.from_parts(hasher, index, shown)
+            table = HashTable.from_parts(hasher, index, snapshot)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         stream = Stream(self._generations, manifest.lineage) if manifest.lineage else None
         weakref.finalize(blocks, shutil.rmtree, folder, ignore_errors=True)
-        self._loaded[generation] = weakref.ref(blocks)
-        return self._followed(_Loaded(manifest, table, blocks, catalog, manifest.sequence, stream))
+        self._blocks[generation] = weakref.ref(blocks)
+        current = _Generation(manifest, table, blocks, catalog, manifest.sequence, stream)
+        return self._catch_up(current)
 
-    def _followed(self, loaded: _Loaded, *, at_master: bool = False) -> _Loaded:
-        """The generation with the changes that have come since."""
-        while loaded.stream is not None:
-            entries = loaded.stream.entries_after(loaded.sequence, at_master=at_master)
+    def _catch_up(self, current: _Generation, *, at_master: bool = False) -> _Generation:
+        """Apply the changes in the stream to a generation."""
+        while current.stream is not None:
+            entries = current.stream.entries_after(current.sequence, at_master=at_master)
             if not entries:
                 break
-            last = loaded.sequence
+            last = current.sequence
             for entry in entries:
                 if entry.first > last + 1:
-                    self.lag = entries[-1].last - loaded.sequence
+                    self.lag = entries[-1].last - current.sequence
                     raise ClusterError(
                         f"changes {last + 1} to {entry.first - 1} are missing in Redis",
                         hint="let the writer send them again: hashcade.cluster.Writer.resend",
                     )
                 last = entry.last
-            index = loaded.table.index
+            index = current.table.index
             assert isinstance(index, RemoteIndex)
-            index = applied(index, loaded.catalog, entries)
-            shown = loaded.catalog.snapshot()
-            index.codes_of = shown.label_codes_of
-            table = HashTable.from_parts(loaded.table.hasher, index, shown)
-            loaded = replace(loaded, table=table, sequence=last)
+            index = apply_entries(index, current.catalog, entries)
+            snapshot = current.catalog.snapshot()
+            index.codes_of = snapshot.label_codes_of
+            table = HashTable.from_parts(current.table.hasher, index, snapshot)
+            current = replace(current, table=table, sequence=last)
         self.lag = 0
-        return loaded
+        return current
 
     def _load_model(self, manifest: Manifest, folder: Path) -> Hasher | None:
-        place = self._model
-        if place is None:
+        path = self._model
+        if path is None:
             if manifest.model is None:
                 return None
-            place = folder / MODEL_DIR
-            place.mkdir()
+            path = folder / MODEL_DIR
+            path.mkdir()
             for name in manifest.files:
                 if name.startswith(f"{MODEL_DIR}/"):
                     self._fetch_file(manifest, name, folder)
-        actual = model_fingerprint(place)
+        actual = model_fingerprint(path)
         if actual != manifest.model:
             raise StorageError(
-                f"the model {place} is not the one of the table: its fingerprint is "
+                f"the model {path} is not the one of the table: its fingerprint is "
                 f"{actual[:12]}, must be {str(manifest.model)[:12]}",
                 hint="leave model out to fetch the right one",
             )
-        return Hasher.load(place, **self._networks)
+        return Hasher.load(path, **self._networks)
 
     def _fetch_file(self, manifest: Manifest, name: str, folder: Path) -> None:
         with (folder / name).open("xb") as file:
@@ -215,36 +216,36 @@ class ClusterTable:
                 file.write(part)
 
     def refresh(self) -> bool:
-        """Look for a newer generation and for changes now; it is done every second too.
+        """Check for a new generation and for changes now, as is also done every second.
 
-        Returns whether there was another generation.
+        Returns whether there was a new generation.
         """
         with self._refreshing:
-            wanted = self._generations.require_current()
-            new = wanted != self.generation
-            self._current = self._load(wanted) if new else self._followed(self._current)
-            if new or time.monotonic() - self._registered > NODE_SECONDS / 3:
-                self._loaded = {g: ref for g, ref in self._loaded.items() if ref() is not None}
-                for generation in self._loaded:
+            generation = self._generations.require_current()
+            is_new = generation != self.generation
+            self._current = self._load(generation) if is_new else self._catch_up(self._current)
+            if is_new or time.monotonic() - self._registered > NODE_SECONDS / 3:
+                self._blocks = {g: ref for g, ref in self._blocks.items() if ref() is not None}
+                for generation in self._blocks:
                     self._generations.register(generation, self._node)
                 self._registered = time.monotonic()
             self.failure = None
-            return new
+            return is_new
 
     @property
     def generation(self) -> str:
-        """Name of the generation that is searched."""
+        """Name of the current generation."""
         return self._current.manifest.generation
 
     @property
     def sequence(self) -> int:
-        """Number of the last change that is here."""
+        """Number of the last change that was applied."""
         return self._current.sequence
 
     def follow(self) -> int:
-        """Look for changes now, at the master, and return the number of the last one here."""
+        """Fetch changes from the master now, and return the number of the last one."""
         with self._refreshing:
-            self._current = self._followed(self._current, at_master=True)
+            self._current = self._catch_up(self._current, at_master=True)
         return self.sequence
 
     def _wait_for(self, sequence: int) -> None:
@@ -259,22 +260,22 @@ class ClusterTable:
 
     @property
     def manifest(self) -> Manifest:
-        """What the generation consists of."""
+        """The manifest of the generation."""
         return self._current.manifest
 
     @property
     def cache(self) -> RemoteBlocks:
-        """The blocks that are here: how many bytes, and how many were fetched and dropped."""
+        """The block cache, with its metrics."""
         return self._current.blocks
 
     @property
     def reader(self) -> Reader:
-        """The connection to Redis, with its metrics."""
+        """The Redis client, with its metrics."""
         return self._generations.reader
 
     @property
     def table(self) -> HashTable:
-        """The generation as it is now, as a table: one state, whatever is activated later."""
+        """The current state as a table, which does not change when another one is activated."""
         return self._current.table
 
     # -- searching ---------------------------------------------------------------------------------
@@ -296,10 +297,10 @@ class ClusterTable:
     ) -> Matches:
         """Find the nearest items, as :meth:`HashTable.search` does.
 
-        Filters, ``exclude_self``, ``max_candidates`` and tables with sparsity > 1 need the ids of
-        all entries, which are fetched once: 8 to 12 bytes each; so do changes. ``min_sequence`` is
-        the number of a change (``Writer.sequence``) that the answer must have seen: if it is not
-        here, it is fetched, and after five seconds it is an error.
+        Filters, ``exclude_self``, ``max_candidates``, tables with sparsity > 1 and changes need the
+        ids of all entries, which are fetched once: 8 to 12 bytes per entry. ``min_sequence`` is
+        the number of a change (``Writer.sequence``) that the results must include: if it has not
+        been applied, the search waits for it, and fails after five seconds.
         """
         if min_sequence is not None and self.sequence < min_sequence:
             self._wait_for(min_sequence)
@@ -309,23 +310,23 @@ class ClusterTable:
         )  # fmt: skip
 
     def encode(self, X: npt.ArrayLike | Encoded, **options: Any) -> Encoded:
-        """What the model makes of items; see :meth:`HashTable.encode`."""
+        """Encode items with the model; see :meth:`HashTable.encode`."""
         return self.table.encode(X, **options)
 
     def explain(self, q: npt.ArrayLike | Encoded, **options: Any) -> dict[str, Any]:
-        """Say how the results of one query came about; see :meth:`HashTable.explain`."""
+        """Explain the results of one query; see :meth:`HashTable.explain`."""
         return self.table.explain(q, **options)
 
     def stats(self) -> dict[str, Any]:
-        """Describe the table in numbers; see :meth:`HashTable.stats`. Fetches ids and labels."""
+        """Statistics of the table; see :meth:`HashTable.stats`. Fetches all ids and labels."""
         return self.table.stats()
 
     def ids(self, where: Any = None) -> Ids:
-        """Ids of all items, or of those for which a filter holds."""
+        """Ids of all items, or of those that match a filter."""
         return self.table.ids(where)
 
     def count(self, where: Any = None) -> int:
-        """Number of items, or of those for which a filter holds."""
+        """Number of items, or of those that match a filter."""
         return self.table.count(where)
 
     def __getitem__(self, item_id: int | str) -> Item:
@@ -344,30 +345,27 @@ class ClusterTable:
     # -- changes -----------------------------------------------------------------------------------
 
     def add(self, *args: Any, **options: Any) -> Any:
-        """Refused: a table is changed where it was published from."""
-        raise _read_only()
+        """Not supported: change the published table instead."""
+        raise ValueError(
+            "a ClusterTable is for searching: change the table that was published, with "
+            "hashcade.cluster.Writer"
+        )
 
-    def upsert(self, *args: Any, **options: Any) -> Any:
-        """Refused, as :meth:`add`."""
-        raise _read_only()
+    upsert = remove = add
 
-    def remove(self, *args: Any, **options: Any) -> Any:
-        """Refused, as :meth:`add`."""
-        raise _read_only()
-
-    # -- the end -----------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop looking for newer generations, and close the connections."""
+        """Stop polling for new generations, and close the connections."""
         if self._closing.is_set():
             return
         self._closing.set()
         self._poller.join()
         try:
-            for generation in self._loaded:
+            for generation in self._blocks:
                 self._generations.unregister(generation, self._node)
         except ClusterError:
-            pass  # it is forgotten in half a minute
+            pass  # the registration expires in half a minute
         self._current.table.close()
         self._current.catalog.close()
         self.reader.close()
@@ -379,23 +377,16 @@ class ClusterTable:
         self.close()
 
 
-def _read_only() -> ValueError:
-    return ValueError(
-        "a ClusterTable is for searching: change the table that was published, with "
-        "hashcade.cluster.Writer"
-    )
-
-
-def _poll(table: weakref.ref[ClusterTable], closing: threading.Event) -> None:
-    """Look for newer generations, until the table is closed or nobody has it any more."""
+def _poll(reference: weakref.ref[ClusterTable], closing: threading.Event) -> None:
+    """Refresh a table every second, until it is closed or garbage collected."""
     while not closing.wait(_POLL_SECONDS):
-        alive = table()
-        if alive is None:
+        table = reference()
+        if table is None:
             return
         try:
-            alive.refresh()
+            table.refresh()
         except HashcadeError as error:
-            if str(error) != alive.failure:
+            if str(error) != table.failure:
                 log.warning("nothing newer can be used: %s", error)
-            alive.failure = str(error)
-        del alive
+            table.failure = str(error)
+        del table

@@ -1,4 +1,4 @@
-"""The one writer of a published table: a change is on disk first, and then on its way to all."""
+"""The writer of a published table: changes are committed to disk, then sent to Redis."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ log = logging.getLogger("hashcade.cluster")
 
 
 class Writer:
-    """A table on disk whose changes go on to the query nodes of a cluster.
+    """A table on disk whose changes are replicated to the query nodes of a cluster.
 
     A change is on disk when its call returns, as with :meth:`HashTable.open`. If Redis cannot be
-    reached then, it is sent with the next one, or by :meth:`flush`: ``unsent`` says how many there
-    are. Publish the table with :meth:`publish` before the first change, and from time to time
-    after: that takes all changes into the blocks.
+    reached then, it is sent with the next one, or by :meth:`flush`; ``unsent`` is the number of
+    such changes. Publish the table with :meth:`publish` before the first change, and from time to
+    time after: the new generation includes all changes.
 
     Parameters
     ----------
     path
-        Directory of the table; nobody else may have it open for changes.
+        Directory of the table; there must be no other writer.
     reader
         The cluster.
     name
-        What the table is called there.
+        Name of the table in the cluster.
 
     Examples
     --------
@@ -58,12 +58,12 @@ class Writer:
         self._stream = Stream(self._generations, self._lineage)
         self._base = self._find_base()
         self._lock = threading.Lock()
-        self._sent = -1
+        self._last_sent = -1
         self.table = HashTable.open(path, keep_changes_after=self._base)
-        self._try_to_send()
+        self._send_or_warn()
 
     def _find_base(self) -> int | None:
-        """The first change that a published generation lacks begins after this one."""
+        """The last change that all published generations include; None if there are none."""
         generations = self._generations
         complete = [g for g, state in generations.states().items() if state == COMPLETE]
         manifests = map(generations.manifest, complete)
@@ -76,7 +76,7 @@ class Writer:
         self._refuse_new_model(options)
         with self._lock:
             ids = self.table.add(X, **options)
-            self._try_to_send()
+            self._send_or_warn()
         return ids
 
     def upsert(self, ids: Any, X: npt.ArrayLike | Encoded, **options: Any) -> None:
@@ -84,13 +84,13 @@ class Writer:
         self._refuse_new_model(options)
         with self._lock:
             self.table.upsert(ids, X, **options)
-            self._try_to_send()
+            self._send_or_warn()
 
     def remove(self, ids: Any = None, *, where: Any = None) -> int:
         """Remove items by id or by a filter, and return how many."""
         with self._lock:
             n = self.table.remove(ids, where=where)
-            self._try_to_send()
+            self._send_or_warn()
         return n
 
     def _refuse_new_model(self, options: dict[str, Any]) -> None:
@@ -107,34 +107,34 @@ class Writer:
 
     @property
     def unsent(self) -> int:
-        """Changes that are on disk and not in Redis."""
-        return self.sequence - max(self._sent, self._base or 0)
+        """Number of changes that are on disk but not in Redis."""
+        return self.sequence - max(self._last_sent, self._base or 0)
 
     def flush(self) -> None:
-        """Send what was not sent; raises ``ClusterError`` if that cannot be done."""
+        """Send unsent changes; raises ``ClusterError`` if that fails."""
         with self._lock:
             self._send()
 
     def resend(self) -> None:
-        """Send everything since the oldest generation again: after a loss, or damage, in Redis."""
+        """Send all changes since the oldest generation again, after data loss in Redis."""
         with self._lock:
             self._stream.delete()
             self._send()
 
     def _send(self) -> None:
         if self._base is not None:
-            self._sent = self._stream.send(self.table.catalog, self._base)
+            self._last_sent = self._stream.send(self.table.catalog, self._base)
 
-    def _try_to_send(self) -> None:
+    def _send_or_warn(self) -> None:
         try:
             self._send()
-        except ClusterError as error:  # it is on disk, and the caller must not repeat it
+        except ClusterError as error:  # the change is on disk: the caller must not retry
             log.warning("%d changes are not in Redis yet: %s", self.unsent, error)
 
     # -- generations -------------------------------------------------------------------------------
 
     def publish(self, *, activate: bool = False, first_pass: str | None = None) -> Manifest:
-        """Publish the table as it is now; see :func:`hashcade.cluster.publish`."""
+        """Publish the current state; see :func:`hashcade.cluster.publish`."""
         with self._lock:
             if self._base is None:
                 self.table.keep_changes(self.sequence)
@@ -150,9 +150,9 @@ class Writer:
         return manifest
 
     def close(self) -> None:
-        """Send what is left, if it can be, and release the table."""
+        """Send unsent changes, if possible, and close the table."""
         with self._lock:
-            self._try_to_send()
+            self._send_or_warn()
             self.table.close()
 
     def __enter__(self) -> Self:
@@ -163,7 +163,7 @@ class Writer:
 
 
 def _lineage_of(path: Path) -> str:
-    """What the table is known by; it gets a name if it has none."""
+    """The identity of the table for its replicas; set if it has none."""
     catalog = Catalog.open(path)
     try:
         if (lineage := catalog.lineage) is None:

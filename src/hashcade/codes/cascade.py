@@ -16,11 +16,11 @@ def solve_cascade(
 
     Scores, float[depth, n_classes, width], are class means of the activations. The penalties, α and
     β, are per ordered pair, on every level the same. Levels above the last have one slot per class.
-    Siblings are the classes that have the same slots on all levels above; they should part now,
-    and pay the sibling penalty if they do not. On the first level no class has siblings. A greedy
-    order of exact steps, as in the paper: the levels together need not be optimal.
+    Siblings are classes that share their slots on all levels above; if they also share a slot on
+    this level, they pay the sibling penalty. The first level has no siblings. Greedy, as in the
+    paper: each level is solved exactly, but all levels together need not be optimal.
 
-    Two classes share each slot of the first level, and part on the second:
+    Two classes share each slot of the first level, and are separated on the second:
 
     >>> from hashcade import CodeShape, solve_cascade
     >>> scores = [[[0.9, 0.1], [0.8, 0.3], [0.2, 0.7], [0.1, 0.6]],
@@ -35,7 +35,7 @@ def solve_cascade(
         allowed = f"(depth, n_classes, width) with depth={shape.depth} and width={shape.width}"
         raise ValueError(f"class_scores has shape {scores.shape}, must be {allowed}")
     codes = np.empty(scores.shape, np.bool_)
-    path = np.zeros(scores.shape[1], np.int64)  # equal number: same slots so far
+    path = np.zeros(scores.shape[1], np.int64)  # equal for classes with the same slots so far
     for level in range(shape.depth):
         is_last = level == shape.depth - 1
         try:
@@ -65,7 +65,7 @@ def relabel_by_code(class_codes: ArrayLike) -> NDArray[np.int64]:
     codes = checked_codes(class_codes)
     if codes.ndim != 2:
         raise ValueError(f"class_codes has shape {codes.shape}, must be (n_classes, width)")
-    # For a few hundred classes hashing bytes is quicker than sorting rows.
+    # For a few hundred classes hashing bytes is faster than sorting rows.
     label_of: dict[bytes, int] = {}
     rows = (row.tobytes() for row in np.packbits(codes, axis=1))
     return np.array([label_of.setdefault(code, len(label_of)) for code in rows], np.int64)

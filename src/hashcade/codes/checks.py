@@ -14,15 +14,15 @@ from hashcade._validate import as_array, checked_count, name_rows
 def checked_scores(class_scores: object) -> NDArray[np.float64]:
     """Return finite scores as a C-contiguous float64 array, (n_classes, width)."""
     scores = as_array("class_scores", class_scores)
-    if scores.dtype != np.float64 or not scores.flags.c_contiguous:  # or not of this byte order
+    if scores.dtype != np.float64 or not scores.flags.c_contiguous:  # or another byte order
         if scores.dtype.kind not in "fiub":
             raise ValueError(f"class_scores has dtype {scores.dtype}, must be real numbers")
-        with np.errstate(over="ignore"):  # a long double beyond float64: named as infinite below
+        with np.errstate(over="ignore"):  # a long double beyond float64: reported as infinite below
             scores = np.ascontiguousarray(scores, dtype=np.float64)
     if scores.ndim != 2 or scores.shape[1] == 0:
         allowed = "(n_classes, width) with width >= 1"
         raise ValueError(f"class_scores has shape {scores.shape}, must be {allowed}")
-    if not math.isfinite(np.vdot(scores, scores)):  # may overflow: a reason to look closely
+    if not math.isfinite(np.vdot(scores, scores)):  # may overflow: then look closely
         bad = ~np.isfinite(scores).all(axis=1)
         if bad.any():
             raise ValueError(f"class_scores has NaN or infinite values in {name_rows(bad)}")
@@ -47,7 +47,7 @@ def checked_codes(class_codes: object, shape: tuple[int, ...] | None = None) -> 
 def checked_integers(name: str, value: object) -> NDArray[Any]:
     """Return an array of integers of any shape."""
     array = as_array(name, value)
-    if array.dtype.kind not in "iu" and array.size > 0:  # an empty list has no dtype of its own
+    if array.dtype.kind not in "iu" and array.size > 0:  # an empty list has no integer dtype
         raise ValueError(f"{name} has dtype {array.dtype}, must be integers")
     return array
 
@@ -60,7 +60,7 @@ def checked_groups(sibling_groups: object, n_classes: int) -> NDArray[np.int64]:
     if len(groups) != n_classes:
         sizes = f"{len(groups)} entries, class_scores has {n_classes} classes"
         raise ValueError(f"sibling_groups has {sizes}")
-    # uint64 beyond int64 wraps around, one to one: which numbers are equal does not change.
+    # uint64 beyond int64 wraps around, one to one: equal numbers stay equal.
     return np.ascontiguousarray(groups, dtype=np.int64)
 
 

@@ -18,7 +18,7 @@ def code_energy(
     sibling_penalty: float = 0.0,
     collision_penalty: float = 0.0,
 ) -> float:
-    """Energy of the codes of one level, summed without rounding; the solver makes it least.
+    """Energy of the codes of one level, summed exactly; the solver minimises it.
 
     With classes p and q, scores c, codes z and the penalties α (siblings) and β (all)::
 
@@ -35,7 +35,7 @@ def code_energy(
 
     n_siblings = 0
     if sibling_groups is not None:
-        # Only occupied cells (group, slot) are counted: memory stays that of the input.
+        # Only occupied cells (group, slot) are counted: memory does not exceed that of the input.
         groups = np.unique(checked_groups(sibling_groups, len(scores)), return_inverse=True)[1]
         members, slots = np.nonzero(codes)
         cells = groups[members] * scores.shape[1] + slots
@@ -48,8 +48,8 @@ def code_energy(
     except OverflowError:
         energy = math.inf
     if math.isfinite(energy):
-        return 0.0 - energy  # not -energy: no energy is 0.0, never -0.0
-    # A term or a partial sum left the range of floats; the whole may still be inside.
+        return 0.0 - energy  # not -energy: zero is 0.0, never -0.0
+    # A term or a partial sum overflowed; the total may still be finite.
     pairs = Fraction(alpha) * n_siblings + Fraction(beta) * n_colliding
     exact = pairs - sum(map(Fraction, gains))
     try:
@@ -59,5 +59,5 @@ def code_energy(
 
 
 def _ordered_pairs(counts: NDArray[np.int64]) -> int:
-    """Pairs are counted, not listed: y members of a cell are y(y-1) ordered pairs."""
+    """Number of ordered pairs: y members of a cell make y(y-1)."""
     return int(np.vdot(counts, counts - 1))

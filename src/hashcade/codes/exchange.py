@@ -1,12 +1,12 @@
-"""Exchange tables: which unit moves most cheaply from here to there.
+"""Exchange tables: the cheapest unit to move from one slot to another.
 
-``exchange[row, k]`` is the least cost, prices apart, at which a unit of a row goes to slot k that
+``exchange[row, k]`` is the least cost, without prices, of moving a unit of a row to a slot k that
 is open to it, and ``mover[row, k]`` is that unit (inf and -1 if there is none). There is a row per
-slot, and one per pair of a dense group. A unit of a small group starts from the *slot*, going back
-over the link into its pair; a unit of a dense group starts from its pair.
+slot, and one per pair of a dense group. A unit of a small group starts from the *slot*, and first
+goes back over the link into its pair; a unit of a dense group starts from its pair.
 
 Invariant: between two searches every entry is the minimum over the units of its row. A move
-changes few of them, and only those are computed again.
+changes few entries, and only those are recomputed.
 
 ``tables`` are exchange, mover, first_in_row, next_in_row, scores, open_score, class_of, gate,
 refund and closed, as `flow.py` has them.
@@ -20,21 +20,21 @@ import numpy as np
 
 from hashcade._kernels import Ints, helper
 
-DENSE = 2  # a group with so many units per slot has rows of its own
-_FEW = 4  # units in a row, up to which filling it again beats updating it
+DENSE = 2  # a group with at least this many units per slot has its own rows
+_REBUILD_LIMIT = 4  # units in a row: up to this many, rebuilding it is faster than updating it
 
 
 @helper()
 def offer(u: int, row: int, q: int, tables: tuple[Any, ...]) -> None:
-    """Enter the moves of unit u, which is in slot q, where they are the cheapest of the row."""
+    """Enter the moves of unit u, in slot q, wherever they are the cheapest of the row."""
     exchange, mover, _, _, scores, open_score, class_of, gate, refund, closed = tables
     p = class_of[u]
     g = gate[p]
     cost = scores[p, q] - refund[g, q]
     for k in range(exchange.shape[1]):
-        offered = cost - open_score[p, k] + closed[g, k]
-        better = offered < exchange[row, k]
-        exchange[row, k] = offered if better else exchange[row, k]
+        new_cost = cost - open_score[p, k] + closed[g, k]
+        better = new_cost < exchange[row, k]
+        exchange[row, k] = new_cost if better else exchange[row, k]
         mover[row, k] = u if better else mover[row, k]
 
 
@@ -44,15 +44,15 @@ def offer_slot(u: int, row: int, q: int, k: int, tables: tuple[Any, ...]) -> Non
     exchange, mover, _, _, scores, open_score, class_of, gate, refund, closed = tables
     p = class_of[u]
     g = gate[p]
-    offered = scores[p, q] - refund[g, q] - open_score[p, k] + closed[g, k]
-    if offered < exchange[row, k]:
-        exchange[row, k] = offered
+    new_cost = scores[p, q] - refund[g, q] - open_score[p, k] + closed[g, k]
+    if new_cost < exchange[row, k]:
+        exchange[row, k] = new_cost
         mover[row, k] = u
 
 
 @helper()
 def rebuild_row(row: int, q: int, tables: tuple[Any, ...]) -> None:
-    """Compute a row (slot q, or a pair with it) again."""
+    """Recompute a row (of slot q, or of a pair with it)."""
     exchange, mover, first_in_row, next_in_row = tables[:4]
     for k in range(exchange.shape[1]):
         exchange[row, k] = np.inf
@@ -65,7 +65,7 @@ def rebuild_row(row: int, q: int, tables: tuple[Any, ...]) -> None:
 
 @helper()
 def refresh(row: int, q: int, k: int, tables: tuple[Any, ...]) -> None:
-    """Compute one entry again."""
+    """Recompute one entry."""
     exchange, mover, first_in_row, next_in_row = tables[:4]
     exchange[row, k] = np.inf
     mover[row, k] = -1
@@ -81,10 +81,10 @@ def withdraw(u: int, row: int, q: int, tables: tuple[Any, ...]) -> None:
     exchange, mover, first_in_row, next_in_row = tables[:4]
     n_left = 0
     other = first_in_row[row]
-    while other >= 0 and n_left <= _FEW:
+    while other >= 0 and n_left <= _REBUILD_LIMIT:
         n_left += 1
         other = next_in_row[other]
-    if n_left <= _FEW:
+    if n_left <= _REBUILD_LIMIT:
         rebuild_row(row, q, tables)
         return
     for k in range(exchange.shape[1]):
@@ -93,34 +93,34 @@ def withdraw(u: int, row: int, q: int, tables: tuple[Any, ...]) -> None:
 
 
 @helper()
-def link_unit(u: int, name: int, first: Ints, following: Ints) -> None:
+def link_unit(u: int, row: int, first: Ints, next_unit: Ints) -> None:
     """Put a unit at the front of a linked list."""
-    following[u] = first[name]
-    first[name] = u
+    next_unit[u] = first[row]
+    first[row] = u
 
 
 @helper()
-def unlink_unit(u: int, name: int, first: Ints, following: Ints) -> None:
+def unlink_unit(u: int, row: int, first: Ints, next_unit: Ints) -> None:
     """Take a unit out of a linked list."""
-    if first[name] == u:
-        first[name] = following[u]
+    if first[row] == u:
+        first[row] = next_unit[u]
         return
-    before = first[name]
-    while following[before] != u:
-        before = following[before]
-    following[before] = following[u]
+    previous = first[row]
+    while next_unit[previous] != u:
+        previous = next_unit[previous]
+    next_unit[previous] = next_unit[u]
 
 
 @helper()
 def append(item: int, items: Ints, n_items: Ints, row: int) -> None:
-    """Append to a row of an array that is filled from the left."""
+    """Append to a row that is filled from the left."""
     items[row, n_items[row]] = item
     n_items[row] += 1
 
 
 @helper()
 def remove(item: int, items: Ints, n_items: Ints, row: int) -> None:
-    """Remove from such a row; the last one takes the place."""
+    """Remove from such a row; the last item replaces the removed one."""
     n_items[row] -= 1
     i = 0
     while items[row, i] != item:

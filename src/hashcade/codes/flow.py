@@ -1,32 +1,32 @@
 """Second half of the solver: from any prices to an optimal flow, by shortest paths.
 
-`solve.py` says what is solved and why it is a flow; `prices.py` estimates the prices that this
-half starts from; `exchange.py` keeps the tables that make a step of a search cheap.
+`solve.py` defines the problem and shows that it is a flow; `prices.py` estimates the prices that
+this half starts from; `exchange.py` maintains the tables that make a step of a search cheap.
 
-Nodes are the slots, the *pairs* (group, slot) that are in use, and the sink, into which every slot
-pays. A unit is one of the ``sparsity`` places of a class. Arcs, and the cost of one more unit:
+Nodes are the slots, the *pairs* (group, slot) that are in use, and the sink that all slots lead to.
+A unit is one of the ``sparsity`` places of a class. Arcs, and the cost of one more unit:
 
-    class -> pair       -score                   (a slot directly, if the class has no siblings)
-    pair  -> slot       sibling_step * link      (link: units that already take this arc)
-    slot  -> sink       collision_step * paid    (paid: likewise)
+    class -> pair       -score                      (directly to the slot without siblings)
+    pair  -> slot       sibling_step * link         (link: units already on this arc)
+    slot  -> sink       collision_step * outflow    (outflow: likewise)
 
-Classes are not nodes: their units are always placed, and only move from slot to slot. Nor are pairs
-not in use: their first unit costs nothing extra, so arriving there is arriving at the slot.
+Classes are not nodes: their units are always placed, and only move from slot to slot. Nor are
+unused pairs: their first unit costs nothing extra, so arriving there is arriving at the slot.
 
 I1  Every class holds ``sparsity`` different slots.
 I2  Reduced costs are never negative, where a node's price is what absorbing a unit there costs:
     a unit moving in the pair (or slot) a to b: (score_a - price_a) - (score_b - price_b) >= 0;
     one more (less) unit on a link: sibling_step * link - (price_pair - price_slot) >= 0 (and
-    price_pair - price_slot - sibling_step * (link - 1) >= 0); on a payment likewise.
-I3  Flow conservation alone is violated: nodes have *excess* or *deficit*, which add up to zero.
+    price_pair - price_slot - sibling_step * (link - 1) >= 0); on an outflow likewise.
+I3  Only flow conservation may be violated: nodes have *excess* or *deficit*, which add up to zero.
 
-Classes start in their best slots (I1), and counts on links and payments are what the prices justify
+Classes start in their best slots (I1), and links and outflows are set to what the prices imply
 (I2). Then, as in the successive shortest path method, a unit of excess is sent along a shortest
 path, by reduced cost, to a node with a deficit. Raising the price of every settled node by (final
-distance - its distance) keeps I2, and makes the path's arcs tight, so that using them keeps it too.
-Without excess the flow is feasible, and with I2 optimal: a cheaper one would need a negative cycle.
-Reduced costs are clamped at zero against rounding. A search takes O(width² + units · width) at
-worst, and there are as many as units of excess at the start: a few per cent at good prices.
+distance - its distance) keeps I2, and makes the arcs of the path tight, so that using them keeps it
+too. Without excess the flow is feasible, and with I2 optimal: a cheaper one would need a negative
+cycle. Reduced costs are clamped at zero against rounding. A search takes O(width² + units · width)
+at worst, and there is one per initial unit of excess: a few per cent of the units at good prices.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _ZERO = np.int64(0)  # not a literal: helpers that take it are compiled for one 
 def optimal_codes(
     scores: Floats,  # (n_classes, width)
     sparsity: int,  # < width
-    order: Ints,  # (n_classes,): the classes, those of one group side by side
+    order: Ints,  # (n_classes,): the classes, group by group
     group_start: Ints,  # (n_groups + 1,): group h is order[group_start[h]:group_start[h + 1]]
     sibling_step: float,  # 2 * alpha
     collision_step: float,  # 2 * beta
     slot_price: Floats,  # (width,), changed in place
     pair_price: Floats,  # (n_groups, width), changed in place; -inf: the slot's price
     choice: Ints,  # (n_classes, >= sparsity): the best slots of each class at these prices
-    scratch: Floats,  # (>= n_classes * width + table_size,): room for the large arrays ...
+    scratch: Floats,  # (>= n_classes * width + table_size,): buffers of the large arrays ...
     int_scratch: Ints,  # (>= table_size,), with table_size = width * (width + n_units / DENSE)
 ) -> tuple[NDArray[np.bool_], int]:
     """Return the optimal codes, bool (n_classes, width), and the number of searches."""
@@ -65,8 +65,8 @@ def optimal_codes(
 
     # ---- Groups. Exchange tables have a row per slot, and per pair of a dense group.
     group = np.empty(n_classes, np.int64)
-    gate = np.empty(n_classes, np.int64)  # row of `refund` and `closed` that holds for the class
-    first_row = np.zeros(n_groups, np.int64)  # of the group's units; 0: not dense
+    gate = np.empty(n_classes, np.int64)  # row of `refund` and `closed` for the class
+    first_row = np.zeros(n_groups, np.int64)  # in the tables, of the group's units; 0: not dense
     n_rows = width
     for h in range(n_groups):
         size = group_start[h + 1] - group_start[h]
@@ -80,7 +80,7 @@ def optimal_codes(
 
     # ---- Every class in its slots (I1); its score there becomes -inf
     open_score = scratch[: n_classes * width].reshape(n_classes, width)
-    largest = max(search.copy(scores, open_score), sibling_step)
+    max_abs = max(search.copy(scores, open_score), sibling_step)
     class_of = np.empty(n_units, np.int64)
     slot_of = np.empty(n_units, np.int64)
     count = np.zeros((n_groups, width), np.int64)  # units per pair; group 0: per slot
@@ -98,39 +98,39 @@ def optimal_codes(
             moves.link_unit(u, first_row[group[p]] + q, first_in_row, next_in_row)
             moves.link_unit(u, group[p] * width + q, first_in_pair, next_in_pair)
 
-    # ---- Links and payments as the prices justify them (I2); excess and deficit follow (I3)
+    # ---- Links and outflows as the prices imply (I2); excess and deficit follow (I3)
     link = np.zeros((n_groups, width), np.int64)
-    refund = np.zeros((n_groups, width))  # what a unit less on the link saves
-    closed = np.zeros((n_groups, width))  # inf where the pair is in use: the way leads through it
+    refund = np.zeros((n_groups, width))  # saving of one unit less on the link
+    closed = np.zeros((n_groups, width))  # inf where the pair is in use: paths go through it
     pairs_on = np.empty((width, n_groups), np.int64)  # groups whose pair with the slot is in use
     n_pairs_on = np.zeros(width, np.int64)
     slots_of = np.empty((n_groups, width), np.int64)  # slots whose pair with the group is in use
     n_slots_of = np.zeros(n_groups, np.int64)
-    received = count[0].copy()
+    inflow = count[0].copy()
     for q in range(width):
-        largest = max(largest, abs(slot_price[q]))
+        max_abs = max(max_abs, abs(slot_price[q]))
     for h in range(1, n_groups):
         size = group_start[h + 1] - group_start[h]
         for q in range(width):
             gap = max(pair_price[h, q] - slot_price[q], 0.0)
-            largest = max(largest, pair_price[h, q])
+            max_abs = max(max_abs, pair_price[h, q])
             if count[h, q] == 0 and gap == 0.0:
-                pair_price[h, q] = _INF  # not in use: from here on, no way in
+                pair_price[h, q] = _INF  # not in use: unreachable
                 continue
             pair_price[h, q] = slot_price[q] + gap
-            # The first unit costs nothing more: it is justified at any price.
-            link[h, q] = max(search.justified(count[h, q], size, sibling_step, gap), 1)
+            # The first unit costs nothing extra: it fits any price.
+            link[h, q] = max(search.flow_at_price(count[h, q], size, sibling_step, gap), 1)
             refund[h, q] = sibling_step * (link[h, q] - 1)
-            received[q] += link[h, q]
+            inflow[q] += link[h, q]
             closed[h, q] = _INF
             moves.append(h, pairs_on, n_pairs_on, q)
             moves.append(q, slots_of, n_slots_of, h)
     sink_price = 0.0
     sink_excess = -n_units
-    paid = np.empty(width, np.int64)
+    outflow = np.empty(width, np.int64)
     for q in range(width):
-        paid[q] = search.justified(received[q], n_classes, collision_step, slot_price[q])
-        sink_excess += paid[q]
+        outflow[q] = search.flow_at_price(inflow[q], n_classes, collision_step, slot_price[q])
+        sink_excess += outflow[q]
 
     # ---- Exchange tables
     end = n_classes * width
@@ -145,14 +145,14 @@ def optimal_codes(
     for u in range(n_units):
         moves.offer(u, first_row[group[class_of[u]]] + slot_of[u], slot_of[u], tables)
 
-    # Nearer by less than rounding is not nearer: a slot's row leads through pairs that are settled
-    # later, if at all; reached from beyond, by the last bit, the path would run through one twice.
-    noise = 1e-13 * largest
+    # A label must improve by more than rounding: a slot's row leads through pairs that are settled
+    # later, if at all; with an improvement in the last bit, a path could visit a pair twice.
+    noise = 1e-13 * max_abs
 
-    # ---- Room for one search
+    # ---- Buffers of one search
     open_price = np.empty(width)  # slot prices; inf once the slot is settled
     slot_label = np.empty(width)  # least distance so far; inf once the slot is settled
-    slot_parent = np.empty(width, np.int64)  # the node before it on the path
+    slot_parent = np.empty(width, np.int64)  # the previous node on the path
     slot_unit = np.empty(width, np.int64)  # the unit that moves there, or -1
     pair_label = np.full(sink, _INF)
     pair_unit = np.empty(sink, np.int64)  # the unit that moves there, or -1: from its slot
@@ -170,7 +170,7 @@ def optimal_codes(
             while cursor < sink:
                 h = cursor // width
                 q = cursor - h * width
-                if (h == 0 and received[q] > paid[q]) or (h > 0 and count[h, q] > link[h, q]):
+                if (h == 0 and inflow[q] > outflow[q]) or (h > 0 and count[h, q] > link[h, q]):
                     break
                 cursor += 1
             if cursor == sink:
@@ -183,12 +183,12 @@ def optimal_codes(
         for q in range(width):
             open_price[q] = slot_price[q]
             slot_label[q] = _INF
-            if received[q] < paid[q]:
+            if inflow[q] < outflow[q]:
                 deficits[n_deficits] = q
                 n_deficits += 1
         sink_label, sink_parent, sink_settled = _INF, -1, False
         n_heap, n_settled = _ZERO, 0
-        bound = _INF  # the nearest deficit seen so far: labels beyond it lead nowhere
+        bound = _INF  # the nearest deficit so far: labels beyond it are not needed
         if source == sink:
             sink_label = 0.0
         elif source < width:
@@ -217,8 +217,8 @@ def optimal_codes(
                 if sink_excess < 0:
                     break
                 for q in range(width):
-                    if paid[q] > 0:
-                        cost = open_price[q] - sink_price - collision_step * (paid[q] - 1)
+                    if outflow[q] > 0:
+                        cost = open_price[q] - sink_price - collision_step * (outflow[q] - 1)
                         label = distance + max(cost, 0.0)
                         if label < slot_label[q]:
                             slot_label[q] = label
@@ -228,10 +228,10 @@ def optimal_codes(
                 q = node
                 slot_label[q] = _INF
                 open_price[q] = _INF
-                if received[q] < paid[q]:
+                if inflow[q] < outflow[q]:
                     break
-                if not sink_settled and paid[q] < n_classes:
-                    cost = collision_step * paid[q] + sink_price - slot_price[q]
+                if not sink_settled and outflow[q] < n_classes:
+                    cost = collision_step * outflow[q] + sink_price - slot_price[q]
                     label = distance + max(cost, 0.0)
                     if label < sink_label:
                         sink_label = label
@@ -266,30 +266,30 @@ def optimal_codes(
                         slot_label[q] = label
                         slot_parent[q] = node
                         slot_unit[q] = -1
-                before = distance - pair_price[h, q]
+                base_cost = distance - pair_price[h, q]
                 if first_row[h] > 0:
                     row = first_row[h] + q
                     if n_slots_of[h] < width:
                         search.relax_from_pair(
-                            node, before, distance, exchange[row], mover[row], closed[h],
+                            node, base_cost, distance, exchange[row], mover[row], closed[h],
                             open_price, slot_label, slot_parent, slot_unit,
                         )  # fmt: skip
                     for i in range(n_slots_of[h]):
                         k = slots_of[h, i]
                         pair = h * width + k
-                        label = max(before + exchange[row, k] + pair_price[h, k], distance)
+                        label = max(base_cost + exchange[row, k] + pair_price[h, k], distance)
                         if label < pair_label[pair] and label <= bound:
                             n_heap = lower_label(pair, label, pair_label, position, heap, n_heap)
                             pair_unit[pair] = mover[row, k]
                             if count[h, k] < link[h, k]:
                                 bound = label
                 else:
-                    # Reached from its own slot, the slot's row has done the open slots already.
+                    # Reached from its own slot: the slot's row has relaxed the open slots already.
                     from_slot = node != source and pair_unit[node] < 0
                     u = first_in_pair[node]
                     while u >= 0:
                         p = class_of[u]
-                        start = before + scores[p, q]
+                        start = base_cost + scores[p, q]
                         if not from_slot:
                             search.relax_class(
                                 node, start, distance, open_score[p], u, closed[h],
@@ -315,7 +315,7 @@ def optimal_codes(
                 bound = min(bound, slot_label[deficits[i]])
         target = node
 
-        # ---- Prices rise (I2), and the pairs' labels are cleared for the next search
+        # ---- Raise prices (I2), and clear the labels of pairs for the next search
         for i in range(n_settled):
             node = settled[i]
             rise = distance - settled_label[i]
@@ -331,7 +331,7 @@ def optimal_codes(
             pair_label[heap[i]] = _INF
             position[heap[i]] = UNSEEN
 
-        # ---- The unit of excess travels; the path is followed back from the target
+        # ---- Send the unit of excess: follow the path back from the target
         sink_excess += int(target == sink) - int(source == sink)
         n_path = 0
         node = target
@@ -343,21 +343,21 @@ def optimal_codes(
                 break
             if node == sink:
                 node = sink_parent
-                paid[node] += 1
+                outflow[node] += 1
                 continue
             u = slot_unit[node] if node < width else pair_unit[node]
             k = node % width
             if u < 0:  # between sink and slot, or pair and slot
                 parent = slot_parent[node] if node < width else k
                 if parent == sink:
-                    paid[k] -= 1
+                    outflow[k] -= 1
                 else:
-                    more = 1 if node < width else -1
+                    delta = 1 if node < width else -1
                     h = parent // width if node < width else node // width
-                    received[k] += more
-                    link[h, k] += more
+                    inflow[k] += delta
+                    link[h, k] += delta
                     refund[h, k] = sibling_step * (link[h, k] - 1) if link[h, k] > 0 else -_INF
-                    if first_row[h] == 0 and count[h, k] > 0:  # all moves from there change
+                    if first_row[h] == 0 and count[h, k] > 0:  # all its moves change
                         moves.rebuild_row(k, k, tables)
                 node = parent
                 continue
@@ -377,18 +377,18 @@ def optimal_codes(
             moves.link_unit(u, h * width + k, first_in_pair, next_in_pair)
             moves.unlink_unit(u, first_row[h] + q, first_in_row, next_in_row)
             moves.link_unit(u, first_row[h] + k, first_in_row, next_in_row)
-            into_use = h > 0 and node < width
+            activates_pair = h > 0 and node < width
             if over_link:
                 settled[n_path] = h * width + q
                 n_path += 1
-                received[q] -= 1
+                inflow[q] -= 1
                 link[h, q] -= 1
                 refund[h, q] = sibling_step * (link[h, q] - 1) if link[h, q] > 0 else -_INF
             if h == 0:
-                received[q] -= 1
-                received[k] += 1
-            elif into_use:  # a pair that was not a node so far
-                received[k] += 1
+                inflow[q] -= 1
+                inflow[k] += 1
+            elif activates_pair:  # the pair becomes a node
+                inflow[k] += 1
                 link[h, k] = 1
                 refund[h, k] = 0.0
                 pair_price[h, k] = slot_price[k]
@@ -396,7 +396,7 @@ def optimal_codes(
                 moves.append(h, pairs_on, n_pairs_on, k)
                 moves.append(k, slots_of, n_slots_of, h)
 
-            # ... and the tables follow: u is not at q, is at k; the class may go to q, not to k
+            # ... and update the tables: u left q for k; the class may move to q, but not to k
             if over_link and count[h, q] > 0:
                 moves.rebuild_row(q, q, tables)
             else:
@@ -408,14 +408,14 @@ def optimal_codes(
                 if mover[row, k] == other:
                     moves.refresh(row, r, k, tables)
                 moves.offer_slot(other, row, r, q, tables)
-            if into_use and first_row[h] == 0:  # slot k has closed to the siblings, too
+            if activates_pair and first_row[h] == 0:  # slot k is now closed to the siblings, too
                 for i in range(n_slots_of[h]):
                     r = slots_of[h, i]
                     if mover[r, k] >= 0 and group[class_of[mover[r, k]]] == h:
                         moves.refresh(r, r, k, tables)
             node = parent
 
-        # ---- Pairs on the path that have fallen out of use: their slots open to the siblings
+        # ---- Pairs on the path that are no longer in use: their slots open to the siblings
         for i in range(n_path):
             h = settled[i] // width
             q = settled[i] - h * width

@@ -1,4 +1,4 @@
-"""Ranked lists: for every class its best slots by net value, one more than it buys.
+"""Ranked lists: the best slots of every class by net value, one more than it buys.
 
 ``value[rank, class]`` are the net values, best first, and ``choice[rank, class]`` their slots.
 """
@@ -12,8 +12,8 @@ from hashcade._kernels import Floats, Ints, helper
 def rank_slot_roughly(net: Floats, bits: Ints, q: int, n_bits: int, value: Floats) -> None:
     """Insert one slot into the ranked list of every class, with its number in the last bits.
 
-    Good enough to count buyers, and three times faster than :func:`rank_slot`. Uses up ``net``,
-    which is given as numbers and as ``bits``.
+    Precise enough to count buyers, and three times faster than :func:`rank_slot`. Overwrites
+    ``net``, of which ``bits`` is a view as integers.
     """
     for p in range(bits.size):
         bits[p] = ((bits[p] >> n_bits) << n_bits) | q
@@ -35,19 +35,19 @@ def unpack(bits: Ints, n_bits: int, choice: Ints) -> None:
 
 
 @helper()
-def rank_slot(moved: Floats, q: int, value: Floats, choice: Ints, carried: Ints) -> None:
-    """Insert one slot into the ranked list of every class; uses up ``moved``, its net values."""
-    for p in range(moved.size):
-        carried[p] = q
+def rank_slot(net: Floats, q: int, value: Floats, choice: Ints, carried_slot: Ints) -> None:
+    """Insert one slot into the ranked list of every class; overwrites ``net``, its net values."""
+    for p in range(net.size):
+        carried_slot[p] = q
     for i in range(value.shape[0]):
         best = value[i]
         slot = choice[i]
-        for p in range(moved.size):
-            # An `if`, not four conditional expressions: those came out of LLVM's vectoriser
-            # with the wrong slot once (the tests compare with a sort).
-            if moved[p] > best[p]:
-                best[p], moved[p] = moved[p], best[p]
-                slot[p], carried[p] = carried[p], slot[p]
+        for p in range(net.size):
+            # An `if`, not four conditional expressions: LLVM's vectoriser once miscompiled those,
+            # with wrong slots (the tests compare with a sort).
+            if net[p] > best[p]:
+                best[p], net[p] = net[p], best[p]
+                slot[p], carried_slot[p] = carried_slot[p], slot[p]
 
 
 @helper(forceinline=True)
@@ -60,7 +60,7 @@ def move_in_list(
     i = 0
     while i < n_ranked and choice[i, p] != q:
         i += 1
-    if i == n_ranked:  # not listed so far: comes in from below, if at all
+    if i == n_ranked:  # not listed so far: enters at the end, if at all
         i = n_ranked - 1
         if new_value <= value[i, p]:
             return
@@ -84,7 +84,7 @@ def move_in_list(
 def rank_class(
     p: int, value: Floats, choice: Ints, score: Floats, slot_price: Floats, pair_price: Floats
 ) -> None:
-    """Rank the slots of class p again."""
+    """Recompute the ranked list of class p."""
     n_ranked = value.shape[0]
     n = 0
     for q in range(slot_price.size):

@@ -1,7 +1,7 @@
 """Steps of the shortest path search: lower labels along arcs, and find the nearest node.
 
-Labels of slots are plain arrays (width,), which processors go through fastest; labels of pairs are
-in a binary heap that knows where each pair is, so that they can be lowered in it.
+Labels of slots are plain arrays (width,), which are fastest to scan. Labels of pairs are in a
+binary heap that knows the position of each pair, so that they can be lowered in place.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def copy(values: Floats, out: Floats) -> float:
 
 
 @helper()
-def justified(count: int, most: int, step: float, gap: float) -> int:
-    """Return the number of arcs, nearest to count, that fit the price difference between ends."""
+def flow_at_price(count: int, capacity: int, step: float, gap: float) -> int:
+    """Return the flow nearest to ``count`` that fits the price difference between the ends."""
     while count > 0 and step * (count - 1) > gap:
         count -= 1
-    while count < most and step * count < gap:
+    while count < capacity and step * count < gap:
         count += 1
     return count
 
@@ -43,18 +43,18 @@ def lowest(labels: Floats) -> float:
     return least
 
 
-# Three of a kind, because one for all is a tenth slower. ``before`` is the distance less the price
-# of the node that is left.
+# Three variants, because one for all cases is a tenth slower. ``base_cost`` is the distance of the
+# node that the units leave, less its price.
 
 
 @helper()
 def relax_from_slot(
-    node: int, before: float, distance: float, exchange: Floats, mover: Ints, open_price: Floats,
+    node: int, base_cost: float, distance: float, exchange: Floats, mover: Ints, open_price: Floats,
     slot_label: Floats, slot_parent: Ints, slot_unit: Ints,
 ) -> None:  # fmt: skip
     """Lower the labels of the slots that units of a slot may move to."""
     for k in range(slot_label.size):
-        label = before + exchange[k] + open_price[k]
+        label = base_cost + exchange[k] + open_price[k]
         label = label if label > distance else distance
         better = label < slot_label[k]
         slot_label[k] = label if better else slot_label[k]
@@ -64,12 +64,12 @@ def relax_from_slot(
 
 @helper()
 def relax_from_pair(
-    node: int, before: float, distance: float, exchange: Floats, mover: Ints, closed: Floats,
+    node: int, base_cost: float, distance: float, exchange: Floats, mover: Ints, closed: Floats,
     open_price: Floats, slot_label: Floats, slot_parent: Ints, slot_unit: Ints,
 ) -> None:  # fmt: skip
     """Do the same for a pair of a dense group."""
     for k in range(slot_label.size):
-        label = before + exchange[k] + closed[k] + open_price[k]
+        label = base_cost + exchange[k] + closed[k] + open_price[k]
         label = label if label > distance else distance
         better = label < slot_label[k]
         slot_label[k] = label if better else slot_label[k]
@@ -79,12 +79,12 @@ def relax_from_pair(
 
 @helper()
 def relax_class(
-    node: int, before: float, distance: float, open_score: Floats, u: int, closed: Floats,
+    node: int, base_cost: float, distance: float, open_score: Floats, u: int, closed: Floats,
     open_price: Floats, slot_label: Floats, slot_parent: Ints, slot_unit: Ints,
 ) -> None:  # fmt: skip
-    """Do the same for one unit u of a pair of a small group; ``before`` has its score added."""
+    """Do the same for one unit u of a pair of a small group; ``base_cost`` includes its score."""
     for k in range(slot_label.size):
-        label = before - open_score[k] + closed[k] + open_price[k]
+        label = base_cost - open_score[k] + closed[k] + open_price[k]
         label = label if label > distance else distance
         better = label < slot_label[k]
         slot_label[k] = label if better else slot_label[k]
@@ -94,13 +94,13 @@ def relax_class(
 
 @helper()
 def count_closer(
-    before: float, distance: float, open_score: Floats, pair_price: Floats, pair_label: Floats,
+    base_cost: float, distance: float, open_score: Floats, pair_price: Floats, pair_label: Floats,
     noise: float, bound: float,
 ) -> int:  # fmt: skip
-    """In how many pairs of its group a unit would lower the label: none, mostly."""
+    """Return in how many pairs of its group a unit would lower the label: mostly none."""
     n = 0
     for k in range(pair_price.size):
-        label = before - open_score[k] + pair_price[k]
+        label = base_cost - open_score[k] + pair_price[k]
         label = label if label > distance else distance
         n += (label < pair_label[k] - noise) & (label <= bound)
     return n
@@ -130,7 +130,7 @@ def lower_label(
 
 @helper()
 def pop_nearest(pair_label: Floats, position: Ints, heap: Ints, n_heap: int) -> int:
-    """Take the nearest pair out; return the size of the heap."""
+    """Remove the nearest pair; return the size of the heap."""
     n_heap -= 1
     pair = heap[n_heap]
     i = 0

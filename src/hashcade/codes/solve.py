@@ -1,23 +1,22 @@
 """Exact solutions of the code problem (equation 5 of the paper) for one level.
 
-Every class picks ``sparsity`` of ``width`` slots, so that the codes together make the energy least:
-see :func:`hashcade.code_energy`. That is a minimum cost flow (theorem 1): only *how many* classes
-share a slot costs anything. Y classes in one slot are Y(Y-1) ordered pairs, and ::
+Every class picks ``sparsity`` of ``width`` slots, so that all codes together minimise the energy:
+see :func:`hashcade.code_energy`. That is a minimum cost flow (theorem 1): the penalty depends only
+on *how many* classes share a slot. Y classes in one slot are Y(Y-1) ordered pairs, and ::
 
     β·Y(Y-1) = 2β·0 + 2β·1 + ... + 2β·(Y-1)
 
 so the first class in a slot pays nothing, the second 2β, the third 4β: the price of a slot rises
-with every class. The same holds, with α, for y siblings of one group in one slot. Now let
-each class send ``sparsity`` units of flow to slots, one at most to each, at cost -c; let the units
-of a group that go to slot q run through a common pipe for (group, q), made of strands that cost
-0, 2α, 4α, ...; and let all units on slot q run through a pipe to the sink, made of strands that
-cost 0, 2β, 4β, .... Strands become dearer one after another, so a cheapest flow fills each pipe
-from its cheapest strand on, and pays exactly E(z). Conversely each choice of codes is such a flow.
-Capacities are whole numbers, so a cheapest flow in whole units exists.
+with every class. The same holds, with α, for y siblings of one group in one slot. Now let each
+class send ``sparsity`` units of flow to slots, at most one to each, at cost -c. The units of a
+group that go to slot q pass a node (group, q), from which parallel arcs of capacity 1 and costs 0,
+2α, 4α, ... lead to the slot; such arcs of costs 0, 2β, 4β, ... lead from each slot to the sink.
+Their costs rise, so a cheapest flow fills them in this order, and costs exactly E(z). Conversely,
+every choice of codes is such a flow. Capacities are integers, so there is an integer optimum.
 
-It is solved on what is left of that network when strands, classes and unused pipes are folded away:
-`prices.py` estimates prices of slots (the dual solution), `flow.py` completes the flow that belongs
-to them by shortest paths, exactly, whatever the prices are.
+It is solved on a smaller network, without parallel arcs, classes and unused (group, slot) nodes:
+`prices.py` estimates prices of the slots (the dual solution), and `flow.py` completes the flow that
+belongs to them by shortest paths. The result is exact, whatever the prices are.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ def solve_level(
     Scores, float[n_classes, width], are class means of the level's activations. Each class has
     ``sparsity`` slots. Classes with equal numbers in ``sibling_groups``, int[n_classes], share the
     slots of all levels above; by default there are no siblings, as on the first level. The
-    penalties, α and β, are what an ordered pair, of siblings or of any classes, pays for sharing.
+    penalties, α and β, are the cost per ordered pair, of siblings and of any classes, in one slot.
 
-    Optimal up to the rounding of float64: no costs are rounded to integers. Where several codes
-    have the least energy, equal input gives equal output. Time grows about like
-    n_classes · width, the size of the input; see ``docs/results/solver.md``.
+    Optimal up to the rounding of float64: costs are not rounded to integers. Deterministic also
+    where several codes have the least energy. Time grows about like n_classes · width, the size
+    of the input; see ``docs/results/solver.md``.
 
-    Both classes would like slot 0; sharing it would cost 2 · 0.5, moving one of them 0.1:
+    Both classes prefer slot 0; sharing it would cost 2 · 0.5, moving one of them 0.1:
 
     >>> from hashcade import solve_level
     >>> solve_level([[0.9, 0.2, 0.0], [0.8, 0.7, 0.1]], collision_penalty=0.5).astype(int)
@@ -75,11 +74,11 @@ def solve_level(
         group_start = np.array([0, n_classes])
     else:
         order, group_start = arrange_groups(groups)
-    market = (scores, sparsity, order, group_start, sibling_step, collision_step)
+    problem = (scores, sparsity, order, group_start, sibling_step, collision_step)
     scratch = scratch_for(n_classes, width, sparsity)
-    effort = _effort(n_classes * sparsity, width, group_start)
-    prices = estimate_prices(*market, *effort, scratch[0])
-    codes: NDArray[np.bool_] = optimal_codes(*market, *prices, *scratch)[0]
+    n_iterations = _iteration_counts(n_classes * sparsity, width, group_start)
+    prices = estimate_prices(*problem, *n_iterations, scratch[0])
+    codes: NDArray[np.bool_] = optimal_codes(*problem, *prices, *scratch)[0]
     return codes
 
 
@@ -89,41 +88,41 @@ def warmup() -> None:
 
 
 class _Scratch(threading.local):
-    """Room for the large arrays, kept per thread: page faults cost a quarter of the time."""
+    """Buffer for the large arrays, reused per thread: page faults cost a quarter of the time."""
 
-    room = np.empty(0)
+    buffer = np.empty(0)
 
 
 _scratch = _Scratch()
-_MAX_SCRATCH = 2**23  # numbers; larger problems allocate their own
+_MAX_SCRATCH = 2**23  # numbers; larger problems allocate a new one
 
 
 def scratch_for(
     n_classes: int, width: int, sparsity: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Room for one call of the kernels; its contents are undefined."""
+    """Return buffers for one call of the kernels; their contents are undefined."""
     table_size = width * (width + n_classes * sparsity // 2)
     n_floats = (n_classes + 8) * width + table_size
     size = n_floats + table_size
-    room = _scratch.room if len(_scratch.room) >= size else np.empty(size)
+    buffer = _scratch.buffer if len(_scratch.buffer) >= size else np.empty(size)
     if size <= _MAX_SCRATCH:
-        _scratch.room = room
-    return room[:n_floats], room[n_floats:].view(np.int64)
+        _scratch.buffer = buffer
+    return buffer[:n_floats], buffer[n_floats:].view(np.int64)
 
 
 @cache
 def _kernels() -> tuple[Callable[..., Any], ...]:
-    """Load the compiled half of the solver: `import hashcade` must not pay for numba."""
+    """Import the compiled kernels late: `import hashcade` must not import numba."""
     from hashcade.codes.flow import optimal_codes
     from hashcade.codes.prices import arrange_groups, estimate_prices
 
     return arrange_groups, estimate_prices, optimal_codes
 
 
-def _effort(n_units: int, width: int, group_start: NDArray[np.int64]) -> tuple[int, int]:
-    """Corrections and sweeps that are worth their time: measured, nothing depends on it.
+def _iteration_counts(n_units: int, width: int, group_start: NDArray[np.int64]) -> tuple[int, int]:
+    """Number of corrections and sweeps, by benchmarks; they only affect the time.
 
-    A search of the exact half is expensive where many small groups meet: there better prices pay.
+    A shortest path search is expensive with many small groups: there better prices pay off.
     """
     if n_units < width:
         return 0, 0

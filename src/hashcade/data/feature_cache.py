@@ -1,4 +1,4 @@
-"""Features on disk, by the content of the image: nothing is computed twice."""
+"""A cache of features on disk, by the content of the image."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _WAIT = 60.0  # seconds for another process that writes
 
 
 def feature_cache_directory() -> Path:
-    """Where features are kept: ``$HASHCADE_CACHE``, or ``~/.cache/hashcade/features``."""
-    chosen = os.environ.get("HASHCADE_CACHE")
-    return Path(chosen) if chosen else Path.home() / ".cache" / "hashcade" / "features"
+    """Default directory of the cache: ``$HASHCADE_CACHE``, or ``~/.cache/hashcade/features``."""
+    directory = os.environ.get("HASHCADE_CACHE")
+    return Path(directory) if directory else Path.home() / ".cache" / "hashcade" / "features"
 
 
 class FeatureCache:
@@ -44,19 +44,19 @@ class FeatureCache:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if os.path.lexists(self.path):
                 open_regular(self.path).close()
-            self._file = sqlite3.connect(self.path, timeout=_WAIT)
-            distrust_database(self._file)
-            self._file.execute("PRAGMA journal_mode = WAL")
-            self._file.execute(_TABLE.replace("TABLE", "TABLE IF NOT EXISTS", 1))
-            schema = self._file.execute("SELECT sql FROM sqlite_schema WHERE sql NOT NULL")
+            self._database = sqlite3.connect(self.path, timeout=_WAIT)
+            distrust_database(self._database)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute(_TABLE.replace("TABLE", "TABLE IF NOT EXISTS", 1))
+            schema = self._database.execute("SELECT sql FROM sqlite_schema WHERE sql NOT NULL")
             if schema.fetchall() != [(_TABLE,)]:
                 raise sqlite3.DatabaseError("it has other tables than features")
 
     def get(self, key: bytes) -> dict[bytes, Vectors]:
-        """The features of an image by the checksum of its content, if they are there."""
+        """Look up the features of an image by the checksum of its content."""
         with self._errors():
-            sought = "SELECT vector FROM features WHERE image = ?"
-            row = self._file.execute(sought, (key,)).fetchone()
+            query = "SELECT vector FROM features WHERE image = ?"
+            row = self._database.execute(query, (key,)).fetchone()
         if row is None:
             return {}
         if not isinstance(row[0], bytes) or len(row[0]) != 4 * self._size:
@@ -68,16 +68,16 @@ class FeatureCache:
         return {key: vector}
 
     def put(self, vectors: Mapping[bytes, Vectors]) -> None:
-        """Keep features; all of them or none."""
+        """Store features; all of them or none."""
         rows = [(key, vector.astype("<f4").tobytes()) for key, vector in vectors.items()]
-        with self._errors(), self._file:
-            self._file.executemany("INSERT OR REPLACE INTO features VALUES (?, ?)", rows)
+        with self._errors(), self._database:
+            self._database.executemany("INSERT OR REPLACE INTO features VALUES (?, ?)", rows)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._database.close()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

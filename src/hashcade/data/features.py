@@ -15,13 +15,13 @@ from hashcade._extras import require_extra
 from hashcade._io import new_file
 from hashcade._progress import Progress
 from hashcade._validate import as_array, checked_choice, checked_count
+from hashcade.data.extractor import EFFICIENTNET_SIZE
 from hashcade.data.transforms import check_images
 from hashcade.errors import StorageError
 
 Features = NDArray[np.float16]
 
-_N_FEATURES = 1280
-_RECIPE = "bicubic, (pixels - 127) / 128"  # part of the key: another recipe, other features
+_RECIPE = "bicubic, (pixels - 127) / 128"  # part of the cache key
 _CHUNK = 2000  # images per file of an unfinished run
 
 
@@ -37,11 +37,11 @@ def efficientnet_features(
     """Compute pooled features, float16[n, 1280], of EfficientNet-Lite0 with its ImageNet weights.
 
     Images, uint8[n, height, width, 3], are resized to ``image_size`` squared by bicubic
-    interpolation, and mirrored if asked. Needs the extra ``transfer``. ``precision="bfloat16"`` is
-    more than twice as fast as ``"float32"`` where the processor has it, at no cost in accuracy.
-    ``cache`` is a directory for the result, and for parts with which an interrupted run resumes;
-    files are named by a checksum of images and settings. ``verbose`` shows progress on stderr;
-    None: if it is a terminal.
+    interpolation, and mirrored with ``mirror``. Needs the extra ``transfer``.
+    ``precision="bfloat16"`` is more than twice as fast as ``"float32"`` on processors that support
+    it, at no cost in accuracy. ``cache`` is a directory for the result, and for parts from which an
+    interrupted run resumes; files are named by a checksum of images and settings. ``verbose`` shows
+    progress on stderr; None: if it is a terminal.
     """
     pixels = np.require(as_array("images", images), requirements=["C", "W"])
     check_images(pixels, np.uint8)
@@ -60,10 +60,10 @@ def efficientnet_features(
         extract = feature_extractor(size, mirror=mirror, precision=precision)
         progress = Progress(verbose)
         chunks = []
-        for at in range(0, len(pixels), _CHUNK):
-            chunk = pixels[at : at + _CHUNK]
-            chunks.append(_cached(parts, f"{at:09d}.npy", len(chunk), lambda: extract(chunk)))  # noqa: B023
-            progress.say(f"features of {at + len(chunk):,} of {len(pixels):,} images")
+        for start in range(0, len(pixels), _CHUNK):
+            chunk = pixels[start : start + _CHUNK]
+            chunks.append(_cached(parts, f"{start:09d}.npy", len(chunk), lambda: extract(chunk)))  # noqa: B023
+            progress.say(f"features of {start + len(chunk):,} of {len(pixels):,} images")
         return np.concatenate(chunks)
 
     features = _cached(directory, f"{name}.npy", len(pixels), compute)
@@ -86,8 +86,9 @@ def _cached(
         return computed
     try:
         values: Features = np.load(path, allow_pickle=False)
-        if values.shape != (n_items, _N_FEATURES) or values.dtype != np.float16:
-            raise ValueError(f"{values.dtype}{values.shape} is not float16{(n_items, _N_FEATURES)}")
+        shape = (n_items, EFFICIENTNET_SIZE)
+        if values.shape != shape or values.dtype != np.float16:
+            raise ValueError(f"{values.dtype}{values.shape} is not float16{shape}")
     except (OSError, ValueError, EOFError) as error:
         raise StorageError(f"cannot read {path}: {error}", hint="remove it") from None
     return values

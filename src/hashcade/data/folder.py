@@ -43,13 +43,13 @@ def load_image_folder(
     """Load a folder of images with one sub-folder per class. Needs the extra ``images``.
 
     In ``path/cat/1.jpg`` and ``path/dog/holiday/7.png`` the classes are cat and dog. Hidden
-    files and other files than images are ignored. Classes and images are in the order of their
-    names; the result's ``names`` has the path of each image within the folder.
+    files and files other than images are ignored. Classes and images are sorted by name;
+    ``names`` of the result is the path of each image within the folder.
 
     For ``size`` and ``max_pixels`` see :func:`read_image`; without a size, all images must have the
-    same. ``on_error="skip"`` lists an image that cannot be read in ``skipped`` instead of raising.
-    ``verbose`` shows progress on stderr; None: if it is a terminal. With ``features`` the items are
-    these, some files at a time, with a ``cache`` as for :meth:`ImageFeatures.of`.
+    same size. ``on_error="skip"`` lists an image that cannot be read in ``skipped`` instead of
+    raising. ``verbose`` shows progress on stderr; None: if it is a terminal. With ``features`` the
+    items are features of the images, with a ``cache`` as for :meth:`ImageFeatures.of`.
     """
     root = existing_path(path)
     files, labels, class_names = list_image_folder(root)
@@ -68,7 +68,7 @@ def load_image_folder(
 def list_image_folder(path: AnyPath) -> tuple[list[Path], list[int], list[str]]:
     """List the images of a folder with one sub-folder per class.
 
-    The files, in the order of :func:`load_image_folder`, their class numbers, and the class names.
+    Returns files, in the order of :func:`load_image_folder`, class numbers, and class names.
     """
     root = existing_path(path)
     folders = class_folders(root)
@@ -91,7 +91,7 @@ def list_image_folder(path: AnyPath) -> tuple[list[Path], list[int], list[str]]:
 
 
 def check_name(path: Path, name: str) -> None:
-    """Refuse a name that is not text: it could be neither stored nor shown."""
+    """Raise ``DataError`` for a name that is not UTF-8: it could be neither stored nor shown."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -106,14 +106,14 @@ def class_folders(root: Path) -> list[Path]:
 
 
 def find_images(folder: Path) -> list[Path]:
-    """Return the image files in a folder and its sub-folders, sorted by path; none is hidden."""
+    """Return the image files in a folder and below, sorted by path, without hidden ones."""
     files = (file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
     visible = (file for file in files if "/." not in f"/{file.relative_to(folder).as_posix()}")
     return sorted(file for file in visible if file.is_file())
 
 
 def split_folder(root: Path, split: str | None, *, one_class_each: bool) -> Path:
-    """Return the folder of a split: ``train`` and ``test`` side by side are not two classes."""
+    """Return the folder of a split; ``train`` and ``test`` are not taken for classes."""
     names = [folder.name for folder in class_folders(root)]
     if split is not None:
         if split not in names:
@@ -126,17 +126,11 @@ def split_folder(root: Path, split: str | None, *, one_class_each: bool) -> Path
 
 
 def read_images(
-    files: Sequence[Path],
-    root: Path,
-    on_error: str,
-    verbose: bool | None,
-    *,
-    size: Size | None,
-    max_pixels: int,
-    features: ImageFeatures | None = None,
+    files: Sequence[Path], root: Path, on_error: str, verbose: bool | None, *,
+    size: Size | None, max_pixels: int, features: ImageFeatures | None = None,
     cache: AnyPath | None = None,
-) -> tuple[Items, list[int]]:
-    """Read image files below ``root``, and say which of ``files`` became items."""
+) -> tuple[Items, list[int]]:  # fmt: skip
+    """Read image files below ``root``; return items and their positions in ``files``."""
     require_extra("PIL.Image", "images")
     target = checked_size(size) if features is None else features.image_size
     checked_choice("on_error", on_error, ("raise", "skip"))
@@ -149,14 +143,14 @@ def read_images(
             raise add_hint(error, hint) from None
         skipped.append(str(error))
 
-    named = []
+    valid_rows = []
     for row, file in enumerate(files):
         try:
             check_name(file, file.relative_to(root).as_posix())
-            named.append(row)
+            valid_rows.append(row)
         except DataError as error:
             failed(row, error)
-    files = [files[row] for row in named]
+    files = [files[row] for row in valid_rows]
     task = "reading images" if features is None else "features of images"
     with progress_bar(task, quiet=verbose is False) as progress:
         if features is None:
@@ -166,33 +160,30 @@ def read_images(
             batches = features.in_batches(
                 list(files), cache, progress, max_pixels=max_pixels, failed=failed
             )
-            for vectors, of_files in batches:
+            for vectors, batch_rows in batches:
                 parts.append(vectors)
-                rows += of_files
+                rows += batch_rows
             items = np.concatenate(parts)
     if not rows:
         first = f"; first: {skipped[0]}" if skipped else ""
         raise DataError(f"{root}: none of {len(files)} images can be read{first}")
     sides = [image_sides(files[row]) for row in rows] if target else []
     names = tuple(files[row].relative_to(root).as_posix() for row in rows)
-    read = Items(
+    loaded = Items(
         items, source=str(root if len(files) > 1 or files[0].parent != root else files[0]),
         skipped=tuple(skipped), names=names, features=None if features is None else features.name,
-        n_small=sum(target is not None and each is not None and smaller(each, target)
-                    for each in sides),
+        n_small=sum(target is not None and side is not None and smaller(side, target)
+                    for side in sides),
     )  # fmt: skip
-    return read, [named[row] for row in rows]
+    return loaded, [valid_rows[row] for row in rows]
 
 
 def _read_pixels(
-    files: Sequence[Path],
-    target: tuple[int, int] | None,
-    max_pixels: int,
-    failed: Callable[[int, DataError], None],
-    rows: list[int],
+    files: Sequence[Path], target: tuple[int, int] | None, max_pixels: int,
+    failed: Callable[[int, DataError], None], rows: list[int],
     progress: Callable[[int, int], None],
-) -> NDArray[np.uint8]:
-    """Pixels of the files that can be read, whose positions are added to ``rows``."""
+) -> NDArray[np.uint8]:  # fmt: skip
+    """Pixels of the files that can be read; their positions are appended to ``rows``."""
     images = np.empty((0, 0, 0, 3), np.uint8)
     for row, file in enumerate(files):
         progress(row, len(files))

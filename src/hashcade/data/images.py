@@ -1,4 +1,4 @@
-"""The one image decoder: files and bytes that anyone may have sent become RGB arrays."""
+"""Decoding of untrusted image files and bytes to RGB arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_PIXELS = 50_000_000
 
 Size = int | tuple[int, int]
 
-_filters = threading.Lock()
+_warning_lock = threading.Lock()
 
 
 def read_image(
@@ -34,12 +34,12 @@ def read_image(
 ) -> NDArray[np.uint8]:
     """Decode one image as uint8[height, width, 3]. Needs the extra ``images``.
 
-    It is turned upright as its EXIF orientation says; grey is repeated for the three colours, 16
-    bits are scaled to 8, transparency is dropped, and of an animation the first frame is taken.
+    It is rotated by its EXIF orientation; grey is converted to RGB, 16 bits are scaled to 8,
+    transparency is dropped, and of an animation the first frame is taken.
 
-    The source is a path, bytes or a stream that can seek, in one of ``IMAGE_FORMATS``, whatever its
-    name is. ``size`` is a side, or height and width: the image is scaled until it covers this, and
-    then cropped. One with more than ``max_pixels`` is refused by its header.
+    The source is a path, bytes or a seekable stream, in one of ``IMAGE_FORMATS``, whatever its file
+    name. ``size`` is a side, or height and width: the image is scaled to cover it, and then
+    cropped. An image with more than ``max_pixels`` is refused by its header.
     """
     target = checked_size(size)
     where = str(source) if isinstance(source, (str, os.PathLike)) else "the image"
@@ -49,17 +49,17 @@ def read_image(
     try:
         if isinstance(stream, str | os.PathLike):
             stream = open_regular(stream)
-        # The limit here replaces Pillow's warning. Warning filters are shared between threads.
-        with _filters, warnings.catch_warnings():
+        # max_pixels replaces Pillow's warning. Warning filters are shared between threads.
+        with _warning_lock, warnings.catch_warnings():
             warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
-            opened = pillow.open(stream, formats=IMAGE_FORMATS)
-        with opened:
-            n_pixels = opened.width * opened.height
+            image_file = pillow.open(stream, formats=IMAGE_FORMATS)
+        with image_file:
+            n_pixels = image_file.width * image_file.height
             if n_pixels > max_pixels:
                 raise DataError(f"{where} has {n_pixels} pixels, must have <= {max_pixels=}")
-            if target is not None:  # a large JPEG is decoded at a fraction of its size, far faster
-                opened.draft(None, (2 * max(target),) * 2)
-            image = _as_rgb(ops.exif_transpose(opened), opened.format, where)
+            if target is not None:  # decode a large JPEG at a fraction of its size: faster
+                image_file.draft(None, (2 * max(target),) * 2)
+            image = _as_rgb(ops.exif_transpose(image_file), image_file.format, where)
             return _fit(image, target)
     except DataError:
         raise
@@ -68,7 +68,7 @@ def read_image(
     except pillow.DecompressionBombError:  # twice Pillow's own limit
         limit = min(max_pixels, 2 * pillow.MAX_IMAGE_PIXELS)
         raise DataError(f"{where} has too many pixels, must have <= max_pixels={limit}") from None
-    except Exception as error:  # decoders fail in many ways of their own
+    except Exception as error:  # decoders raise all kinds of errors
         raise DataError(f"{where} cannot be read {reason(error)}") from None
     finally:
         if stream is not source:
@@ -82,9 +82,10 @@ def resize_image(pixels: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
 
 
 def image_sides(path: str | os.PathLike[str]) -> tuple[int, int] | None:
-    """Height and width by the header of a file alone; None if it cannot be read."""
+    """Height and width from the header of a file; None if it cannot be read."""
     pillow: Any = require_extra("PIL.Image", "images")
-    with suppress(Exception), warnings.catch_warnings():  # who reads all of it says what is wrong
+    # What cannot be read is reported when all of it is read.
+    with suppress(Exception), _warning_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
         with open_regular(path) as file, pillow.open(file, formats=IMAGE_FORMATS) as opened:
             return opened.height, opened.width
@@ -111,8 +112,8 @@ def _fit(image: Any, target: tuple[int, int] | None) -> NDArray[np.uint8]:
 
 def _as_rgb(image: Any, image_format: str, where: str) -> Any:
     """Return an image with three colours of 8 bits."""
-    # Pillow has 16 bits of grey as "I;16", or as "I" from formats that have no more than 16,
-    # and would clip them to 255 instead of scaling.
+    # Pillow has 16-bit grey as "I;16", or as "I" from formats that have at most 16 bits, and
+    # would clip it to 255 instead of scaling.
     if image.mode.startswith("I;16") or (image.mode == "I" and image_format in ("PNG", "PPM")):
         pillow: Any = require_extra("PIL.Image", "images")
         grey = np.asarray(image).astype(np.uint16) >> 8

@@ -1,4 +1,4 @@
-"""What the loaders take and return: paths; items, and with labels their class numbers."""
+"""The result of the loaders: items, and with labels their class numbers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 AnyPath: TypeAlias = str | os.PathLike[str]
 Label: TypeAlias = int | str
 
-MAX_EXPANDED = "HASHCADE_MAX_EXPANDED"  # bytes that a compressed file may expand to
-MAPPED_BYTES = 1 << 30  # items that take more stay in a file, mapped into memory
-_EXPANDED, _RATIO = 256 << 20, 100  # unless it is set: bytes, or this times the size of the file
+MAX_EXPANDED = "HASHCADE_MAX_EXPANDED"  # variable: bytes that a compressed file may expand to
+MAPPED_BYTES = 1 << 30  # larger items stay in a file, which is memory-mapped
+_EXPANDED, _RATIO = 256 << 20, 100  # defaults: bytes, or this times the size of the file
 _ONE_EACH = "must be one integer or one string per item"
 
 
@@ -33,12 +33,11 @@ class Items:
     """Items without labels: queries, or items to add to an index.
 
     Images are uint8[n, h, w, 3], embeddings float32[n, m], or a memory-mapped array of any real
-    dtype. ``source`` says where they came from. ``skipped`` has one line for each item that could
-    not be read, ``names`` the name of each item, a file's path within its folder; it is empty if
-    the source has no names. Where images became
-    features of a pre-trained network, ``features`` is its name. ``n_small`` counts image files that
-    had to be enlarged. ``ids`` and ``payload``, a dict per item, are those columns of the source
-    that were asked for; ``unread`` are the names of its other columns.
+    dtype. ``source`` describes where they came from. ``skipped`` has one line for each item that
+    could not be read. ``names`` has the path of each file within its folder, and is empty if the
+    source has no names. For features of images ``features`` is the name of the pre-trained network.
+    ``n_small`` counts image files that had to be enlarged. ``ids`` and ``payload``, a dict per
+    item, are the requested columns of the source; ``unread`` are the names of its other columns.
     """
 
     items: NDArray[Any]
@@ -71,7 +70,7 @@ class Items:
         cache: AnyPath | None = None,
         verbose: bool | None = None,
     ) -> Self:
-        """Images as features of a pre-trained network; without one, or for embeddings, as it is."""
+        """Replace images by features of a network; embeddings, or without a network, unchanged."""
         if features is None or not self.is_images:
             return self
         with progress_bar("features of images", quiet=verbose is False) as progress:
@@ -82,7 +81,7 @@ class Items:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LabelledItems(Items):
-    """Items with one class label each, made of arrays by :meth:`from_arrays`.
+    """Items with one class label each; see :meth:`from_arrays`.
 
     ``labels`` are class numbers from 0 to ``n_classes - 1``; ``class_names[c]`` is the name of
     class ``c`` in the source. A class may have no items.
@@ -100,7 +99,7 @@ class LabelledItems(Items):
         class_names: Sequence[Label] | None = None,
         source: str = "arrays",
     ) -> LabelledItems:
-        """Check items and labels, and put them together.
+        """Check items and labels, and combine them.
 
         Items are uint8[n, h, w, 3] images, or embeddings of any real dtype, which become float32
         and must be finite. Labels are integers or strings, see :func:`encode_labels`; with
@@ -133,7 +132,7 @@ def checked_items(items: object, source: str) -> NDArray[Any]:
     try:
         array = as_array("items", items)
         if isinstance(array, np.memmap) and array.ndim == 2 and array.dtype.kind in "fiu":
-            return array  # its reader looks at the numbers
+            return array  # the values are checked when they are read
         if array.ndim == 2:
             array = checked_vectors("items", array)
     except ValueError as error:
@@ -162,8 +161,8 @@ def encode_labels(labels: object) -> tuple[NDArray[np.int64], tuple[Label, ...]]
     """Number the classes: the smallest label becomes class 0, the next one class 1, and so on.
 
     Labels are integers of any size and sign, or strings; a list, an array, a tensor or a column.
-    Not both kinds in one set: it would be unclear whether ``1`` and ``"1"`` are the same class.
-    Returned are class numbers, int64[n], and class names, the sorted distinct labels.
+    Not both kinds: it would be unclear whether ``1`` and ``"1"`` are the same class. Returns class
+    numbers, int64[n], and class names, the sorted distinct labels.
 
     >>> class_numbers, class_names = encode_labels(["dog", "cat", "dog"])
     >>> class_numbers.tolist(), class_names
@@ -184,7 +183,7 @@ def encode_labels(labels: object) -> tuple[NDArray[np.int64], tuple[Label, ...]]
         if values.dtype.kind in "iub" and len(values) > 0:
             names, numbers = np.unique(values, return_inverse=True)
             return numbers.astype(np.int64), tuple(int(name) for name in names.tolist())
-    # Strings are compared as Python has them: numpy drops trailing NULs.
+    # Strings are compared in Python: numpy drops trailing NULs.
     plain = [_plain_label(row, label) for row, label in enumerate(values)]
     if not plain:
         raise DataError("labels is empty, must have at least one")
@@ -215,7 +214,7 @@ def smaller(sides: tuple[int, ...], target: tuple[int, int]) -> bool:
 
 
 def existing_path(path: AnyPath) -> Path:
-    """Return a path, with ``~`` expanded, to something that exists."""
+    """Return a path with ``~`` expanded; raise ``DataError`` if it does not exist."""
     expanded = Path(path).expanduser()
     if not expanded.exists():
         raise DataError(f"{expanded} does not exist", hint="check the path")
@@ -223,7 +222,7 @@ def existing_path(path: AnyPath) -> Path:
 
 
 def check_expanded(file: AnyPath, size: int, n_bytes: int) -> None:
-    """Refuse a file that takes far more memory than disk: a small one may expand to anything."""
+    """Raise ``DataError`` for a file that expands to far more memory than its size."""
     setting = os.environ.get(MAX_EXPANDED)
     limit = int(setting) if setting and setting.isdecimal() else max(_EXPANDED, _RATIO * size)
     if n_bytes > limit:
@@ -232,5 +231,5 @@ def check_expanded(file: AnyPath, size: int, n_bytes: int) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Put the error of another package into one line: ``(OSError: ...)``."""
+    """Format the error of another package in one line: ``(OSError: ...)``."""
     return f"({type(error).__name__}: {' '.join(str(error).split())})"

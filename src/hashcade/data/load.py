@@ -1,4 +1,4 @@
-"""``load``: recognise what is at a path, and load it."""
+"""``load``: detect the kind of data at a path, and load it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _KINDS = {".npy": "npy", ".npz": "npz"}
 _KINDS |= dict.fromkeys(PARQUET_SUFFIXES, "parquet")
 _KINDS |= dict.fromkeys(IMAGE_SUFFIXES, "image")
-_ARGUMENTS = {  # the kinds of data that each is for
+_ARGUMENTS = {  # the kinds of data that each applies to
     "split": ("npz", "folder"),
     "items": ("npz", "parquet"),
     "labels": ("npz", "parquet", "npy"),
@@ -49,27 +49,27 @@ def load(
     sample: int | None = None,
     random_state: int = 0,
 ) -> LabelledItems:
-    """Load labelled items from whatever is at ``path``.
+    """Load labelled items from ``path``, whose kind of data is detected.
 
     That is a file ``.npz``, ``.npy`` or ``.parquet``, several Parquet files (a list, a pattern, a
-    directory, an address: see :func:`find_shards`), or a folder of images with one sub-folder per
+    directory, a URL: see :func:`find_shards`), or a folder of images with one sub-folder per
     class: see :func:`load_npz`, :func:`load_npy`, :func:`load_parquet`, :func:`load_image_folder`.
-    ``split`` is a part of an ``.npz`` file or a sub-folder: ``"train"`` or ``"test"``, say.
+    ``split`` is a part of an ``.npz`` file or a sub-folder, such as ``"train"`` or ``"test"``.
     ``items`` and ``labels`` are keys in an ``.npz`` file or columns in a Parquet file; ``labels``
-    may be the file that belongs to an ``.npy``; ``ids``, ``payload``, ``sample`` and
-    ``random_state`` are as for :func:`load_parquet`, and the latter two for nothing else. An
-    argument without meaning for the kind of data is a ``ValueError``; only ``size`` and what
-    follows, for images, is ignored for embeddings. With ``features`` images become features of a
+    may be the file of labels of an ``.npy``; ``ids``, ``payload``, ``sample`` and ``random_state``
+    are as for :func:`load_parquet`, and the latter two only used there. An argument that does not
+    apply to the kind of data is a ``ValueError``; only ``size`` and those after it, for images, are
+    ignored for embeddings. With ``features`` images become features of a
     pre-trained network, see :class:`ImageFeatures`.
     """
     columns: dict[str, Any] = {"ids": ids, "payload": payload}
-    source, kind = _recognise(path, split=split, items=items, labels=labels, **columns)
+    source, kind = _detect(path, split=split, items=items, labels=labels, **columns)
     extract: dict[str, Any] = {"features": features, "cache": cache, "verbose": verbose}
     if kind == "npy":
         return arrays.load_npy(source, labels=labels).with_features(**extract)
     if kind == "npz":
-        found = arrays.load_npz(source, split=split, items=items, labels=labels)
-        return found.with_features(**extract)
+        data = arrays.load_npz(source, split=split, items=items, labels=labels)
+        return data.with_features(**extract)
     if kind == "parquet":
         read = parquet.Columns(items or "embedding", labels or "label", ids, payload)
         return parquet.load_shards(source, read, sample, random_state, cache, verbose)
@@ -96,17 +96,17 @@ def load_items(
     features: ImageFeatures | None = None,
     cache: AnyPath | None = None,
 ) -> Items:
-    """Load items alone; labels are not looked for.
+    """Load items without labels.
 
     The arguments are those of :func:`load`. The path may also be an image, a folder of images
     without classes, an ``.npy`` file with one vector, or an ``.npz`` file with one array.
     """
-    source, kind = _recognise(path, split=split, items=items, ids=ids, payload=payload)
+    source, kind = _detect(path, split=split, items=items, ids=ids, payload=payload)
     extract: dict[str, Any] = {"features": features, "cache": cache, "verbose": verbose}
     if kind == "npy":
         array = np.atleast_2d(arrays.read_npy(source))
-        found = Items(checked_items(array, str(source)), source=str(source))
-        return found.with_features(**extract)
+        data = Items(checked_items(array, str(source)), source=str(source))
+        return data.with_features(**extract)
     if kind == "npz":
         return arrays.load_npz_items(source, split, items).with_features(**extract)
     if kind == "parquet":
@@ -127,8 +127,8 @@ def load_items(
 def has_labels(
     path: AnyPath | Sequence[AnyPath], *, split: str | None = None, items: str | None = None
 ) -> bool:
-    """Whether :func:`load` would find labels at ``path`` without being told where."""
-    source, kind = _recognise(path, split=split, items=items)
+    """Whether :func:`load` finds labels at ``path`` without further arguments."""
+    source, kind = _detect(path, split=split, items=items)
     if kind == "npy":
         return arrays.labels_beside(source) is not None
     if kind == "npz":
@@ -141,23 +141,23 @@ def has_labels(
 
 def holds_images(path: AnyPath | Sequence[AnyPath]) -> bool:
     """Whether there are image files at ``path``: one, or a folder of them."""
-    return _recognise(path)[1] in ("image", "folder")
+    return _detect(path)[1] in ("image", "folder")
 
 
 def required_extras(path: AnyPath | Sequence[AnyPath]) -> dict[str, str]:
     """Return the packages that loading ``path`` needs, each with the extra that installs it."""
-    kind = _recognise(path)[1]
+    kind = _detect(path)[1]
     return {"parquet": {"pyarrow": "parquet"}, "npy": {}, "npz": {}}.get(kind, {"PIL": "images"})
 
 
-def _recognise(
+def _detect(
     path: AnyPath | Sequence[AnyPath], **arguments: str | Sequence[str] | None
 ) -> tuple[Any, str]:
-    """Return what to load and its kind; refuse arguments that it has no use for.
+    """Return the source, a path or a list of Parquet files, and its kind.
 
-    What to load is a path, or a list of Parquet files.
+    Raises ``ValueError`` for arguments that do not apply to this kind.
     """
-    source: Any = _shards(path)
+    source: Any = _find_parquet(path)
     kind: str | None = "parquet"
     if source is None:
         assert isinstance(path, str | os.PathLike)
@@ -173,16 +173,16 @@ def _recognise(
     return source, kind
 
 
-def _shards(path: AnyPath | Sequence[AnyPath]) -> list[str] | None:
-    """The Parquet files that a path, or several, stand for; None if it is something else."""
+def _find_parquet(path: AnyPath | Sequence[AnyPath]) -> list[str] | None:
+    """The Parquet files of a path, or of several; None if it is something else."""
     if not isinstance(path, str | os.PathLike):
         return find_shards([str(part) for part in path])
-    # A Path has one slash where an address has two.
+    # In a Path the two slashes of a URL become one.
     text = re.sub(r"^([a-z][a-z0-9+.-]+):/(?!/)", r"\1://", str(path))
     local = Path(text).expanduser()
     if "://" in text or (has_magic(text) and not local.exists()):
         return find_shards([text])
     if local.is_dir():
-        inside = any(name.lower().endswith(PARQUET_SUFFIXES) for name in os.listdir(local))
-        return find_shards([text]) if inside else None
+        has_parquet = any(name.lower().endswith(PARQUET_SUFFIXES) for name in os.listdir(local))
+        return find_shards([text]) if has_parquet else None
     return find_shards([text]) if local.suffix.lower() in PARQUET_SUFFIXES else None

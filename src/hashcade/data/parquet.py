@@ -1,4 +1,4 @@
-"""Parquet files: embeddings, labels, ids and payload, each in columns of their own."""
+"""Parquet files: columns of embeddings, labels, ids and payload."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hashcade.data.shard_cache import cached_vectors
 from hashcade.data.shards import find_shards, open_shard, shard_size, shard_version
 from hashcade.errors import DataError
 
-_BATCH_ROWS, _BATCH_BYTES = 65536, 256 << 20  # at most, that are read at a time
+_BATCH_ROWS, _BATCH_BYTES = 65536, 256 << 20  # at most read at a time
 
 
 def load_parquet(
@@ -45,15 +45,15 @@ def load_parquet(
 ) -> LabelledItems:
     """Load embeddings and labels from the columns ``items`` and ``labels`` of Parquet files.
 
-    ``path`` is one of them, or whatever :func:`find_shards` takes, or a list of such.
-    An embedding is a list of numbers, in all rows of one length; a label is an integer or a
-    string. ``ids`` is a column of ids, ``payload`` the columns that become the payload of the
-    items: their names, or ``"all"`` for those that are not read as something else. With ``sample``
-    only so many items are kept, of all classes evenly. Needs the extra ``parquet``.
+    ``path`` is a file, anything that :func:`find_shards` takes, or a list of these. An embedding is
+    a list of numbers, of the same length in all rows; a label is an integer or a string. ``ids`` is
+    a column of ids, ``payload`` the columns of the payload of the items: their names, or ``"all"``
+    for all others. With ``sample`` only a balanced sample of this size is loaded. Needs the
+    extra ``parquet``.
 
     Embeddings of more than a gibibyte are written to a file in ``cache`` (None:
-    ``$HASHCADE_CACHE``, or ``~/.cache/hashcade``), and mapped into memory; the next time it is
-    there already, and an interrupted run resumes.
+    ``$HASHCADE_CACHE``, or ``~/.cache/hashcade``), which is memory-mapped, and reused the next
+    time; an interrupted run resumes.
     """
     paths = [path] if isinstance(path, str) or not isinstance(path, Sequence) else path
     columns = Columns(items, labels, ids, payload)
@@ -62,22 +62,18 @@ def load_parquet(
 
 
 def load_shards(
-    shards: Sequence[str],
-    columns: Columns,
-    sample: int | None,
-    random_state: int,
-    cache: AnyPath | None,
-    verbose: bool | None,
-) -> LabelledItems:
-    """Load embeddings and labels from files that :func:`find_shards` found."""
-    found = columns.read(shards)
+    shards: Sequence[str], columns: Columns, sample: int | None, random_state: int,
+    cache: AnyPath | None, verbose: bool | None,
+) -> LabelledItems:  # fmt: skip
+    """Load embeddings and labels from files of :func:`find_shards`."""
+    others = columns.read(shards)
     rows = None
     if sample is not None:
-        rows = stratified_sample(encode_labels(found.labels)[0], sample, random_state=random_state)
-        found = found.part(rows)
+        rows = stratified_sample(encode_labels(others.labels)[0], sample, random_state=random_state)
+        others = others.part(rows)
     vectors = columns.vectors(shards, rows, cache, verbose)
-    labelled = LabelledItems.from_arrays(vectors, found.labels, source=_source(shards))
-    return replace(labelled, **found.kept())
+    labelled = LabelledItems.from_arrays(vectors, others.labels, source=_source(shards))
+    return replace(labelled, **others.as_fields())
 
 
 def load_parquet_items(
@@ -89,35 +85,35 @@ def load_parquet_items(
 ) -> Items:
     """Load embeddings without labels."""
     columns = Columns(items, None, ids, payload)
-    found, source = columns.read(shards), _source(shards)
+    others, source = columns.read(shards), _source(shards)
     vectors = columns.vectors(shards, None, None, verbose)
-    return Items(checked_items(vectors, source), source=source, **found.kept())
+    return Items(checked_items(vectors, source), source=source, **others.as_fields())
 
 
 def parquet_has_labels(shards: Sequence[str]) -> bool:
-    """Whether Parquet files have the column ``label``: the first one does."""
+    """Whether Parquet files, by the first one, have the column ``label``."""
     with open_parquet(shards[0]) as parquet:
         return "label" in parquet.schema_arrow.names
 
 
 @dataclass
-class _Found:
-    """What was read besides the embeddings."""
+class _OtherColumns:
+    """The columns other than the embeddings."""
 
     labels: Any = ()
     ids: list[object] | None = None
     payload: list[dict[str, Any]] | None = None
     unread: tuple[str, ...] = ()
 
-    def part(self, rows: NDArray[np.int64]) -> _Found:
-        def taken(values: Any) -> Any:
+    def part(self, rows: NDArray[np.int64]) -> _OtherColumns:
+        def take(values: Any) -> Any:
             if isinstance(values, np.ndarray):
                 return values[rows]
             return None if values is None else [values[row] for row in rows.tolist()]
 
-        return _Found(taken(self.labels), taken(self.ids), taken(self.payload), self.unread)
+        return _OtherColumns(take(self.labels), take(self.ids), take(self.payload), self.unread)
 
-    def kept(self) -> dict[str, Any]:
+    def as_fields(self) -> dict[str, Any]:
         ids = None if self.ids is None else tuple(self.ids)
         payload = None if self.payload is None else tuple(self.payload)
         return {"ids": ids, "payload": payload, "unread": self.unread}
@@ -132,38 +128,38 @@ class Columns:
     ids: str | None
     payload: str | Sequence[str] | None
 
-    def read(self, shards: Sequence[str]) -> _Found:
-        """All columns but the embeddings."""
+    def read(self, shards: Sequence[str]) -> _OtherColumns:
+        """Read all columns but the embeddings."""
         labels: list[Any] = []
-        found = _Found(ids=None if self.ids is None else [])
+        result = _OtherColumns(ids=None if self.ids is None else [])
         for shard in shards:
             with open_parquet(shard) as parquet:
                 fields = self._check(parquet.schema_arrow, shard)
-                _rows_at_once(parquet, self.items, shard)
+                _batch_rows(parquet, self.items, shard)
                 names = [name for name in (self.labels, self.ids, *fields) if name is not None]
-                if fields and found.payload is None:
-                    found.payload = []
-                distinct = list(dict.fromkeys(names))
-                read = {self.items, *names}
-                found.unread = tuple(n for n in parquet.schema_arrow.names if n not in read)
-                for batch in parquet.iter_batches(_BATCH_ROWS, columns=distinct) if names else ():
+                if fields and result.payload is None:
+                    result.payload = []
+                unique = list(dict.fromkeys(names))
+                used = {self.items, *names}
+                result.unread = tuple(n for n in parquet.schema_arrow.names if n not in used)
+                for batch in parquet.iter_batches(_BATCH_ROWS, columns=unique) if names else ():
                     if self.labels is not None:
                         labels.append(_values(batch.column(self.labels)))
-                    if found.ids is not None:
-                        found.ids += batch.column(self.ids).to_pylist()
-                    if found.payload is not None:
-                        found.payload += batch.select(fields).to_pylist()
+                    if result.ids is not None:
+                        result.ids += batch.column(self.ids).to_pylist()
+                    if result.payload is not None:
+                        result.payload += batch.select(fields).to_pylist()
         if labels and all(isinstance(part, np.ndarray) for part in labels):
-            found.labels = np.concatenate(labels)
+            result.labels = np.concatenate(labels)
         else:
-            found.labels = [label for part in labels for label in part]
-        return found
+            result.labels = [label for part in labels for label in part]
+        return result
 
     def vectors(
         self, shards: Sequence[str], rows: NDArray[np.int64] | None, cache: AnyPath | None,
         verbose: bool | None,
     ) -> NDArray[Any]:  # fmt: skip
-        """The embeddings, or those of some rows, ascending; many of them in a file."""
+        """Read the embeddings, or those of some rows, ascending; many of them into a file."""
         sizes = [self._size(shard) for shard in shards]
         dim = next((dim for n_rows, dim in sizes if n_rows), 0)
         ends = np.cumsum([n_rows for n_rows, _ in sizes])
@@ -195,18 +191,18 @@ class Columns:
         return vectors
 
     def _size(self, shard: str) -> tuple[int, int]:
-        """Number of rows, and of numbers in the first one."""
+        """Number of rows, and the dimension of the first one."""
         with open_parquet(shard) as parquet:
             for batch in parquet.iter_batches(1, columns=[self.items]):
                 return parquet.metadata.num_rows, len(batch.column(self.items).flatten())
         return 0, 0
 
     def _parts(self, shard: str, n_rows: int, dim: int) -> Iterator[NDArray[np.float32]]:
-        """Embeddings of one file, some rows at a time."""
+        """Embeddings of one file, batch by batch."""
         start = 0
         with open_parquet(shard) as parquet:
-            at_once = _rows_at_once(parquet, self.items, shard)
-            for batch in parquet.iter_batches(at_once, columns=[self.items]):
+            batch_rows = _batch_rows(parquet, self.items, shard)
+            for batch in parquet.iter_batches(batch_rows, columns=[self.items]):
                 column = batch.column(self.items)
                 if start + len(column) > n_rows:
                     raise DataError(f"{shard} is damaged: it has more than {n_rows} rows")
@@ -216,19 +212,16 @@ class Columns:
             raise DataError(f"{shard} is damaged: it has {start} of {n_rows} rows")
 
     def _check(self, schema: Any, shard: str) -> list[str]:
-        """Refuse a file without the columns; the fields of the payload."""
+        """Check that a file has the columns; return those of the payload."""
         single = {"items": self.items, "labels": self.labels, "ids": self.ids}
         columns = [(argument, name) for argument, name in single.items() if name is not None]
-        fields = [self.payload] if isinstance(self.payload, str) else list(self.payload or ())
-        if self.payload == "all":
-            read = {name for _, name in columns}
-            fields = [name for name in schema.names if name not in read]
+        fields = payload_columns(self.payload, schema.names, {*single.values()})
         check_columns(schema, [*columns, *(("payload", name) for name in fields)], shard)
         return fields
 
 
 def _values(column: Any) -> Any:
-    """Integers as an array, which takes a quarter of the memory; others as a list."""
+    """Integers as an array, which needs a quarter of the memory; others as a list."""
     types: Any = require_extra("pyarrow.types", "parquet")
     if types.is_integer(column.type) and column.null_count == 0:
         return column.to_numpy()
@@ -241,7 +234,7 @@ def _source(shards: Sequence[str]) -> str:
 
 @contextmanager
 def open_parquet(file: AnyPath, **options: Any) -> Iterator[Any]:
-    """Open a file, or an address of fsspec; what is wrong with it is a ``DataError``."""
+    """Open a local file or an fsspec URL; errors are raised as ``DataError``."""
     parquet: Any = require_extra("pyarrow.parquet", "parquet")
     arrow: Any = require_extra("pyarrow", "parquet")
     try:
@@ -252,20 +245,20 @@ def open_parquet(file: AnyPath, **options: Any) -> Iterator[Any]:
 
 
 def float_rows(column: Any, dim: int, start: int, what: str) -> NDArray[np.float32]:
-    """A column of lists as float32[n, dim]; ``start`` is the number of its first row."""
+    """Convert a column of lists to float32[n, dim]; ``start`` is the number of its first row."""
     lengths = column.value_lengths().fill_null(0).to_numpy()
-    wrong = np.flatnonzero(lengths != dim)
-    if len(wrong):
-        other = f"{lengths[wrong[0]]} numbers in row {start + wrong[0]}"
-        raise DataError(f"{what} has {other}, must have {dim}")
-    numbers = column.flatten().to_numpy(zero_copy_only=False)  # NaN for a missing one
+    bad_rows = np.flatnonzero(lengths != dim)
+    if len(bad_rows):
+        actual = f"{lengths[bad_rows[0]]} numbers in row {start + bad_rows[0]}"
+        raise DataError(f"{what} has {actual}, must have {dim}")
+    numbers = column.flatten().to_numpy(zero_copy_only=False)  # NaN for missing values
     with np.errstate(over="ignore"):  # beyond float32: reported as infinite
         rows: NDArray[np.float32] = numbers.reshape(len(column), dim).astype(np.float32)
     return rows
 
 
 def check_columns(schema: Any, columns: list[tuple[str, str]], file: AnyPath) -> None:
-    """Refuse a file that lacks a column, or whose items are not lists of numbers."""
+    """Raise ``DataError`` if a column is missing, or items are not lists of numbers."""
     for argument, name in columns:
         if schema.names.count(name) != 1:
             message = f"{file} has the columns {', '.join(schema.names)}; looked for {name}"
@@ -278,11 +271,18 @@ def check_columns(schema: Any, columns: list[tuple[str, str]], file: AnyPath) ->
         raise DataError(f"{file}: {items} has type {kind}, must be a list of numbers")
 
 
-def _rows_at_once(parquet: Any, items: str, shard: str) -> int:
+def payload_columns(payload: Any, names: Sequence[str], used: set[str | None]) -> list[str]:
+    """Columns of the payload: those given by name, or with ``"all"`` those that are not used."""
+    if payload == "all":
+        return [name for name in names if name not in used]
+    return [payload] if isinstance(payload, str) else list(payload or ())
+
+
+def _batch_rows(parquet: Any, items: str, shard: str) -> int:
     """Rows of a batch, by the first row; refuse a file that expands to far more than its size.
 
-    Repeated values take no room in a file. Metadata of columns are not asked: pyarrow 26 ends the
-    process if they are damaged.
+    Repeated values take no space in a file. Metadata of columns are not used: with damaged ones
+    pyarrow 26 kills the process.
     """
     metadata = parquet.metadata
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))

@@ -1,4 +1,4 @@
-"""A part of the items, with as many of each class as of any other."""
+"""Balanced samples of labelled items."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 def stratified_sample(
     labels: NDArray[np.generic], n_items: int, *, random_state: int = 0
 ) -> NDArray[np.int64]:
-    """Row numbers of ``n_items`` items, ascending; all rows if there are no more.
+    """Row numbers of ``n_items`` items, ascending; all rows if there are fewer.
 
-    Classes give as many each, as far as they have them: small ones all, others one more or less.
+    Balanced: each class contributes the same number of items, give or take one, or all it has.
 
     >>> labels = np.array(["a", "a", "a", "a", "b", "c", "c", "c"])
     >>> labels[stratified_sample(labels, 5)].tolist()
@@ -23,17 +23,17 @@ def stratified_sample(
     if n_items < len(sizes):
         raise ValueError(f"sample={n_items} must be >= {len(sizes)}, the number of classes")
     rng = np.random.default_rng([random_state, 0x5A3])
-    low, high = 1, int(sizes.max())  # the largest number that all classes can give, or all of them
+    low, high = 1, int(sizes.max())  # the largest number per class that does not exceed n_items
     while low < high:
         middle = (low + high + 1) // 2
         if np.minimum(sizes, middle).sum() <= n_items:
             low = middle
         else:
             high = middle - 1
-    taken = np.minimum(sizes, low)
-    larger = rng.permutation(np.flatnonzero(sizes > low))
-    taken[larger[: n_items - taken.sum()]] += 1
+    n_per_class = np.minimum(sizes, low)
+    larger_classes = rng.permutation(np.flatnonzero(sizes > low))
+    n_per_class[larger_classes[: n_items - n_per_class.sum()]] += 1
     order = rng.permutation(len(labels))
     order = order[np.argsort(numbers[order], kind="stable")]  # by class, shuffled within
-    place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return np.sort(order[place < np.repeat(taken, sizes)])
+    rank = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.sort(order[rank < np.repeat(n_per_class, sizes)])

@@ -1,4 +1,4 @@
-"""Embeddings of many files in one, which is mapped into memory: written once, and resumable."""
+"""Embeddings of many files in one memory-mapped file, written once; writing is resumable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hashcade.errors import IndexLockedError, StorageError
 
 Vectors = NDArray[np.float32]
 
-_WAIT = 0.2  # seconds between looks at another process that writes the same file
+_WAIT = 0.2  # seconds between attempts to get the lock
 
 
 def cached_vectors(
@@ -31,8 +31,8 @@ def cached_vectors(
 ) -> Vectors:  # fmt: skip
     """Embeddings of the files that ``key`` names, float32 of ``shape``, in a memory-mapped file.
 
-    ``key`` is the column and the versions of the files, ``parts(i)`` gives the rows of the i-th.
-    A file is done when ``rows.json`` says so; what a killed process wrote after it is cut off.
+    ``key`` is the column and the versions of the files, ``parts(i)`` yields the rows of the i-th.
+    ``rows.json`` lists the files that are done; what a killed process wrote after is truncated.
     """
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
     root = feature_cache_directory() if cache is None else Path(cache).expanduser()
@@ -40,8 +40,8 @@ def cached_vectors(
     path, progress, n_files = directory / "items.npy", directory / "rows.json", len(key) - 1
     with storage_errors(f"cannot write {directory}"):
         directory.mkdir(parents=True, exist_ok=True)
-        with _lock_of(directory):
-            done = _rows_done(progress)
+        with _locked(directory):
+            done = _read_progress(progress)
             if len(done) < n_files:
                 _append(path, progress, shape, done, n_files, parts)
     vectors = read_npy(path, mmap=True)
@@ -50,8 +50,8 @@ def cached_vectors(
     return vectors
 
 
-def _rows_done(progress: Path) -> list[int]:
-    """Rows of each file that was written."""
+def _read_progress(progress: Path) -> list[int]:
+    """Number of rows of each file that is done."""
     try:
         done = json.loads(read_file(progress)) if progress.exists() else []
         return [int(n_rows) for n_rows in done]
@@ -63,7 +63,7 @@ def _append(
     path: Path, progress: Path, shape: tuple[int, int], done: list[int], n_files: int,
     parts: Callable[[int], Iterable[Vectors]],
 ) -> None:  # fmt: skip
-    """Write the rows of the files that are not done yet; ``done`` has the rows of the others."""
+    """Write the rows of the other files; ``done`` has the number of rows of those done."""
     with path.open("r+b" if done else "w+b") as file:
         header = {"descr": "<f4", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
@@ -81,7 +81,7 @@ def _append(
 
 
 @contextmanager
-def _lock_of(directory: Path) -> Iterator[None]:
+def _locked(directory: Path) -> Iterator[None]:
     """Wait for other processes, such as the ranks of torchrun: one writes, the others read."""
     handle = None
     while handle is None:

@@ -1,4 +1,4 @@
-"""Rows of one Parquet file among many, a few at a time, from a disk or an address of fsspec."""
+"""Batches of rows of one Parquet file of many, local or at an fsspec URL."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 from hashcade._extras import require_extra
 from hashcade._validate import name_rows
-from hashcade.data.parquet import check_columns, float_rows, open_parquet
+from hashcade.data.parquet import check_columns, float_rows, open_parquet, payload_columns
 from hashcade.data.shards import shard_version
 from hashcade.errors import DataError, add_hint
 
-_BATCH_BYTES = 8 << 20  # that are read at a time
+_BATCH_BYTES = 8 << 20  # read at a time
 
 
 @dataclass(frozen=True)
 class ShardColumns:
-    """Columns of the items, of the labels and of the ids, if there are such, and of the payload."""
+    """Columns of items, labels and ids (None: there are none), and payload."""
 
     items: str = "embedding"
     labels: str | None = None
@@ -28,13 +28,11 @@ class ShardColumns:
     payload: tuple[str, ...] = ()
 
     def resolved(self, address: str, payload: str | Sequence[str] | None) -> ShardColumns:
-        """With what the schema of a file decides: the usual labels, and ``"all"`` of the rest."""
+        """Resolve default labels, and a ``payload`` of ``"all"``, by the schema of a file."""
         with open_parquet(address) as parquet:
             names = parquet.schema_arrow.names
         labels = self.labels or ("label" if "label" in names else None)
-        read = {self.items, labels, self.ids}
-        given = [payload] if isinstance(payload, str) else list(payload or ())
-        fields = [name for name in names if name not in read] if payload == "all" else given
+        fields = payload_columns(payload, names, {self.items, labels, self.ids})
         return replace(self, labels=labels, payload=tuple(fields))
 
     @property
@@ -46,14 +44,14 @@ class ShardColumns:
 
 
 class ShardInfo(NamedTuple):
-    """What is known of a shard before its rows are read."""
+    """Properties of a shard, without its rows."""
 
     address: str
-    version: str  # another one when the file was changed
+    version: str  # changes with the file
     n_rows: int
     row_bytes: int  # of all columns, about
     id_kind: str | None  # "int" or "str"; None without ids
-    labels: list[Any]  # that occur, in the order in which they do
+    labels: list[Any]  # unique ones, in order of appearance
 
 
 class ShardRows(NamedTuple):
@@ -86,24 +84,24 @@ def read_shard_info(address: str, columns: ShardColumns) -> ShardInfo:
 def read_shard_rows(
     address: str, columns: ShardColumns, start: int, stop: int, *, dim: int, row_bytes: int
 ) -> Iterator[ShardRows]:
-    """Read the rows from ``start`` to before ``stop``, some megabytes at a time."""
+    """Read rows ``start`` to ``stop - 1``, some megabytes at a time."""
     names = list(dict.fromkeys(name for _, name in columns.listed))
     with open_parquet(address, buffer_size=1 << 20) as parquet:
         metadata = parquet.metadata
         sizes = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
         ends = np.cumsum(sizes)
         first = int(np.searchsorted(ends, start, side="right"))
-        at = int(ends[first - 1]) if first else 0
+        position = int(ends[first - 1]) if first else 0
         groups = list(range(first, int(np.searchsorted(ends, stop, side="left")) + 1))
         n_rows = max(1, min(65536, _BATCH_BYTES // max(row_bytes, 4 * dim)))
         for batch in parquet.iter_batches(n_rows, row_groups=groups, columns=names):
-            low, high = max(start - at, 0), min(stop - at, len(batch))
+            low, high = max(start - position, 0), min(stop - position, len(batch))
             if low < high:
-                yield _rows(batch.slice(low, high - low), columns, at + low, dim, address)
-            at += len(batch)
-            if at >= stop:
+                yield _rows(batch.slice(low, high - low), columns, position + low, dim, address)
+            position += len(batch)
+            if position >= stop:
                 return
-    raise DataError(f"{address} is damaged: it has {at} of {stop} rows")
+    raise DataError(f"{address} is damaged: it has {position} of {stop} rows")
 
 
 def _rows(batch: Any, columns: ShardColumns, start: int, dim: int, address: str) -> ShardRows:
@@ -115,9 +113,9 @@ def _rows(batch: Any, columns: ShardColumns, start: int, dim: int, address: str)
         raise add_hint(error, "remove or fix these rows")
     labels = ids = payload = None
     if columns.labels is not None:
-        coded = batch.column(columns.labels).dictionary_encode()
-        codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        labels = (codes, coded.dictionary.to_pylist())
+        encoded = batch.column(columns.labels).dictionary_encode()
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        labels = (codes, encoded.dictionary.to_pylist())
     if columns.ids is not None:
         column = batch.column(columns.ids)
         if column.null_count:

@@ -1,4 +1,4 @@
-"""Data in many files: from names, patterns, directories and addresses to the files themselves."""
+"""Data in many files: lists the files of paths, patterns, directories and URLs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PARQUET_SUFFIXES = (".parquet", ".pq")
 
 
 def find_shards(sources: Sequence[str]) -> list[str]:
-    """List the files that ``sources`` stand for, sorted, each once.
+    """List the files of ``sources``, sorted, without duplicates.
 
     A source is the path of a file; a pattern such as ``shards/*.parquet``, with ``**`` for any
-    directories; a directory, for the Parquet files in it and below; or any of these as an address
-    of fsspec, such as ``s3://bucket/shards`` (extra ``remote``, and what fsspec asks for). Names
-    that begin with ``.`` or ``_`` in a directory are left out, as other readers of Parquet do.
+    directories; a directory, for the Parquet files in it and below; or any of these as a URL of
+    fsspec, such as ``s3://bucket/shards`` (extra ``remote``, and the package that fsspec needs).
+    Names in a directory that begin with ``.`` or ``_`` are left out, as in other Parquet readers.
     """
     files: set[str] = set()
     for source in sources:
@@ -33,14 +33,14 @@ def find_shards(sources: Sequence[str]) -> list[str]:
 
 
 def open_shard(shard: str | os.PathLike[str]) -> Any:
-    """Open a file of :func:`find_shards` to read; what stands at a path is a regular file."""
+    """Open a file of :func:`find_shards` for reading; a local one must be a regular file."""
     if "://" in str(shard):
         return require_extra("fsspec", "remote").open(str(shard), "rb")
     return open_regular(shard)
 
 
 def shard_size(shard: str) -> int:
-    """Bytes of a file."""
+    """Size of a file in bytes."""
     if "://" not in shard:
         return os.stat(shard).st_size
     core: Any = require_extra("fsspec.core", "remote")
@@ -49,7 +49,7 @@ def shard_size(shard: str) -> int:
 
 
 def shard_version(shard: str) -> str:
-    """What tells the present content of a file from an earlier or a later one."""
+    """A string that changes with the content of a file."""
     size = f"{shard_size(shard):,} bytes"
     if "://" not in shard:
         return f"{size} of {os.stat(shard).st_mtime_ns}"
@@ -61,8 +61,8 @@ def shard_version(shard: str) -> str:
 def _local(source: str) -> list[str]:
     path = Path(source).expanduser()
     if path.is_dir():
-        inside = (file.relative_to(path) for file in path.rglob("*") if file.is_file())
-        return [str(path / name) for name in inside if _is_shard(name.parts)]
+        relative_paths = (file.relative_to(path) for file in path.rglob("*") if file.is_file())
+        return [str(path / name) for name in relative_paths if _is_shard(name.parts)]
     if path.is_file():
         return [str(path)]
     if not has_magic(source):
@@ -75,15 +75,15 @@ def _remote(address: str) -> list[str]:
     try:
         files, path = core.url_to_fs(address)
         if has_magic(path):
-            shown = (n for n in files.glob(path) if not n.rpartition("/")[2].startswith("."))
-            names = [name for name in shown if files.isfile(name)]
+            visible = (n for n in files.glob(path) if not n.rpartition("/")[2].startswith("."))
+            names = [name for name in visible if files.isfile(name)]
         elif files.isdir(path):
             root = path.rstrip("/") + "/"
             names = [n for n in files.find(path) if _is_shard(n.removeprefix(root).split("/"))]
         else:
             names = [path] if files.isfile(path) else []
         return [files.unstrip_protocol(name) for name in names]
-    except (OSError, ValueError, ImportError) as error:  # ImportError: fsspec needs s3fs, say
+    except (OSError, ValueError, ImportError) as error:  # ImportError: such as s3fs for fsspec
         raise DataError(f"cannot list {address}: {error}") from None
 
 

@@ -1,4 +1,4 @@
-"""Images as a network takes them in training: the mean image, random shifts and mirror images."""
+"""Transforms of training images: the mean image, random crops and mirror images."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CHUNK = 4096
 def per_pixel_mean(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return the mean, float32[h, w, 3] from 0 to 1, of the images of a training set.
 
-    ``images`` is uint8[n, h, w, 3]; nothing of a validation set may leak in.
+    ``images`` is uint8[n, h, w, 3], without the validation set.
     """
     check_images(images, np.uint8)
-    # Sums of integers: exact, and the same for every chunk size.
+    # Sums of integers are exact, and the same for every chunk size.
     total = np.zeros(images.shape[1:], np.uint64)
     for start in range(0, len(images), _CHUNK):
         total += images[start : start + _CHUNK].sum(axis=0, dtype=np.uint32)
@@ -33,9 +33,9 @@ def augment(
 ) -> NDArray[Pixels]:
     """Shift images by up to ``pad`` pixels each way, and mirror each with probability 1/2.
 
-    As in the paper: pad, crop to the original size at random, flip left to right. The padding is
-    zero: black in uint8 images, the mean image in float32 images that are centred. Use
-    ``mirror=False`` for letters, digits and all that differs from its mirror image.
+    As in the paper: pad, crop randomly to the original size, flip left to right. The padding is
+    zero: black in uint8 images, the mean image in centred float32 images. Use ``mirror=False`` for
+    letters, digits and whatever differs from its mirror image.
     """
     check_images(images)
     checked_count("pad", pad, at_least=0)
@@ -46,16 +46,16 @@ def augment(
     padded[:, pad : pad + height, pad : pad + width] = images
     # Every window of every image, as a view: (n, down, right, height, width * colours). The
     # pixels of a row are contiguous, so that a window is copied row by row.
-    by_image, by_row, by_pixel, by_colour = padded.strides
+    image_stride, row_stride, pixel_stride, colour_stride = padded.strides
     windows: NDArray[Pixels] = as_strided(
         padded,
         (n, 2 * pad + 1, 2 * pad + 1, height, width * colours),
-        (by_image, by_row, by_pixel, by_row, by_colour),
+        (image_stride, row_stride, pixel_stride, row_stride, colour_stride),
         writeable=False,
     )
-    cut: NDArray[Pixels] = windows[np.arange(n), shifts[0], shifts[1]].reshape(images.shape)
-    cut[mirrored] = cut[mirrored, :, ::-1]
-    return cut
+    cropped: NDArray[Pixels] = windows[np.arange(n), shifts[0], shifts[1]].reshape(images.shape)
+    cropped[mirrored] = cropped[mirrored, :, ::-1]
+    return cropped
 
 
 def check_images(images: NDArray[Any], dtype: type[np.generic] | None = None) -> None:

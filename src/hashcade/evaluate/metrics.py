@@ -23,16 +23,16 @@ def precision_at(
     *,
     n_neighbors: int | None = None,
 ) -> float:
-    """Share of results that have the label of their query, in percent (Pr@k).
+    """Share of results with the label of their query, in percent (Pr@k).
 
-    ``ids`` are row numbers of items, int[q, n], best first; -1 stands for no result, and counts
-    as wrong. Labels are integers or strings. With ``n_neighbors`` only so many results count.
+    ``ids`` are row numbers of items, int[q, n], best first; -1 is a missing result, and counts as
+    wrong. Labels are integers or strings. With ``n_neighbors`` only the first ones count.
 
     >>> precision_at([[0, 2], [1, -1]], ["cat", "dog"], ["cat", "dog", "cat"])
     75.0
     """
-    right = _compare(ids, query_labels, item_labels, n_neighbors)[0]
-    return 100.0 * float(right.mean())
+    is_correct = _compare(ids, query_labels, item_labels, n_neighbors)[0]
+    return 100.0 * float(is_correct.mean())
 
 
 def mean_average_precision(
@@ -45,34 +45,35 @@ def mean_average_precision(
 ) -> float:
     """Mean over the queries of the average precision of their results, in percent.
 
-    That is the sum of the precisions at the ranks of a query's right results, divided by how many
-    right ones there could be: its class in the database, ``n_neighbors`` at most; 0 without any.
-    With ``same_set`` query i is item i, and does not find itself. See :func:`precision_at`.
+    That is the sum of the precisions at the ranks of a query's correct results, divided by the
+    largest possible number of these: the size of its class in the database, at most
+    ``n_neighbors``; 0 without any. With ``same_set`` query i is item i, and is not among its
+    results. See :func:`precision_at`.
 
     >>> round(mean_average_precision([[1, 0, 2]], ["cat"], ["cat", "dog", "cat"]), 3)
     58.333
     """
-    right, queries, items, _ = _compare(ids, query_labels, item_labels, n_neighbors)
+    is_correct, queries, items, _ = _compare(ids, query_labels, item_labels, n_neighbors)
     if same_set and len(queries) != len(items):
         raise ValueError(f"same_set: {len(queries)} queries, {len(items)} items: must be equal")
-    in_class = np.bincount(items, minlength=1 + int(queries.max()))[queries] - int(same_set)
-    return average_precision(right, in_class)
+    n_relevant = np.bincount(items, minlength=1 + int(queries.max()))[queries] - int(same_set)
+    return average_precision(is_correct, n_relevant)
 
 
-def average_precision(right: NDArray[np.bool_], in_class: Ints) -> float:
-    """Mean average precision of results (q, n), from the number of items in each query's class."""
-    ranks = np.arange(1, right.shape[1] + 1)
-    total = (right * (np.cumsum(right, axis=1) / ranks)).sum(axis=1)
-    possible = np.minimum(in_class, right.shape[1])
-    return 100.0 * float((total / np.maximum(possible, 1)).mean())
+def average_precision(is_correct: NDArray[np.bool_], n_relevant: Ints) -> float:
+    """Mean average precision of results (q, n), from the number of relevant items per query."""
+    ranks = np.arange(1, is_correct.shape[1] + 1)
+    total = (is_correct * (np.cumsum(is_correct, axis=1) / ranks)).sum(axis=1)
+    n_possible = np.minimum(n_relevant, is_correct.shape[1])
+    return 100.0 * float((total / np.maximum(n_possible, 1)).mean())
 
 
 def recall_at(ids: ArrayLike, exact_ids: ArrayLike, *, n_neighbors: int | None = None) -> float:
     """Share of the truly nearest items among the results, in percent.
 
-    ``ids`` (q, n) are results, none twice for one query; ``exact_ids`` (q, m) those of
-    :func:`exact_search`. Items are compared, not distances: among items at equal distance both
-    searches must prefer the same, as :func:`exact_search` and ``HashIndex`` do (the lower id).
+    ``ids`` (q, n) are results, unique for each query; ``exact_ids`` (q, m) those of
+    :func:`exact_search`. Ids are compared, not distances: both searches must break ties in the
+    same way, as :func:`exact_search` and ``HashIndex`` do (the lower id first).
 
     >>> recall_at([[4, 7], [1, 2]], [[7, 5], [2, 1]])
     75.0
@@ -81,20 +82,20 @@ def recall_at(ids: ArrayLike, exact_ids: ArrayLike, *, n_neighbors: int | None =
     exact = _checked_ids("exact_ids", exact_ids, n_neighbors)
     if len(results) != len(exact):
         raise ValueError(f"ids has {len(results)} rows, exact_ids has {len(exact)}")
-    present = exact >= 0
-    share = 0.0
+    exists = exact >= 0
+    total = 0.0
     for start in range(0, len(exact), _CHUNK):
         rows = slice(start, start + _CHUNK)
-        hit = (exact[rows, :, None] == results[rows, None, :]).any(axis=2) & present[rows]
-        share += float((hit.sum(axis=1) / np.maximum(present[rows].sum(axis=1), 1)).sum())
-    return 100.0 * share / len(exact)
+        is_found = (exact[rows, :, None] == results[rows, None, :]).any(axis=2) & exists[rows]
+        total += float((is_found.sum(axis=1) / np.maximum(exists[rows].sum(axis=1), 1)).sum())
+    return 100.0 * total / len(exact)
 
 
 def speedup_factor(candidates: ArrayLike, n_items: int) -> float:
     """Size of the database divided by the mean number of candidates of a query (SUF).
 
-    ``n_items`` are the candidates of an exhaustive search: for queries that are items themselves
-    one less than there are items. Infinite if no query had a candidate.
+    ``n_items`` is the number of candidates of an exhaustive search: for queries that are items
+    themselves, one less than the number of items. Infinite if no query had a candidate.
 
     >>> speedup_factor([10, 20, 30], 1000)
     50.0
@@ -111,8 +112,8 @@ def speedup_factor(candidates: ArrayLike, n_items: int) -> float:
 def bucket_nmi(bucket_ids: ArrayLike, labels: ArrayLike) -> float:
     """Normalised mutual information of buckets and classes, in percent.
 
-    Normalised by the arithmetic mean of the two entropies; 100 if both are one group. With
-    several buckets per item (n, sparsity), the first of each counts, which is its best.
+    Normalised by the arithmetic mean of the two entropies; 100 if there is one bucket and one
+    class. With several buckets per item (n, sparsity), the first, which is the best, counts.
 
     >>> bucket_nmi([7, 7, 3, 3], ["cat", "cat", "dog", "dog"])
     100.0
@@ -124,16 +125,17 @@ def bucket_nmi(bucket_ids: ArrayLike, labels: ArrayLike) -> float:
         raise ValueError(f"bucket_ids has shape {buckets.shape}, must be (n,) or (n, sparsity)")
     if buckets.dtype.kind not in "iu":
         raise ValueError(f"bucket_ids has dtype {buckets.dtype}, must be integers")
-    names = checked_labels("labels", labels, len(buckets), "bucket_ids")
-    one = np.unique(buckets, return_inverse=True)[1].astype(np.int64)
-    two = np.unique(names, return_inverse=True)[1].astype(np.int64)
-    mean = 0.5 * (_entropy(one) + _entropy(two))
-    if mean == 0.0:
+    label_values = checked_labels("labels", labels, len(buckets), "bucket_ids")
+    bucket_codes = np.unique(buckets, return_inverse=True)[1].astype(np.int64)
+    class_codes = np.unique(label_values, return_inverse=True)[1].astype(np.int64)
+    mean_entropy = 0.5 * (_entropy(bucket_codes) + _entropy(class_codes))
+    if mean_entropy == 0.0:
         return 100.0
     # Mutual information is the sum of the entropies minus the joint one.
-    both = np.unique(one * (two.max() + 1) + two, return_inverse=True)[1].astype(np.int64)
-    shared = 2 * mean - _entropy(both)
-    return float(100.0 * min(max(shared / mean, 0.0), 1.0))
+    pairs = bucket_codes * (class_codes.max() + 1) + class_codes
+    pair_codes = np.unique(pairs, return_inverse=True)[1].astype(np.int64)
+    mutual_information = 2 * mean_entropy - _entropy(pair_codes)
+    return float(100.0 * min(max(mutual_information / mean_entropy, 0.0), 1.0))
 
 
 def _entropy(groups: Ints) -> float:
@@ -148,7 +150,7 @@ class ClassMetrics:
     labels: NDArray[Any]  # classes of the queries, ascending
     n_queries: Ints
     n_items: Ints  # of the class in the database
-    precision: NDArray[np.float64]  # share of right results, in percent
+    precision: NDArray[np.float64]  # share of correct results, in percent
     candidates: NDArray[np.float64]  # mean number
 
     def to_dict(self) -> dict[str, list[Any]]:
@@ -165,32 +167,32 @@ def per_class(
     >>> metrics.labels.tolist(), metrics.precision.tolist(), metrics.candidates.tolist()
     (['cat', 'dog'], [100.0, 0.0], [3.0, 5.0])
     """
-    right, queries, items, classes = _compare(ids, query_labels, item_labels, None)
+    is_correct, queries, items, classes = _compare(ids, query_labels, item_labels, None)
     counts = as_array("candidates", candidates)
-    if counts.shape != (len(right),):
-        raise ValueError(f"candidates has shape {counts.shape}, must be ({len(right)},)")
-    used, n_queries = np.unique(queries, return_counts=True)
-    n_items = np.bincount(items, minlength=len(classes))[used]
-    share = np.bincount(queries, right.mean(axis=1))[used] / n_queries
-    mean_candidates = np.bincount(queries, counts)[used] / n_queries
-    return ClassMetrics(classes[used], n_queries, n_items, 100.0 * share, mean_candidates)
+    if counts.shape != (len(is_correct),):
+        raise ValueError(f"candidates has shape {counts.shape}, must be ({len(is_correct)},)")
+    query_classes, n_queries = np.unique(queries, return_counts=True)
+    n_items = np.bincount(items, minlength=len(classes))[query_classes]
+    share = np.bincount(queries, is_correct.mean(axis=1))[query_classes] / n_queries
+    mean_candidates = np.bincount(queries, counts)[query_classes] / n_queries
+    return ClassMetrics(classes[query_classes], n_queries, n_items, 100.0 * share, mean_candidates)
 
 
 def _compare(
     ids: object, query_labels: object, item_labels: object, n_neighbors: int | None
 ) -> tuple[NDArray[np.bool_], Ints, Ints, NDArray[Any]]:
-    """Which results are right, bool[q, n]; class codes of queries and items; class names."""
+    """Which results are correct, bool[q, n]; class codes of queries and items; class names."""
     item_names = checked_labels("item_labels", item_labels)
     results = _checked_ids("ids", ids, n_neighbors, len(item_names))
     query_names = checked_labels("query_labels", query_labels, len(results), "ids")
     queries, items, classes = joint_codes(query_names, item_names)
-    return right_results(results, queries, items), queries, items, classes
+    return correct_results(results, queries, items), queries, items, classes
 
 
 def joint_codes(
     query_labels: NDArray[Any], item_labels: NDArray[Any]
 ) -> tuple[Ints, Ints, NDArray[Any]]:
-    """Number the classes of queries and items together: codes of both, and the class names."""
+    """Encode the labels of queries and items together: codes of both, and the class names."""
     kinds = [labels.dtype.kind == "U" for labels in (query_labels, item_labels) if len(labels)]
     if len(set(kinds)) == 2:
         dtypes = f"query_labels has dtype {query_labels.dtype}, item_labels has {item_labels.dtype}"
@@ -200,8 +202,8 @@ def joint_codes(
     return codes[: len(query_labels)], codes[len(query_labels) :], names
 
 
-def right_results(ids: Ints, query_codes: Ints, item_codes: Ints) -> NDArray[np.bool_]:
-    """Which results have the class of their query, bool[q, n]; a missing one has not."""
+def correct_results(ids: Ints, query_codes: Ints, item_codes: Ints) -> NDArray[np.bool_]:
+    """Which results have the class of their query, bool[q, n]; missing ones have not."""
     if len(item_codes) == 0:
         return np.zeros(ids.shape, dtype=np.bool_)
     return np.asarray((item_codes[ids] == query_codes[:, None]) & (ids >= 0))

@@ -1,4 +1,4 @@
-"""The search behind all evaluations, queries part by part, and their result."""
+"""The search of an evaluation, with queries part by part, and its result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Evaluation:
     precision: dict[int, float]  # Pr@k; a missing result counts as wrong
     mean_average_precision: float  # for the largest number of neighbours
     nmi: float  # of buckets and classes
-    recall: dict[int, float] | None  # share of the truly nearest items; None if not asked for
+    recall: dict[int, float] | None  # share of the truly nearest items; None if not requested
     exhaustive_precision: dict[int, float] | None  # of the truly nearest items, along with recall
     classes: dict[int, metrics.ClassMetrics]
     n_queries: int
@@ -48,7 +48,7 @@ class Evaluation:
 
     @property
     def milliseconds_per_query(self) -> float:
-        """Time of the search for one query, hashing apart."""
+        """Time of the search for one query, without hashing."""
         return 1000.0 * self.seconds["search"] / self.n_queries
 
     def to_dict(self, *, classes: bool = False) -> dict[str, Any]:
@@ -91,22 +91,22 @@ class Settings:
         checked_count("n_probe", self.n_probe)
 
     def fill_for(self, queries: Encoded, shape: CodeShape) -> str:
-        """How queries with too few candidates continue."""
+        """Resolve ``fill``: how queries with too few candidates continue."""
         has_scores = queries.scores is not None
         if self.fill == "sum" and not has_scores:
             raise ValueError("fill='sum' needs scores of the queries, got bucket ids")
         if self.fill is not None or self.protocol == "plain":
             return self.fill or "none"
-        # The best bucket of a code book has the largest sum of scores, the next best follows. Of
-        # a code of several buckets the sums need not be the largest, one by one.
+        # The best bucket of a code book has the largest sum of scores, so the next best sum comes
+        # next. The single buckets of a code with several need not have the largest sums.
         by_sum = not queries.by_path and (self.n_probe > 1 or shape.sparsity == 1)
-        by_sum = by_sum and queries.ranked is None  # else these come next
+        by_sum = by_sum and queries.ranked is None  # else the ranked ones are next
         return "sum" if by_sum and has_scores else "path"
 
 
 @dataclass(frozen=True, eq=False)
 class Database:
-    """An index, and what is known of its items."""
+    """An index, with the labels and other facts about its items."""
 
     index: HashIndex
     ids: Ints  # (n,), ascending
@@ -117,7 +117,7 @@ class Database:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def rows(self, ids: Ints) -> Ints:
-        """Positions of results in ``ids``; -1 stays."""
+        """Positions of results in ``ids``; -1 for missing ones."""
         return np.where(ids >= 0, np.searchsorted(self.ids, ids), -1)
 
 
@@ -128,24 +128,24 @@ def measure(
     database: Database,
     settings: Settings,
 ) -> Evaluation:
-    """Search for queries that come part by part, and measure. Making the parts is not timed."""
+    """Search for queries, part by part, and compute the metrics. Only the search is timed."""
     if n_queries == 0:
         raise ValueError("there must be at least one query")
-    names = checked_labels("query_labels", query_labels, n_queries, "query_vectors")
+    label_values = checked_labels("query_labels", query_labels, n_queries, "query_vectors")
     query_ids, n_items, numbers = database.query_ids, len(database.ids), settings.n_neighbors
-    size = n_items - int(query_ids is not None)
-    if size < 1:
+    n_others = n_items - int(query_ids is not None)
+    if n_others < 1:
         raise ValueError(f"{n_items} items: there must be something to find")
-    queries, items, classes = metrics.joint_codes(names, database.labels)
+    queries, items, classes = metrics.joint_codes(label_values, database.labels)
 
     ids = {k: np.empty((n_queries, k), np.int64) for k in numbers}  # rows of items, or -1
     candidates = {k: np.empty(n_queries, np.int64) for k in numbers}
     exact = np.empty((n_queries, numbers[-1]), np.int64)
     seconds = {**database.seconds, "search": 0.0}
-    fill, first = "none", 0
+    fill, n_done = "none", 0
     for part in parts:
-        rows = slice(first, first + len(part))
-        first = rows.stop
+        rows = slice(n_done, n_done + len(part))
+        n_done = rows.stop
         excluded = None if query_ids is None else query_ids[rows]
         search = partial(_search, database.index, settings, part, excluded)
         fill = settings.fill_for(part, database.index.shape)
@@ -155,32 +155,32 @@ def measure(
         for k, (nearest, counts) in results.items():
             ids[k][rows], candidates[k][rows] = database.rows(nearest), counts
         step = max(1, _VISITS // len(database.occupied))
-        for at in range(0, len(part) if settings.recall else 0, step):
-            some = np.arange(at, min(at + step, len(part)))
-            everywhere = np.tile(database.occupied, (len(some), 1))
-            nearest, _ = search(some, numbers[-1], bucket_ids=everywhere)
-            exact[rows.start + some] = database.rows(nearest)
+        for chunk_start in range(0, len(part) if settings.recall else 0, step):
+            chunk = np.arange(chunk_start, min(chunk_start + step, len(part)))
+            all_buckets = np.tile(database.occupied, (len(chunk), 1))
+            nearest, _ = search(chunk, numbers[-1], bucket_ids=all_buckets)
+            exact[rows.start + chunk] = database.rows(nearest)
 
-    in_class = np.bincount(items, minlength=len(classes))[queries]
+    n_relevant = np.bincount(items, minlength=len(classes))[queries]
     if query_ids is not None:
-        in_class = in_class - (items[database.rows(query_ids)] == queries)
-    right = metrics.right_results(ids[numbers[-1]], queries, items)
+        n_relevant = n_relevant - (items[database.rows(query_ids)] == queries)
+    is_correct = metrics.correct_results(ids[numbers[-1]], queries, items)
     per_class = {k: metrics.per_class(ids[k], candidates[k], queries, items) for k in numbers}
     recall = {k: metrics.recall_at(ids[k], exact[:, :k]) for k in numbers if settings.recall}
-    exhaustive = {
+    exhaustive_precision = {
         k: metrics.precision_at(exact[:, :k], queries, items) for k in numbers if settings.recall
     }
     return Evaluation(
         n_neighbors=numbers,
-        speedup={k: metrics.speedup_factor(candidates[k], size) for k in numbers},
+        speedup={k: metrics.speedup_factor(candidates[k], n_others) for k in numbers},
         precision={k: metrics.precision_at(ids[k], queries, items) for k in numbers},
-        mean_average_precision=metrics.average_precision(right, in_class),
+        mean_average_precision=metrics.average_precision(is_correct, n_relevant),
         nmi=database.nmi,
         recall=recall or None,
-        exhaustive_precision=exhaustive or None,
+        exhaustive_precision=exhaustive_precision or None,
         classes={k: replace(each, labels=classes[each.labels]) for k, each in per_class.items()},
         n_queries=n_queries,
-        n_items=size,
+        n_items=n_others,
         n_occupied=len(database.occupied),
         same_set=query_ids is not None,
         protocol=settings.protocol,
@@ -195,11 +195,11 @@ def _search(
     rows: Any, k: int, fill: str = "none", **where: Any,
 ) -> tuple[Ints, Ints]:  # fmt: skip
     """Search for some rows of a part: ids (q, k) and candidates (q,)."""
-    some = part[rows]
+    queries = part[rows]
     result = index.search(
-        some.vectors, n_neighbors=k, fill=fill, metric=settings.metric, threads=settings.threads,
+        queries.vectors, n_neighbors=k, fill=fill, metric=settings.metric, threads=settings.threads,
         exclude_self=False if excluded is None else excluded[rows],
-        **(where or some.where_to_look(settings.n_probe)),
+        **(where or queries.where_to_look(settings.n_probe)),
     )  # fmt: skip
     return result.ids, result.candidates
 
@@ -210,15 +210,15 @@ def _search_and_fill(
 ) -> dict[int, tuple[Ints, Ints]]:  # fmt: skip
     """Ids and candidates for each number of neighbours."""
     numbers, n_occupied = settings.n_neighbors, len(database.occupied)
-    last = numbers[-1]
-    # Queries with enough candidates are done: few results are the first of many.
-    ids, counts = search(slice(None), last)
+    largest = numbers[-1]
+    # Queries with enough candidates are done: the k nearest are the first k of more.
+    ids, counts = search(slice(None), largest)
     results = {k: (ids[:, :k].copy(), counts.copy()) for k in numbers}
-    short = np.flatnonzero(counts < last)
-    most = counts[short]  # candidates so far
+    unfilled = np.flatnonzero(counts < largest)
+    n_candidates = counts[unfilled]  # so far
     if fill == "path":
         for k in numbers:
-            rows = short[most < k]
+            rows = unfilled[n_candidates < k]
             if len(rows):
                 results[k][0][rows], results[k][1][rows] = search(rows, k, fill="path")
     elif fill == "sum":
@@ -226,12 +226,14 @@ def _search_and_fill(
         n_probe = settings.n_probe + 1
         if settings.n_probe == 1:
             n_probe = min(database.index.shape.sparsity, n_occupied)
-        while len(short) and n_probe <= n_occupied:
-            ids, counts = search(short, last, scores=part.scores[short], n_probe=n_probe)
+        while len(unfilled) and n_probe <= n_occupied:
+            ids, counts = search(unfilled, largest, scores=part.scores[unfilled], n_probe=n_probe)
             for k in numbers:
-                few = most < k
-                results[k][0][short[few]], results[k][1][short[few]] = ids[few, :k], counts[few]
-            most = np.maximum(most, counts)
-            short, most = short[most < last], most[most < last]
+                too_few = n_candidates < k
+                rows = unfilled[too_few]
+                results[k][0][rows], results[k][1][rows] = ids[too_few, :k], counts[too_few]
+            n_candidates = np.maximum(n_candidates, counts)
+            too_few = n_candidates < largest
+            unfilled, n_candidates = unfilled[too_few], n_candidates[too_few]
             n_probe += 1
     return results

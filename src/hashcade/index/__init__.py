@@ -1,4 +1,4 @@
-"""The index: a hash table for exact search among the items of a few buckets; never needs torch."""
+"""The index: a hash table with exact search in a few buckets; does not need torch."""
 
 from typing import TYPE_CHECKING
 

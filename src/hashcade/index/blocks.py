@@ -1,4 +1,4 @@
-"""An index bucket by bucket, as if it were one segment: for those who store it elsewhere."""
+"""The entries of an index bucket by bucket, as of one segment, for other stores."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hashcade.index.segment import Float32s, Int64s, Labels, View, as_float32
-
-_CHECKED_AT_ONCE = 256  # blocks
+from hashcade.index.segment import CHECK_BATCH, Float32s, Int64s, Labels, View, as_float32
 
 
 class Block(NamedTuple):
@@ -30,7 +28,7 @@ class Block(NamedTuple):
 
 
 def blocks_of(views: Sequence[View]) -> Iterator[Block]:
-    """See ``HashIndex.blocks``; ordered and numbered as ``merge_segments`` does."""
+    """See ``HashIndex.blocks``; ordered and numbered as by ``merge_segments``."""
     if not views:
         return
     numbers = None
@@ -38,22 +36,22 @@ def blocks_of(views: Sequence[View]) -> Iterator[Block]:
         for view in views:
             view.segment.check.ids()
         numbers = np.unique(np.concatenate([v.segment.ids[v.live_entries()] for v in views]))
-    kinds = [view.segment.labels.dtype for view in views if view.segment.labels is not None]
-    kind = np.result_type(*kinds) if kinds else None
+    dtypes = [view.segment.labels.dtype for view in views if view.segment.labels is not None]
+    dtype = np.result_type(*dtypes) if dtypes else None
     buckets = np.unique(np.concatenate([view.segment.buckets for view in views]))
-    for at in range(0, len(buckets), _CHECKED_AT_ONCE):
-        some = buckets[at : at + _CHECKED_AT_ONCE]
+    for start in range(0, len(buckets), CHECK_BATCH):
+        batch = buckets[start : start + CHECK_BATCH]
         for view in views:
-            low = np.searchsorted(view.segment.buckets, some[0])
-            high = np.searchsorted(view.segment.buckets, some[-1], "right")
+            low = np.searchsorted(view.segment.buckets, batch[0])
+            high = np.searchsorted(view.segment.buckets, batch[-1], "right")
             view.segment.check.blocks(np.arange(low, high))
-        for bucket in some.tolist():
-            block = _block(views, bucket, numbers, kind)
+        for bucket in batch.tolist():
+            block = _block(views, bucket, numbers, dtype)
             if len(block.ids):
                 yield block
 
 
-def _block(views: Sequence[View], bucket: int, numbers: Int64s | None, kind: Any) -> Block:
+def _block(views: Sequence[View], bucket: int, numbers: Int64s | None, dtype: Any) -> Block:
     parts = []
     for view in views:
         segment = view.segment
@@ -64,7 +62,8 @@ def _block(views: Sequence[View], bucket: int, numbers: Int64s | None, kind: Any
     ids = np.concatenate([segment.ids[live] for segment, live in parts])
     items = None if numbers is None else np.searchsorted(numbers, ids).astype(np.int32)
     labels: Labels | None = None
-    if kind is not None:
-        labels = np.concatenate([s.labels[e] for s, e in parts if s.labels is not None], dtype=kind)
+    if dtype is not None:
+        label_parts = [s.labels[e] for s, e in parts if s.labels is not None]
+        labels = np.concatenate(label_parts, dtype=dtype)
     vectors = np.concatenate([as_float32(segment.vectors[live]) for segment, live in parts])
     return Block(bucket, ids, items, labels, vectors)

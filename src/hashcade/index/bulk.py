@@ -1,9 +1,9 @@
-"""An index of more than memory holds: one segment, merged from sorted runs by ranges of buckets.
+"""External merge sort for an index larger than memory: one segment, merged from sorted runs.
 
-A run is a stored index of some of the items, with the numbers of its items counting on from those
-of the run before. A range of buckets is one contiguous part of each run and of the new segment, so
-ranges are merged in any order, by any number of processes, each into its place in the file. What
-comes out is what one segment of all items would be, byte for byte, however the runs were cut.
+A run is a stored index of some of the items, whose item numbers continue those of the previous run.
+A range of buckets is one contiguous part of each run and of the new segment, so ranges are merged
+in any order, by any number of processes, each into its place in the file. The result is byte for
+byte the segment of all items, however they were divided into runs.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from hashcade.index.segment import Int64s, Segment
 
 
 class BucketRange(NamedTuple):
-    """Buckets that are merged together, and where they go in the segment."""
+    """Buckets that are merged together, and their position in the segment."""
 
-    first: int  # id of a bucket
+    first: int  # bucket id
     last: int
-    row: int  # number of the first one among the occupied
+    row: int  # number of the first one among the occupied buckets
     n_buckets: int
     entry: int  # number of the first entry
     n_entries: int
@@ -41,11 +41,11 @@ class BucketRange(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MergePlan:
-    """One segment in the making, of runs that differ in nothing but their items."""
+    """The plan of one segment, of runs that differ only in their items."""
 
     runs: tuple[Path, ...]
     starts: tuple[int, ...]  # numbers of their first items
-    manifest: Manifest  # of the first run, with what is to be said of all items
+    manifest: Manifest  # as of a run, with the totals of all items
     kinds: dict[str, tuple[str, tuple[int, ...]]]  # dtypes of arrays, and shapes of their rows
     max_norm: float
     buckets: Int64s  # (n_buckets,) ids of the occupied ones, ascending
@@ -61,11 +61,11 @@ class MergePlan:
             starts.append(starts[-1] + segment.n_items)
             next_id = max(next_id, manifest.next_id)
             max_norm = max(max_norm, segment.max_norm)
-            together = np.concatenate([buckets, segment.buckets])
-            buckets, place = np.unique(together, return_inverse=True)
-            old, sizes = sizes, np.zeros(len(buckets), dtype=np.int64)
-            sizes[place[: len(old)]] = old
-            sizes[place[len(old) :]] += np.diff(segment.offsets)
+            all_buckets = np.concatenate([buckets, segment.buckets])
+            buckets, positions = np.unique(all_buckets, return_inverse=True)
+            old_sizes, sizes = sizes, np.zeros(len(buckets), dtype=np.int64)
+            sizes[positions[: len(old_sizes)]] = old_sizes
+            sizes[positions[len(old_sizes) :]] += np.diff(segment.offsets)
         n_items = starts.pop()
         if n_items >= 2**31 and manifest.shape.sparsity > 1:
             message = f"{n_items:,} items, with sparsity > 1 a table holds 2**31 - 1"
@@ -77,8 +77,8 @@ class MergePlan:
             if name in checksums.BLOCK_ARRAYS
         }
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        whole = replace(manifest, next_id=next_id, n_items=n_items, segments=[])
-        return cls(tuple(runs), tuple(starts), whole, kinds, max_norm, buckets, offsets)
+        merged_manifest = replace(manifest, next_id=next_id, n_items=n_items, segments=[])
+        return cls(tuple(runs), tuple(starts), merged_manifest, kinds, max_norm, buckets, offsets)
 
     @property
     def n_items(self) -> int:
@@ -100,20 +100,20 @@ class MergePlan:
         return [name for name in checksums.BLOCK_ARRAYS if name in self.kinds]
 
     def sections(self) -> Record:
-        """Where the arrays lie in the file of the segment."""
+        """The layout of the file of the segment."""
         n, m = self.n_entries, len(self.buckets)
         kinds = {name: (dtype, (n, *row)) for name, (dtype, row) in self.kinds.items()}
-        where = {"buckets": ("<i8", (m,)), "offsets": ("<i8", (m + 1,)), "blocks": ("<u4", (m,))}
-        return storage.place_sections({**kinds, **where})
+        tail = {"buckets": ("<i8", (m,)), "offsets": ("<i8", (m + 1,)), "blocks": ("<u4", (m,))}
+        return storage.place_sections({**kinds, **tail})
 
     def ranges(self, n_bytes: int) -> list[BucketRange]:
-        """Cut the buckets into ranges of so many bytes; a larger bucket is a range of its own."""
-        most = max(1, n_bytes // self.entry_bytes)
+        """Divide the buckets into ranges of ``n_bytes``; a larger bucket is a separate range."""
+        max_entries = max(1, n_bytes // self.entry_bytes)
         cuts = [0]
         while cuts[-1] < len(self.buckets):
             start = int(self.offsets[cuts[-1]])
-            full = int(np.searchsorted(self.offsets, start + most, side="right")) - 1
-            cuts.append(max(full, cuts[-1] + 1))
+            end = int(np.searchsorted(self.offsets, start + max_entries, side="right")) - 1
+            cuts.append(max(end, cuts[-1] + 1))
         return [
             BucketRange(
                 int(self.buckets[low]), int(self.buckets[high - 1]), low, high - low,
@@ -123,7 +123,7 @@ class MergePlan:
         ]  # fmt: skip
 
     def allocate(self, directory: Path, uid: str) -> None:
-        """Make the file of the segment, unless it is there."""
+        """Create the file of the segment, unless it exists."""
         path = _segment_path(directory, uid)
         with storage_errors(f"cannot write {path}"):
             directory.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ class MergePlan:
     def merge(
         self, directory: Path, uid: str, span: BucketRange, n_bytes: int
     ) -> npt.NDArray[np.uint32]:
-        """Merge a range of buckets into the segment; on the disk when this returns.
+        """Merge a range of buckets into the segment; flushed to the disk when this returns.
 
         Returns checksums for :meth:`finish`: of its part of each array, then of its blocks. A
         bucket of more than ``n_bytes`` is copied piece by piece.
@@ -142,12 +142,12 @@ class MergePlan:
         path = _segment_path(directory, uid)
         sections, names = self.sections(), self._names()
         crcs = dict.fromkeys(names, 0)
-        large = span.n_entries * self.entry_bytes > n_bytes
+        is_large = span.n_entries * self.entry_bytes > n_bytes
         step = max(1, n_bytes // self.entry_bytes)
-        pieces = self._copied(span, step) if large else self._merged(span)
+        pieces = self._copy_pieces(span, step) if is_large else self._merge_pieces(span)
         block = 0
         blocks: list[int] = []
-        at = dict.fromkeys(names, span.entry)
+        positions = dict.fromkeys(names, span.entry)
         with storage_errors(f"cannot write {path}"), path.open("r+b", buffering=0) as file:
             for name, array in pieces:
                 if name == "blocks":
@@ -155,14 +155,14 @@ class MergePlan:
                     continue
                 section = sections[name]
                 data = np.ascontiguousarray(array, section["dtype"])
-                _write_at(file, section["offset"] + at[name] * _row_bytes(section), data)
-                at[name] += len(data)
+                _write_at(file, section["offset"] + positions[name] * _row_bytes(section), data)
+                positions[name] += len(data)
                 crcs[name] = zlib.crc32(data.data, crcs[name])
                 block = zlib.crc32(data.data, block)
             os.fsync(file.fileno())
         return np.array([*crcs.values(), *(blocks or [block])], dtype=np.uint32)
 
-    def _merged(self, span: BucketRange) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    def _merge_pieces(self, span: BucketRange) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         """Arrays of a range of buckets that fits into memory, and the checksums of its blocks."""
         parts = list(self._parts(span))
         order = np.argsort(np.concatenate([bucket for bucket, _ in parts]), kind="stable")
@@ -178,15 +178,15 @@ class MergePlan:
             yield name, array
         yield "blocks", np.array(blocks, dtype=np.uint32)
 
-    def _copied(self, span: BucketRange, step: int) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    def _copy_pieces(self, span: BucketRange, step: int) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         """Arrays of one large bucket, piece by piece."""
         for name in self._names():
             for _, arrays in self._parts(span):
                 array = arrays[name]
-                yield from ((name, array[at : at + step]) for at in range(0, len(array), step))
+                yield from ((name, array[i : i + step]) for i in range(0, len(array), step))
 
     def _parts(self, span: BucketRange) -> Iterator[tuple[Int64s, dict[str, npt.NDArray[Any]]]]:
-        """What each run has of a range: the bucket of each entry, and its arrays; checked."""
+        """The part of each run in a range: the bucket of each entry, and the checked arrays."""
         for start, path in zip(self.starts, self.runs, strict=True):
             run, _ = _open_run(path)
             low = int(np.searchsorted(run.buckets, span.first))
@@ -204,29 +204,29 @@ class MergePlan:
         self, directory: Path, uid: str, generation: str,
         merged: Sequence[tuple[BucketRange, npt.NDArray[np.uint32]]],
     ) -> None:  # fmt: skip
-        """Write the rest of the segment and the manifest, when all ranges were merged."""
+        """Write the other arrays of the segment, and the manifest, after all ranges were merged."""
         path, sections, names = _segment_path(directory, uid), self.sections(), self._names()
         ordered = sorted(merged, key=lambda pair: pair[0].entry)
         crcs = dict.fromkeys(names, 0)
-        for span, sums in ordered:
-            for name, crc in zip(names, sums[: len(names)].tolist(), strict=True):
+        for span, range_crcs in ordered:
+            for name, crc in zip(names, range_crcs[: len(names)].tolist(), strict=True):
                 size = _row_bytes(sections[name])
                 crcs[name] = crc32_combine(crcs[name], crc, span.n_entries * size)
-        blocks = np.concatenate([sums[len(names) :] for _, sums in ordered])
-        last = {"buckets": self.buckets, "offsets": self.offsets, "blocks": blocks}
+        blocks = np.concatenate([range_crcs[len(names) :] for _, range_crcs in ordered])
+        final_arrays = {"buckets": self.buckets, "offsets": self.offsets, "blocks": blocks}
         with storage_errors(f"cannot write {path}"), path.open("r+b", buffering=0) as file:
             for name, section in sections.items():
-                used = _row_bytes(section) * section["shape"][0]
-                if name in last:
-                    data = np.ascontiguousarray(last[name], section["dtype"])
+                n_used = _row_bytes(section) * section["shape"][0]
+                if name in final_arrays:
+                    data = np.ascontiguousarray(final_arrays[name], section["dtype"])
                     _write_at(file, section["offset"], data)
                     crcs[name] = zlib.crc32(data.data)
-                padding = bytes(section["bytes"] - used)
+                padding = bytes(section["bytes"] - n_used)
                 section["crc32"] = zlib.crc32(padding, crcs[name])
             os.fsync(file.fileno())
-        place = {"file": path.name, "uid": uid, "bytes": _length(sections)}
+        file_record = {"file": path.name, "uid": uid, "bytes": _length(sections)}
         counts = (self.n_items, self.n_entries, self.max_norm)
-        record = {**storage.segment_record(place, *counts, sections), "removed": None}
+        record = {**storage.segment_record(file_record, *counts, sections), "removed": None}
         manifest = replace(self.manifest, generation=generation, segments=[record])
         replace_file(directory / MANIFEST_NAME, manifest.to_bytes())
 

@@ -1,10 +1,10 @@
-"""Checks of each block (the entries of one bucket), which is read and checked by itself.
+"""Checks of stored segments, block by block: a block is the entries of one bucket.
 
-The checksum of a block is the CRC-32 of its ids, item numbers, labels, vectors and codes, one after
-the other. It finds all damage of up to 32 bits in a row, and any other but one in 2**32; but who
-makes an index makes its checksums. So values are checked as well: those that a kernel uses as
-numbers of items, and those that its bounds rely on. Among these are the bounds of codes, which are
-compared with the vectors: the first read of a block in a process reads its vectors too.
+The checksum of a block is the CRC-32 of its ids, item numbers, labels, vectors and codes, in this
+order. It detects all burst errors of up to 32 bits, and others but for one in 2**32; but whoever
+writes an index can write matching checksums. So values are checked as well: those that a kernel
+uses as indices, and those that its bounds rely on. The bounds of codes are compared with the
+vectors: the first read of a block in a process reads its vectors too.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from hashcade.index.segment import NO_LABEL, Int64s, NoCheck, View, as_float32, 
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-_CODED = ("codes", "code_bounds")
-BLOCK_ARRAYS = ("ids", "items", "labels", "vectors", *_CODED)  # in the order of its checksum
-_CHUNK = 65536  # entries that are checked together
+_CODE_ARRAYS = ("codes", "code_bounds")
+BLOCK_ARRAYS = ("ids", "items", "labels", "vectors", *_CODE_ARRAYS)  # in the order of its checksum
+_CHUNK = 65536  # entries that are checked at a time
 _POLYNOMIAL = 0xEDB88320  # of CRC-32, with the lowest power in the highest bit
-_UNIT = 1e-5  # a length differs by less from 1
+_TOLERANCE = 1e-5  # by which a length may differ from 1
 
 
 def block_crc(arrays: Arrays, row: int) -> int:
@@ -44,7 +44,7 @@ def block_crc(arrays: Arrays, row: int) -> int:
 
 
 class Limits(NamedTuple):
-    """What the values of a segment are checked against."""
+    """Limits of the values of a segment."""
 
     n_items: int
     next_id: int
@@ -53,23 +53,17 @@ class Limits(NamedTuple):
 
 
 class StoredCheck(NoCheck):
-    """Checks of a stored segment, each made once, when something is first read.
+    """Checks of a stored segment, each done once, when something is first read.
 
-    ``checked`` : bool[n_buckets + 1] are the blocks that are known to be right, the last one for
-    ids and item numbers as a whole, which counting reads before it is known which blocks will be
-    visited. Always the same array, because kernels know its address.
+    ``checked`` : bool[n_buckets + 1] marks the blocks that passed, the last value all ids and item
+    numbers, which are read for counting before it is known which blocks will be visited. Always
+    the same array, because kernels have its address.
     """
 
     def __init__(
-        self,
-        path: Path,
-        record: Record,
-        raw: npt.NDArray[Any],
-        mapped: mmap_module.mmap | None,
-        arrays: Arrays,
-        next_id: int,
-        unit_length: bool,
-    ) -> None:
+        self, path: Path, record: Record, raw: npt.NDArray[Any], mapped: mmap_module.mmap | None,
+        arrays: Arrays, next_id: int, unit_length: bool,
+    ) -> None:  # fmt: skip
         self.path = path
         self._record = record
         self._raw = raw
@@ -77,7 +71,7 @@ class StoredCheck(NoCheck):
         self._arrays = arrays
         self._limits = Limits(record["n_items"], next_id, record["max_norm"], unit_length)
         self._sections: set[str] = set()
-        # Of a block with codes few vectors are read: the kernel says which.
+        # With codes few vectors of a block are read: the kernel prefetches them.
         self.mapped = mapped is not None and "codes" in arrays and HAS_ADVICE
         self._read_ahead(False)
         self.checked: npt.NDArray[np.bool_] = np.zeros(len(arrays["blocks"]) + 1, dtype=np.bool_)
@@ -89,7 +83,7 @@ class StoredCheck(NoCheck):
         if len(rows):
             self._read_ahead(True)
             self._require([], rows.tolist())
-            # Neighbouring blocks together: a call for each would take longer than the numbers do.
+            # Neighbouring blocks together: the overhead of a call exceeds the time of a block.
             for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
                 start, stop = self._arrays["offsets"][[run[0], run[-1] + 1]].tolist()
                 for problem in self._wrong_values(start, stop):
@@ -98,7 +92,7 @@ class StoredCheck(NoCheck):
             self._read_ahead(False)
 
     def ids(self) -> None:
-        """Check ids and item numbers as a whole: a kernel must not use a number out of range."""
+        """Check all ids and item numbers: a kernel must not use one that is out of range."""
         if self.checked[-1]:
             return
         self.section("ids")
@@ -117,10 +111,10 @@ class StoredCheck(NoCheck):
             self._sections.add(name)
 
     def problems(self, names: Iterable[str], rows: Iterable[int]) -> Iterator[str]:
-        """Check sections and blocks again, and name those that are damaged."""
+        """Check sections and blocks again, and yield a message for each damaged one."""
         size = self._record["bytes"]
         if self._mapped is not None and self._mapped.size() != size:
-            # Reading beyond the end of a mapped file would end the process.
+            # Reading beyond the end of a mapped file would kill the process.
             yield f"{self.path} has {self._mapped.size()} bytes, must have {size}"
             return
         for name in names:
@@ -134,17 +128,17 @@ class StoredCheck(NoCheck):
                 yield f"{self.path}: bucket {bucket} is damaged: its checksum is wrong"
 
     def all_problems(self) -> list[str]:
-        """Check everything again, and name all that is damaged."""
+        """Check everything again, and list all damage."""
         self._read_ahead(True)
         damage = list(self.problems(self._arrays, range(len(self.checked) - 1)))
         damage = damage or list(self._wrong_values(0, self._record["n_entries"]))
         self._read_ahead(False)
         return damage
 
-    def _read_ahead(self, wanted: bool) -> None:
-        """Whether the system reads more than the pages that are needed, see ``prefetch.py``."""
+    def _read_ahead(self, enabled: bool) -> None:
+        """Turn read-ahead by the system on or off, see ``prefetch.py``."""
         if self.mapped and self._mapped is not None:
-            self._mapped.madvise(mmap_module.MADV_NORMAL if wanted else mmap_module.MADV_RANDOM)
+            self._mapped.madvise(mmap_module.MADV_NORMAL if enabled else mmap_module.MADV_RANDOM)
 
     def _wrong_values(self, start: int, stop: int) -> Iterator[str]:
         problems = wrong_values(self._arrays, start, stop, self._limits)
@@ -156,28 +150,28 @@ class StoredCheck(NoCheck):
 
 
 def wrong_values(arrays: Arrays, start: int, stop: int, limits: Limits) -> Iterator[str]:
-    """What must not be among the entries start..stop - 1."""
+    """Invalid values among the entries start..stop - 1."""
     yield from wrong_numbers(arrays, start, stop, limits)
     yield from wrong_labels(arrays, start, stop)
-    longest = limits.max_norm
-    for at in range(start, stop, _CHUNK):
-        vectors = as_float32(arrays["vectors"][at : min(at + _CHUNK, stop)])
+    max_norm = limits.max_norm
+    for first in range(start, stop, _CHUNK):
+        vectors = as_float32(arrays["vectors"][first : min(first + _CHUNK, stop)])
         low, high = range_of_norms(vectors, exact=limits.unit_length)
-        if not high <= longest:  # nor if it is NaN
-            yield f"vectors must be finite, and not longer than max_norm={longest}"
+        if not high <= max_norm:  # also if it is NaN
+            yield f"vectors must be finite, and not longer than max_norm={max_norm}"
             return
         if "codes" in arrays:
-            codes, bounds = (arrays[name][at : at + len(vectors)] for name in _CODED)
+            codes, bounds = (arrays[name][first : first + len(vectors)] for name in _CODE_ARRAYS)
             if not bounds_hold(vectors, codes, bounds):
                 yield "code_bounds must be those of the codes of the vectors"
                 return
-        if limits.unit_length and not (low > 1.0 - _UNIT and high < 1.0 + _UNIT):
+        if limits.unit_length and not (low > 1.0 - _TOLERANCE and high < 1.0 + _TOLERANCE):
             yield "vectors must have length 1"
             return
 
 
 def wrong_numbers(arrays: Arrays, start: int, stop: int, limits: Limits) -> Iterator[str]:
-    """What must not be among ids and item numbers of the entries start..stop - 1."""
+    """Invalid ids and item numbers among the entries start..stop - 1."""
     ids, items = arrays["ids"][start:stop], arrays.get("items")
     if ids.min() < 0 or int(ids.max()) >= limits.next_id:
         yield f"ids must be in 0..{limits.next_id - 1}, before next_id"
@@ -189,13 +183,13 @@ def wrong_numbers(arrays: Arrays, start: int, stop: int, limits: Limits) -> Iter
 
 
 def wrong_labels(arrays: Arrays, start: int, stop: int) -> Iterator[str]:
-    """What must not be among the labels of the entries start..stop - 1."""
+    """Invalid labels among the entries start..stop - 1."""
     if "labels" in arrays and arrays["labels"][start:stop].min() < NO_LABEL:
         yield f"labels must be >= {NO_LABEL}"
 
 
 def structure_problems(arrays: Arrays, n: int, dim: int, n_buckets: int) -> list[str]:
-    """List what is wrong with the arrays that tell where things are; the others are not read."""
+    """List problems of dtypes, shapes, buckets and offsets; other values are not read."""
     buckets, offsets = arrays["buckets"], arrays["offsets"]
     kinds = {
         "vectors": ("float32 or float16", (n, dim)),
@@ -226,55 +220,55 @@ def structure_problems(arrays: Arrays, n: int, dim: int, n_buckets: int) -> list
 
 
 def content_problems(view: View) -> list[str]:
-    """List what is wrong with vectors, labels and numbers, of a segment of sound structure."""
+    """List problems of vectors, labels and item numbers of a segment of valid structure."""
     segment, problems = view.segment, []
     ids, items, n = segment.ids, segment.items, segment.n_entries
-    for at in range(0, n, _CHUNK):
-        if not np.isfinite(segment.vectors[at : at + _CHUNK]).all():
-            problems.append(f"vectors has NaN or infinite values in entries {at}..")
+    for start in range(0, n, _CHUNK):
+        if not np.isfinite(segment.vectors[start : start + _CHUNK]).all():
+            problems.append(f"vectors has NaN or infinite values in entries {start}..")
             break
     if segment.labels is not None and segment.labels.min() < NO_LABEL:
         problems.append(f"labels must be >= {NO_LABEL}")
     n_live = len(np.unique(ids[view.live_entries()]))
     if n_live != view.n_items:
         problems.append(f"{n_live} items are there, must be {view.n_items}")
-    if len(np.unique(ids)) != segment.n_items:  # also of entries that were removed
+    if len(np.unique(ids)) != segment.n_items:  # removed entries included
         problems.append(f"{n} entries must be of {segment.n_items} items")
     if items is None or problems:
         return problems
     if not 0 <= items.min() <= items.max() < segment.n_items:
         return [f"items must be in 0..{segment.n_items - 1}"]
-    # An item is the same in all of its buckets, and there once.
-    first = np.zeros(segment.n_items, dtype=np.int64)
-    first[items[::-1]] = np.arange(n)[::-1]
+    # An item is the same in all its buckets, and once in each.
+    first_entry = np.zeros(segment.n_items, dtype=np.int64)
+    first_entry[items[::-1]] = np.arange(n)[::-1]
     for name, array in segment.arrays.items():
-        if name in ("ids", "labels", "vectors") and not _same(array, first[items]):
+        if name in ("ids", "labels", "vectors") and not _rows_equal(array, first_entry[items]):
             problems.append(f"{name} must be the same in all entries of an item")
-    named = np.zeros(segment.n_items, dtype=np.bool_)
-    named[items] = True
-    if len(np.unique(ids[first[named]])) != named.sum():
+    occurs = np.zeros(segment.n_items, dtype=np.bool_)
+    occurs[items] = True
+    if len(np.unique(ids[first_entry[occurs]])) != occurs.sum():
         problems.append("an id belongs to several item numbers")
     pairs = np.lexsort((items, segment.rows_of(np.arange(n))))
     rows = segment.rows_of(pairs)
     if ((rows[1:] == rows[:-1]) & (items[pairs][1:] == items[pairs][:-1])).any():
         problems.append("an item is twice in one bucket")
-    if not named.all():
+    if not occurs.all():
         problems.append(f"items must be all of 0..{segment.n_items - 1}")
     return problems
 
 
-def _same(array: npt.NDArray[Any], other: Int64s) -> bool:
-    """Whether every row equals that at another place."""
+def _rows_equal(array: npt.NDArray[Any], other_rows: Int64s) -> bool:
+    """Whether every row equals the row with another number."""
     return all(
-        np.array_equal(array[at : at + _CHUNK], array[other[at : at + _CHUNK]])
-        for at in range(0, len(array), _CHUNK)
+        np.array_equal(array[start : start + _CHUNK], array[other_rows[start : start + _CHUNK]])
+        for start in range(0, len(array), _CHUNK)
     )
 
 
 def crc32_combine(first: int, second: int, n_bytes: int) -> int:
-    """The CRC-32 of two texts, one after the other, from those of each; ``n_bytes``: the second's.
+    """Return the CRC-32 of two concatenated byte strings, the second of ``n_bytes``, from theirs.
 
-    To append n bytes is to multiply by x**(8 n), modulo the polynomial of the checksum.
+    Appending n bytes is multiplication by x**(8 n), modulo the polynomial of the checksum.
 
     >>> import zlib
     >>> crc32_combine(zlib.crc32(b"hash"), zlib.crc32(b"cade"), 4) == zlib.crc32(b"hashcade")
@@ -283,17 +277,17 @@ def crc32_combine(first: int, second: int, n_bytes: int) -> int:
     power, square, bits = 1 << 31, 1 << 30, 8 * n_bytes  # x**0, x**1
     while bits:
         if bits & 1:
-            power = _multiplied(power, square)
-        square = _multiplied(square, square)
+            power = _multiply(power, square)
+        square = _multiply(square, square)
         bits >>= 1
-    return _multiplied(power, first) ^ second
+    return _multiply(power, first) ^ second
 
 
-def _multiplied(one: int, other: int) -> int:
-    """The product of two polynomials over two elements, modulo that of CRC-32."""
+def _multiply(a: int, b: int) -> int:
+    """The product of two polynomials over GF(2), modulo that of CRC-32."""
     product = 0
     for bit in range(31, -1, -1):
-        if one >> bit & 1:
-            product ^= other
-        other = other >> 1 ^ (_POLYNOMIAL if other & 1 else 0)
+        if a >> bit & 1:
+            product ^= b
+        b = b >> 1 ^ (_POLYNOMIAL if b & 1 else 0)
     return product

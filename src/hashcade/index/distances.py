@@ -1,4 +1,4 @@
-"""Distances of queries to entries: fast ones to decide what to drop, exact ones to rank by."""
+"""Distances of queries to entries: fast ones for pruning, exact ones for ranking."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ COSINE = 2  # of stored vectors of unit length
 METRICS = {"euclidean": EUCLIDEAN, "inner_product": INNER_PRODUCT, "cosine": COSINE}
 CHUNK = 16
 
-# Sums may be reordered and fused, which is what a vector unit needs. Nothing is assumed about
-# NaN and infinity: the comparisons below rely on both.
-_SUMS = {"reassoc", "contract", "nsz"}
+# Sums may be reordered and fused, which SIMD needs. Nothing is assumed about NaN and infinity: the
+# comparisons below rely on both.
+_FASTMATH = {"reassoc", "contract", "nsz"}
 
 
 def _emit_widen(typing_context, half):  # type: ignore[no-untyped-def]
@@ -43,13 +43,13 @@ def widen(halves, start, stop, out):  # type: ignore[no-untyped-def]
             out[row - start, j] = _widen(halves[row, j])
 
 
-@helper(fastmath=_SUMS)
+@helper(fastmath=_FASTMATH)
 def fast_distances(  # type: ignore[no-untyped-def]
     vectors, removed, start, stop, query, k, metric, out, nearest
 ):
     """Write squared distances, or minus inner products, to row ``k``, and the least per chunk.
 
-    ``query`` is its address. Those of removed entries, if there are any, are infinite.
+    ``query`` is the address of the query. Distances of removed entries are infinite.
     """
     dim = vectors.shape[1]
     point = array_at(query, dim, np.float32)
@@ -73,7 +73,7 @@ def fast_distances(  # type: ignore[no-untyped-def]
         nearest[k, (low - start) // CHUNK] = least
 
 
-@helper(fastmath=_SUMS)
+@helper(fastmath=_FASTMATH)
 def fast_distances_of_four(  # type: ignore[no-untyped-def]
     vectors, removed, start, stop, query_a, query_b, query_c, query_d, metric, out, nearest
 ):
@@ -85,9 +85,9 @@ def fast_distances_of_four(  # type: ignore[no-untyped-def]
         chunk = (low - start) // CHUNK
         least_a = least_b = least_c = least_d = np.float32(np.inf)
         for row in range(low, min(low + CHUNK, stop)):
-            at = row - start
+            column = row - start
             if removed.shape[0] > 0 and removed[row] != 0:
-                out[0, at] = out[1, at] = out[2, at] = out[3, at] = np.inf
+                out[0, column] = out[1, column] = out[2, column] = out[3, column] = np.inf
                 continue
             a = b = c = d = np.float32(0.0)
             if metric == EUCLIDEAN:
@@ -109,7 +109,7 @@ def fast_distances_of_four(  # type: ignore[no-untyped-def]
                     c += value * qc[j]
                     d += value * qd[j]
                 a, b, c, d = -a, -b, -c, -d
-            out[0, at], out[1, at], out[2, at], out[3, at] = a, b, c, d
+            out[0, column], out[1, column], out[2, column], out[3, column] = a, b, c, d
             least_a, least_b = min(least_a, a), min(least_b, b)
             least_c, least_d = min(least_c, c), min(least_d, d)
         nearest[0, chunk], nearest[1, chunk] = least_a, least_b
@@ -117,10 +117,10 @@ def fast_distances_of_four(  # type: ignore[no-untyped-def]
 
 
 def _emit_exact_sum(typing_context, vectors, row, queries, q, metric):  # type: ignore[no-untyped-def]
-    """Sum in float64: term j goes to sum number j % 8, and the eight are added in order.
+    """Sum in float64: term j goes to sum number j % 8, and the eight sums are added in order.
 
-    Written out as vector operations, because the order is part of the result and so must not be
-    left to the optimiser, which in turn does not find the vectors without the freedom to reorder.
+    Written as vector operations: the order determines the result, so the optimiser must not
+    reorder, and without that freedom it does not vectorise.
     """
 
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
@@ -129,15 +129,15 @@ def _emit_exact_sum(typing_context, vectors, row, queries, q, metric):  # type: 
         n = builder.extract_value(left.shape, 1)
         three = ir.Constant(n.type, 3)
         groups = builder.lshr(n, three)
-        whole = builder.shl(groups, three)
+        n_grouped = builder.shl(groups, three)
         vector = builder.gep(left.data, [builder.mul(args[1], n)])
         query = builder.gep(right.data, [builder.mul(args[3], n)])
         euclidean = builder.icmp_signed("==", args[4], ir.Constant(args[4].type, EUCLIDEAN))
         single, double = ir.FloatType(), ir.DoubleType()
         singles, doubles = ir.VectorType(single, 8), ir.VectorType(double, 8)
 
-        def term(at, narrow, wide):  # type: ignore[no-untyped-def]
-            pointers = [builder.bitcast(builder.gep(row, [at]), narrow) for row in (vector, query)]
+        def term(j, narrow, wide):  # type: ignore[no-untyped-def]
+            pointers = [builder.bitcast(builder.gep(row, [j]), narrow) for row in (vector, query)]
             x, q = (builder.fpext(builder.load(p, align=4), wide) for p in pointers)
             difference = builder.fsub(x, q)
             left, right = (builder.select(euclidean, difference, value) for value in (x, q))
@@ -148,12 +148,12 @@ def _emit_exact_sum(typing_context, vectors, row, queries, q, metric):  # type: 
         with cgutils.for_range(builder, groups) as loop:
             terms: Any = term(builder.shl(loop.index, three), singles.as_pointer(), doubles)  # type: ignore[no-untyped-call]
             builder.store(builder.fadd(builder.load(sums), terms), sums)
-        # What is left, in memory of its own: single sums of the first could not stay in registers.
-        rest = cgutils.alloca_once_value(builder, builder.load(sums))  # type: ignore[no-untyped-call]
-        lanes = builder.bitcast(rest, double.as_pointer())
-        with cgutils.for_range(builder, builder.sub(n, whole)) as loop:
+        # The remaining terms, on a copy: otherwise the vector of sums could not stay in registers.
+        final_sums = cgutils.alloca_once_value(builder, builder.load(sums))  # type: ignore[no-untyped-call]
+        lanes = builder.bitcast(final_sums, double.as_pointer())
+        with cgutils.for_range(builder, builder.sub(n, n_grouped)) as loop:
             lane = builder.gep(lanes, [loop.index])
-            last: Any = term(builder.add(whole, loop.index), single.as_pointer(), double)  # type: ignore[no-untyped-call]
+            last: Any = term(builder.add(n_grouped, loop.index), single.as_pointer(), double)  # type: ignore[no-untyped-call]
             builder.store(builder.fadd(builder.load(lane), last), lane)
         total = builder.load(lanes)
         for k in range(1, 8):
@@ -169,9 +169,9 @@ _exact_sum: Any = intrinsic(_emit_exact_sum)
 
 @helper()
 def exact_key(vectors, row, queries, q, metric, norm):  # type: ignore[no-untyped-def]
-    """Return what results are ordered by: the distance, or minus the inner product, of two rows.
+    """Return the sort key of a result: the distance, or minus the inner product, of two rows.
 
-    ``norm`` is that of the query. Cosine distances are not below 0, whatever rounding does.
+    ``norm`` is the norm of the query. Cosine distances are clamped at 0 against rounding.
     """
     total = _exact_sum(vectors, row, queries, q, metric)
     if metric == EUCLIDEAN:
@@ -183,11 +183,11 @@ def exact_key(vectors, row, queries, q, metric, norm):  # type: ignore[no-untype
 
 @helper()
 def exact_norm(queries, q):  # type: ignore[no-untyped-def]
-    """Return the norm of a query, summed in the same order: a cosine distance depends on it."""
+    """Return the norm of a query, summed in the same order, for cosine distances."""
     return math.sqrt(_exact_sum(queries, q, queries, q, INNER_PRODUCT))
 
 
-@helper(fastmath=_SUMS)
+@helper(fastmath=_FASTMATH)
 def sum_of_squares(queries, q):  # type: ignore[no-untyped-def]
     """Return the squared norm of a query; NaN or infinite if a value is."""
     total = 0.0
@@ -198,10 +198,10 @@ def sum_of_squares(queries, q):  # type: ignore[no-untyped-def]
 
 @helper()
 def prune_bound(worst, relative, absolute):  # type: ignore[no-untyped-def]
-    """Return the fast distance beyond which nothing can be better than one of ``worst``."""
-    # Both may be off, in opposite directions, hence twice the error.
+    """Return the fast distance beyond which nothing can be nearer than ``worst``."""
+    # Both may have an error, in opposite directions: hence twice.
     bound = worst + abs(worst) * (2.0 * relative + 1e-6) + 2.0 * absolute
-    bound += abs(bound) * 1e-6  # rounding to float32, and of the result that is returned
+    bound += abs(bound) * 1e-6  # rounding to float32, and of the returned result
     if bound != bound:  # NaN: an overflow in the fast pass
         return np.float32(np.inf)
     return np.float32(bound)

@@ -1,10 +1,10 @@
-"""Filters: an index of the items that pass alone, so that a search knows nothing of filters.
+"""Filters: a snapshot of only the items that pass, so that a search needs no code for filters.
 
-If few items pass, copies of them are put into one bucket, which a search compares as a whole. If
-many do, all others are marked as removed in views of the same segments, and the tree counts in each
-bucket those that pass: buckets without are not even visited. To read an item here and one there
-takes several times as long as to read them one after the other; so once a filter has been asked for
-as many candidates as pass, these are copied too, bucket by bucket.
+If few items pass, they are copied into one bucket, which is searched exhaustively. If many pass,
+all others are marked as removed in views of the same segments, and the tree counts the live entries
+of each bucket: buckets without are not visited. Scattered reads take several times as long as
+sequential ones; so once a filter had as many candidates as items pass, the items are copied too,
+bucket by bucket.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from hashcade.index.snapshot import Snapshot, empty_snapshot
 
 # If this many items or fewer pass, all of them are compared.
 EXACT_MATCHES = 2_000
-# Up to this share of all entries those that pass are copied for searches to come.
+# Up to this share of all entries those that pass are copied for later searches.
 _COPIED_SHARE = 0.6
-# Codes that are ranked for a query: the number that is needed if items pass at random, times this
-# if they do not.
+# Codes that are ranked for a query: the number needed if items pass at random, times this, because
+# they do not.
 _MARGIN = 2
 _MOST_RANKED = 2048
-# Ids are looked up one by one if there are this many times as many entries, else all entries are.
+# Ids are looked up one by one if there are this many entries per id; else all entries are tested.
 _FEW_IDS = 32
 
 
 class Filter:
-    """Ids that a search may find, for any number of searches; made by ``HashIndex.make_filter``.
+    """Ids that a search may return, for any number of searches; see ``HashIndex.make_filter``.
 
-    The index may change in between: what passes is found again, in new segments alone.
+    The index may change in between: only new segments are filtered again.
     """
 
     def __init__(self, ids: Int64s) -> None:
@@ -43,10 +43,10 @@ class Filter:
 
     def passing(self, snapshot: Snapshot) -> Passing:
         """The items of a snapshot that pass."""
-        last, snapshot = self._last, snapshot.settled
+        last, snapshot = self._last, snapshot.with_one_tree
         if last is None or last.snapshot is not snapshot:
-            known = {} if last is None else last.entries
-            last = self._last = Passing(snapshot, self.ids, known)
+            cached = {} if last is None else last.entries
+            last = self._last = Passing(snapshot, self.ids, cached)
         return last
 
     def __len__(self) -> int:
@@ -57,12 +57,12 @@ class Filter:
 
 
 class Passing:
-    """The items of one snapshot that pass a filter; ``known`` are entries of views, if known."""
+    """The items of one snapshot that pass a filter; ``cached`` are entries of earlier views."""
 
-    def __init__(self, snapshot: Snapshot, ids: Int64s, known: Mapping[View, Int64s]) -> None:
+    def __init__(self, snapshot: Snapshot, ids: Int64s, cached: Mapping[View, Int64s]) -> None:
         self.snapshot = snapshot
         self.entries = {
-            view: known[view] if view in known else _entries(view, ids) for view in snapshot.views
+            view: cached[view] if view in cached else _entries(view, ids) for view in snapshot.views
         }
         self._counts = [_count_items(view, entries) for view, entries in self.entries.items()]
         self.n_items = sum(self._counts)
@@ -70,51 +70,51 @@ class Passing:
 
     @property
     def in_buckets(self) -> Snapshot:
-        """The items in their buckets, for a search."""
+        """The items in their buckets: a copy if it pays off, else a mask."""
         n_passing = sum(map(len, self.entries.values()))
         n_entries = sum(view.segment.n_entries for view in self.entries)
-        is_worth_it = self._n_candidates > n_passing and n_passing <= _COPIED_SHARE * n_entries
-        is_here = not any(view.segment.check.stays_apart for view in self.entries)
-        return self.copied if is_worth_it and is_here else self.masked
+        pays_off = self._n_candidates > n_passing and n_passing <= _COPIED_SHARE * n_entries
+        is_local = not any(view.segment.check.stays_apart for view in self.entries)
+        return self.copied if pays_off and is_local else self.masked
 
     def count_candidates(self, n_candidates: int) -> None:
-        """Count the candidates of a search: several may do so at once, and a guess will do."""
+        """Count the candidates of a search; approximate with several threads, which is enough."""
         self._n_candidates += n_candidates
 
     def n_ranked(self, n_probe: int) -> int:
         """How many codes should be ranked for a search in the best ``n_probe``."""
         if self.n_items <= EXACT_MATCHES:
             return n_probe
-        enough = _MARGIN * n_probe * self.snapshot.n_items // self.n_items
-        return max(n_probe, min(enough, _MOST_RANKED))
+        n_expected = _MARGIN * n_probe * self.snapshot.n_items // self.n_items
+        return max(n_probe, min(n_expected, _MOST_RANKED))
 
     @cached_property
     def gathered(self) -> Snapshot:
-        """Copies of the items, in the one bucket of an index of its own."""
+        """Copies of the items, in a snapshot with one bucket."""
         ids, vectors = [np.empty(0, np.int64)], [np.empty((0, self.snapshot.dim), np.float32)]
         for view, entries in self.entries.items():
             segment = view.segment
-            if segment.items is not None:  # one of the entries of each item
+            if segment.items is not None:  # one entry per item
                 entries = entries[np.unique(segment.items[entries], return_index=True)[1]]
             entries = np.sort(entries)
             segment.check.first_pass(np.unique(segment.rows_of(entries)))
             segment.check.vectors(entries)
             ids.append(segment.ids[entries])
             vectors.append(as_float32(segment.vectors[entries]))
-        names = np.concatenate(ids)
-        items = Items(names, np.zeros((len(names), 1), np.int64), np.concatenate(vectors), None)
+        all_ids = np.concatenate(ids)
+        items = Items(all_ids, np.zeros((len(all_ids), 1), np.int64), np.concatenate(vectors), None)
         return empty_snapshot(CodeShape(width=1, depth=1), self.snapshot.dim).with_items(items)
 
     @cached_property
     def masked(self) -> Snapshot:
-        """The snapshot with all others removed, segment by segment and bucket by bucket."""
+        """The snapshot with all other items removed."""
         views = []
         for (view, entries), n_items in zip(self.entries.items(), self._counts, strict=True):
             segment = view.segment
             removed = np.ones(segment.n_entries, np.uint8)
             removed[entries] = 0
             masked = View(segment, removed, segment.n_items - n_items)
-            # Counted by the places of entries: counting in the mask would read all of it.
+            # Counted by the entries: counting in the mask would read all of it.
             masked.__dict__["live_per_bucket"] = np.diff(np.searchsorted(entries, segment.offsets))
             views.append(masked)
         return self.snapshot.with_views(views, self.snapshot.next_id)
@@ -125,14 +125,14 @@ class Passing:
         masked = self.masked
         segment = merge_segments(masked.views)
         rows = np.full((1, len(masked.tree.buckets)), -1, np.int32)
-        at = np.searchsorted(masked.tree.buckets, segment.buckets)
-        rows[0, at] = np.arange(len(at), dtype=np.int32)
+        positions = np.searchsorted(masked.tree.buckets, segment.buckets)
+        rows[0, positions] = np.arange(len(positions), dtype=np.int32)
         return replace(masked, views=(View(segment),), tree=replace(masked.tree, rows=rows))
 
 
 def _entries(view: View, ids: Int64s) -> Int64s:
     """Return the live entries of these items, ascending."""
-    view.segment.check.ids()  # also for kernels, which count items by their numbers
+    view.segment.check.ids()  # also for kernels, which use item numbers as indices
     if _FEW_IDS * len(ids) < view.segment.n_entries:
         return np.sort(view.entries_of(np.unique(ids))[0])
     passes = np.isin(view.segment.ids, ids)

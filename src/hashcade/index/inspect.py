@@ -1,4 +1,4 @@
-"""What an index looks like: in numbers, item by item, node by node, and through one query."""
+"""Statistics, items, tree nodes and explained searches of an index."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def stats(snapshot: Snapshot, quick: bool = False) -> dict[str, Any]:
     tree, views = snapshot.tree, snapshot.views
     sizes = tree.live[tree.live > 0]
     n, n_entries, n_buckets = snapshot.n_items, int(sizes.sum()), snapshot.shape.n_buckets
-    several = n_entries / max(n, 1)
-    candidates = several * tree.mean_bucket_size if quick else _expected_candidates(snapshot)
+    n_per_item = n_entries / max(n, 1)
+    candidates = n_per_item * tree.mean_bucket_size if quick else _expected_candidates(snapshot)
     vectors = sum(view.segment.vectors.nbytes for view in views)
     arrays: list[Any] = [tree.buckets, tree.rows, tree.live, tree.slots, tree.children]
     for view in views:
@@ -75,9 +75,9 @@ def gini(sizes: npt.NDArray[Any], n_buckets: int) -> float:
 
 def _expected_candidates(snapshot: Snapshot) -> float:
     """Return the mean number of items in the buckets of an item."""
-    if not snapshot.any_several:
+    if not snapshot.has_duplicates:
         return snapshot.tree.mean_bucket_size
-    # Several buckets overlap, so items are counted, for a sample at regular distances.
+    # An item may be in several of the buckets, so items are counted, for a regular sample.
     numbers, ids, _ = snapshot.entries()
     order = np.argsort(ids, kind="stable")
     unique, starts = np.unique(ids[order], return_index=True)
@@ -86,8 +86,8 @@ def _expected_candidates(snapshot: Snapshot) -> float:
     width = int((ends - starts).max())
     rows = np.empty((len(sample), width), dtype=np.int64)
     for row, k in enumerate(sample):
-        own = snapshot.tree.buckets[numbers[order[starts[k] : ends[k]]]]
-        rows[row] = np.resize(own, width)  # a bucket that is named twice counts once
+        item_buckets = snapshot.tree.buckets[numbers[order[starts[k] : ends[k]]]]
+        rows[row] = np.resize(item_buckets, width)  # a duplicate bucket counts once
     queries = np.zeros((len(rows), snapshot.dim), dtype=np.float32)
     request = make_request(snapshot, queries, rows, n_neighbors=1, fill="none")
     return float(plan(snapshot, request)[1].mean())
@@ -112,7 +112,7 @@ def item(snapshot: Snapshot, item_id: int) -> dict[str, Any]:
 
 
 def bucket_items(snapshot: Snapshot, bucket_id: int) -> tuple[Int64s, Int64s | None]:
-    """Return ids and labels of a bucket, in the order in which they came."""
+    """Return ids and labels of a bucket, in order of insertion."""
     ids: list[npt.NDArray[Any]] = [np.empty(0, dtype=np.int64)]
     labels: list[npt.NDArray[Any]] = [np.empty(0, dtype=np.int64)]
     for view in snapshot.views:
@@ -128,24 +128,24 @@ def bucket_items(snapshot: Snapshot, bucket_id: int) -> tuple[Int64s, Int64s | N
 
 
 def sample_ids(snapshot: Snapshot, n: int, seed: int) -> Int64s:
-    """See ``HashIndex.sample``. Positions are drawn, so that not everything need be read."""
+    """See ``HashIndex.sample``. Positions are drawn, so that not all ids are read."""
     rng = np.random.default_rng(seed)
     starts = np.cumsum([0, *(view.segment.n_entries for view in snapshot.views)])
     n = min(n, snapshot.n_items)
-    drawn: dict[int, None] = {}
+    sample: dict[int, None] = {}
     for _ in range(64):
-        if len(drawn) >= n:
+        if len(sample) >= n:
             break
-        for place in rng.integers(0, starts[-1], size=4 * n).tolist():
-            number = int(np.searchsorted(starts, place, side="right")) - 1
-            view, entry = snapshot.views[number], place - int(starts[number])
+        for position in rng.integers(0, starts[-1], size=4 * n).tolist():
+            number = int(np.searchsorted(starts, position, side="right")) - 1
+            view, entry = snapshot.views[number], position - int(starts[number])
             if len(view.removed) == 0 or not view.removed[entry]:
                 view.segment.check.ids()
-                drawn[int(view.segment.ids[entry])] = None
-    if len(drawn) < n:  # nearly all items are asked for, or nearly all were removed
-        every = rng.permutation(np.unique(snapshot.entries()[1]))
-        drawn = dict.fromkeys(every[:n].tolist())
-    return np.array(list(drawn)[:n], dtype=np.int64)
+                sample[int(view.segment.ids[entry])] = None
+    if len(sample) < n:  # nearly all items are drawn, or nearly all were removed
+        all_ids = rng.permutation(np.unique(snapshot.entries()[1]))
+        sample = dict.fromkeys(all_ids[:n].tolist())
+    return np.array(list(sample)[:n], dtype=np.int64)
 
 
 def node(snapshot: Snapshot, path: tuple[int, ...]) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def tree(snapshot: Snapshot, path: tuple[int, ...] = ()) -> dict[str, Any]:
 
 
 def _slots_below(snapshot: Snapshot, path: tuple[int, ...]) -> list[int]:
-    """Return the slots of a node that lead to live entries, ascending."""
+    """Return the slots of a node that have live entries, ascending."""
     if len(path) == snapshot.shape.depth:
         return []
     low, high = snapshot.tree.below(path, snapshot.shape)
@@ -175,7 +175,7 @@ def _slots_below(snapshot: Snapshot, path: tuple[int, ...]) -> list[int]:
 
 
 def _summary(snapshot: Snapshot, path: tuple[int, ...]) -> dict[str, Any]:
-    """Describe the buckets below a node together."""
+    """Summarise the buckets below a node."""
     low, high = snapshot.tree.below(path, snapshot.shape)
     counts = snapshot.class_counts
     purity, classes = None, None
@@ -184,17 +184,17 @@ def _summary(snapshot: Snapshot, path: tuple[int, ...]) -> dict[str, Any]:
         classes = _by_size(counts.labels[counts.code[first:last]], counts.count[first:last])
         if classes:
             purity = int(counts.majority[low:high].sum()) / sum(classes.values())
-    return {**_occupied(snapshot, path), "purity": purity, "classes": classes}
+    return {**_counts(snapshot, path), "purity": purity, "classes": classes}
 
 
-def _occupied(snapshot: Snapshot, path: tuple[int, ...]) -> dict[str, int]:
+def _counts(snapshot: Snapshot, path: tuple[int, ...]) -> dict[str, int]:
     low, high = snapshot.tree.below(path, snapshot.shape)
     live = snapshot.tree.live[low:high]
     return {"n_buckets": int((live > 0).sum()), "n_entries": int(live.sum())}
 
 
 def _by_size(labels: Int64s, counts: Int64s) -> dict[int, int]:
-    """Add up counts by label: largest first, then by label."""
+    """Sum counts by label: largest first, then by label."""
     values, inverse = np.unique(labels, return_inverse=True)
     totals = np.bincount(inverse, weights=counts, minlength=len(values)).astype(np.int64)
     order = np.argsort(-totals, kind="stable")
@@ -202,21 +202,21 @@ def _by_size(labels: Int64s, counts: Int64s) -> dict[int, int]:
 
 
 def explain(snapshot: Snapshot, request: Request, shown_scores: Scores) -> dict[str, Any]:
-    """See ``HashIndex.explain``: of one query, and scores (depth, width) if it comes with none."""
+    """See ``HashIndex.explain``: ``shown_scores`` (depth, width) are for a query without scores."""
     searched = request.filtered or snapshot
     # No buckets are visited if all items that pass a filter are compared.
     visits = plan(snapshot, request)[0] if not request.all_passing else np.empty((0, 6), np.int64)
     result = run(snapshot, request)
     scores = request.scores[0] if len(request.scores) else shown_scores
-    own = request.bucket_ids[0, : request.n_probe or None].tolist()
+    query_buckets = request.bucket_ids[0, : request.n_probe or None].tolist()
     if request.n_probe > 0 and len(request.scores):
         order = list(dict.fromkeys(visits[:, 4].tolist()))
-        own = snapshot.tree.buckets[order[: request.n_probe]].tolist()
+        query_buckets = snapshot.tree.buckets[order[: request.n_probe]].tolist()
     ids = result.ids[0][result.ids[0] >= 0]
     sources: dict[int, list[int]] = {item: [] for item in ids.tolist()}
     buckets: dict[int, dict[str, Any]] = {}
-    none = np.empty(0, dtype=np.int64)
-    items, item_buckets = [none], [none]
+    no_ids = np.empty(0, dtype=np.int64)
+    items, item_buckets = [no_ids], [no_ids]
     for _, segment_number, start, stop, number, _ in visits.tolist():
         bucket = int(snapshot.tree.buckets[number])
         if bucket not in buckets:
@@ -230,14 +230,14 @@ def explain(snapshot: Snapshot, request: Request, shown_scores: Scores) -> dict[
                 "classes": None if labels is None else _by_size(labels, np.ones_like(labels)),
                 "score": None if scores is None else sum(map(getitem, scores.tolist(), path)),
                 "candidates": 0,
-                "fill": bucket not in own,
+                "fill": bucket not in query_buckets,
             }
             for item in members[np.isin(members, ids)].tolist():
                 sources[item].append(bucket)
         view = searched.views[segment_number]
         items.append(view.segment.ids[view.live_entries(start, stop)])
         item_buckets.append(np.full(len(items[-1]), bucket))
-    # An item is a candidate once, of the first of its buckets.
+    # An item is counted once, in the first of its buckets.
     candidates, first = np.unique(np.concatenate(items), return_index=True)
     first = first[~np.isin(candidates, request.exclude)]
     counts = np.unique(np.concatenate(item_buckets)[first], return_counts=True)
@@ -246,7 +246,7 @@ def explain(snapshot: Snapshot, request: Request, shown_scores: Scores) -> dict[
     labels_or_none = [None if x == NO_LABEL else x for x in snapshot.labels_of(ids).tolist()]
     rows = zip(ids.tolist(), result.distances[0].tolist(), labels_or_none, strict=False)
     return {
-        "levels": _levels(snapshot, own, scores),
+        "levels": _levels(snapshot, query_buckets, scores),
         "buckets": list(buckets.values()),
         "results": [
             {"id": item, "distance": distance, "label": label, "buckets": sources[item]}
@@ -259,10 +259,10 @@ def explain(snapshot: Snapshot, request: Request, shown_scores: Scores) -> dict[
     }
 
 
-def _levels(snapshot: Snapshot, own: list[int], scores: Scores) -> list[dict[str, Any]]:
-    """Walk down the query's own paths: at each level the slot, its score and what lies below it."""
+def _levels(snapshot: Snapshot, query_buckets: list[int], scores: Scores) -> list[dict[str, Any]]:
+    """Describe the query's paths level by level: the slot, its score, and what is below it."""
     levels = []
-    paths = snapshot.shape.paths(np.array(own, dtype=np.int64)).tolist()
+    paths = snapshot.shape.paths(np.array(query_buckets, dtype=np.int64)).tolist()
     for level in range(snapshot.shape.depth):
         nodes = []
         for path in dict.fromkeys(tuple(path[: level + 1]) for path in paths):
@@ -270,6 +270,6 @@ def _levels(snapshot: Snapshot, own: list[int], scores: Scores) -> list[dict[str
             if scores is not None:
                 score = float(scores[level, slot])
                 rank = np.argsort(-scores[level], kind="stable").tolist().index(slot)
-            nodes.append({"slot": slot, "score": score, "rank": rank, **_occupied(snapshot, path)})
+            nodes.append({"slot": slot, "score": score, "rank": rank, **_counts(snapshot, path)})
         levels.append({"level": level + 1, "nodes": nodes})
     return levels

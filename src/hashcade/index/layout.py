@@ -1,9 +1,8 @@
-"""Where the arrays of an index lie in memory, as the kernels are told: one array of numbers.
+"""The memory layout of an index, as kernels take it: one int64 array of counts and addresses.
 
-A kernel takes one int64 array, because every argument costs time in a call: counts and addresses of
-the bucket tree, of the small tree of recent segments, and then a row for each segment. An address
-of 0 means that there is no such array.
-The caller of a kernel keeps the arrays alive.
+One array, because every argument of a call costs time: counts and addresses of the bucket tree, of
+the small tree of recent segments, and then a row for each segment. An address of 0 means that there
+is no such array. The caller of a kernel keeps the arrays alive.
 """
 
 from __future__ import annotations
@@ -21,36 +20,36 @@ if TYPE_CHECKING:
     from hashcade.index.segment import View
     from hashcade.index.snapshot import BucketTree, Snapshot
 
-# Of the index. N_ITEMS is 0 if no item has several entries: then nothing need be counted once.
+# Of the index. N_ITEMS is 0 if every item has one entry: then there are no duplicates to skip.
 (
     N_SEGMENTS, MAX_BUCKET_ID, WIDTH, DEPTH, N_ITEMS, ANY_REMOVED,
-    N_BUCKETS, BUCKETS, LIVE, ROWS, N_NODES, LEVEL_STARTS, SLOTS, CHILDREN, N_SETTLED,
+    N_BUCKETS, BUCKETS, LIVE, ROWS, N_NODES, LEVEL_STARTS, SLOTS, CHILDREN, N_MAIN_SEGMENTS,
     N_RECENT, RECENT, RECENT_LIVE, RECENT_ROWS, N_RECENT_NODES, RECENT_LEVEL_STARTS, RECENT_SLOTS,
-    RECENT_CHILDREN, PLACES, MARKS, FIRST_SEGMENT,
+    RECENT_CHILDREN, POSITIONS, MARKS, FIRST_SEGMENT,
 ) = range(26)  # fmt: skip
 
 # Of a segment, from the start of its row; FIRST_ITEM and FIRST_ENTRY count through all segments.
 (
-    N_ENTRIES, VECTORS, IDS, ITEMS, REMOVED, N_OWN_BUCKETS, OFFSETS, CHECKED,
+    N_ENTRIES, VECTORS, IDS, ITEMS, REMOVED, N_SEGMENT_BUCKETS, OFFSETS, CHECKED,
     FIRST_ITEM, FIRST_ENTRY, CODES, CODE_BOUNDS, MAPPED,
-    HALVED, VECTORS_HERE, SEGMENT_LENGTH,
+    IS_FLOAT16, VECTORS_AVAILABLE, SEGMENT_LENGTH,
 ) = range(16)  # fmt: skip
 
 N_MARKS = 4096  # of the buckets of recent segments, see snapshot.Recent
 
 
 def describe(snapshot: Snapshot) -> npt.NDArray[np.int64]:
-    """Return the description of an index."""
+    """Return the table of an index."""
     views, shape, recent = snapshot.views, snapshot.shape, snapshot.recent
     table = [
         len(views), shape.n_buckets - 1, shape.width, shape.depth,
-        sum(view.segment.n_items for view in views) if snapshot.any_several else 0,
-        any(len(view.removed) > 0 for view in views), *snapshot.tree.row, snapshot.n_settled,
+        sum(view.segment.n_items for view in views) if snapshot.has_duplicates else 0,
+        any(len(view.removed) > 0 for view in views), *snapshot.tree.row, snapshot.n_main_views,
     ]  # fmt: skip
     if recent is None:
         table += [0] * (FIRST_SEGMENT - N_RECENT)
     else:
-        table += [*recent.tree.row, _address(recent.places), _address(recent.marks)]
+        table += [*recent.tree.row, _address(recent.positions), _address(recent.marks)]
     first_item = first_entry = 0
     for view in views:
         table += view.row
@@ -70,7 +69,7 @@ def describe_tree(tree: BucketTree) -> list[int]:
 
 
 def describe_view(view: View) -> list[int]:
-    """Return the row of a segment as if it were the first."""
+    """Return the row of a segment, as if it were the first segment."""
     segment = view.segment
     return [
         segment.n_entries, _address(segment.vectors), _address(segment.ids),
@@ -100,7 +99,7 @@ _pointer: Any = intrinsic(_emit_pointer)
 
 @helper()
 def segment_row(segment):  # type: ignore[no-untyped-def]
-    """Return where the row of a segment starts."""
+    """Return the position of the row of a segment."""
     return FIRST_SEGMENT + segment * SEGMENT_LENGTH
 
 
@@ -112,7 +111,7 @@ def array_at(address, shape, dtype):  # type: ignore[no-untyped-def]
 
 @helper()
 def entries_at(table, segment, field, dtype):  # type: ignore[no-untyped-def]
-    """Return an array with one value per entry of a segment; empty if there is none."""
+    """Return an array with one value per entry of a segment; empty if the segment has none."""
     base = FIRST_SEGMENT + segment * SEGMENT_LENGTH
     n_entries = table[base + N_ENTRIES] if table[base + field] != 0 else 0
     return array_at(table[base + field], n_entries, dtype)

@@ -1,7 +1,7 @@
-"""The nearest of vectors that stay, such as prototypes: those of the groups with the nearest means.
+"""Nearest neighbours among fixed, grouped vectors, such as prototypes, in the nearest groups.
 
-One compiled call without the freedom of an index: no ids, no changes, no filters. The result for a
-point is the same alone and in a batch.
+One compiled call, without the features of an index: no ids, no changes, no filters. The result for
+a point is the same alone and in a batch.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from hashcade.index.cancel import NEVER, Cancel, is_cancelled
 from hashcade.index.probe import is_above, pop, push, replace_root
 from hashcade.index.segment import Float32s, Int64s
 
-_CHUNK = 4096  # points of one call: enough for each group to be read once for many, and soon done
+_CHUNK = 4096  # points of one call: a group is read once for many of them, and a call is soon done
 
 
 class GroupedVectors:
-    """Vectors, float32[n, dim], in groups, int64[n]: 0, 1, 2, ..., of which each occurs."""
+    """Vectors, float32[n, dim], in groups, int64[n]: 0, 1, 2, ..., none of them empty."""
 
     def __init__(self, vectors: Float32s, groups: Int64s) -> None:
         self._rows = np.argsort(groups, kind="stable")
-        self._vectors = vectors[self._rows]  # those of a group side by side
+        self._vectors = vectors[self._rows]  # group by group
         self._starts = np.concatenate([[0], np.cumsum(np.bincount(groups))])
         sums = np.add.reduceat(self._vectors, self._starts[:-1], axis=0, dtype=np.float64)
         self._means = (sums / np.diff(self._starts)[:, None]).astype(np.float32)
@@ -32,24 +32,24 @@ class GroupedVectors:
     ) -> Int64s:
         """Rows of the nearest vectors, nearest first, int64[q, n_neighbors].
 
-        Those of the ``n_groups`` groups whose means are nearest are compared; of equally near ones
-        the lower row comes first. If there are too few, the last one is repeated.
+        Only vectors of the ``n_groups`` groups with the nearest means are compared; of equally near
+        ones the lower row comes first. If there are too few, the last one is repeated.
         """
         rows = np.empty((len(points), n_neighbors), np.int64)
         groups = np.empty((min(len(points), _CHUNK), min(n_groups, len(self._means))), np.int64)
         flag = NEVER if cancel is None else cancel
-        for at in range(0, len(points), _CHUNK):
-            part = points[at : at + _CHUNK]
+        for start in range(0, len(points), _CHUNK):
+            part = points[start : start + _CHUNK]
             _nearest(
                 part, self._means, self._groups, self._starts, self._vectors, self._rows,
-                groups[: len(part)], rows[at : at + len(part)], flag.address,
+                groups[: len(part)], rows[start : start + len(part)], flag.address,
             )  # fmt: skip
-            flag.check(f"after {at:,} of {len(points):,} items")
+            flag.check(f"after {start:,} of {len(points):,} items")
         return rows
 
 
 @helper(fastmath={"reassoc", "contract", "nsz"})
-def _gap(vectors, row, points, q):  # type: ignore[no-untyped-def]
+def _squared_distance(vectors, row, points, q):  # type: ignore[no-untyped-def]
     """Return the squared distance of two rows."""
     total = np.float32(0.0)
     for j in range(vectors.shape[1]):
@@ -59,64 +59,64 @@ def _gap(vectors, row, points, q):  # type: ignore[no-untyped-def]
 
 
 @helper()
-def _scan(vectors, first, last, names, points, q, gaps, nearest, size):  # type: ignore[no-untyped-def]
-    """Compare a point with rows first..last - 1, and keep the names of the nearest in a heap.
+def _scan(vectors, first, last, row_ids, points, q, distances, nearest, size):  # type: ignore[no-untyped-def]
+    """Compare a point with rows first..last - 1, and collect the ids of the nearest in a heap.
 
-    ``gaps[q]`` and ``nearest[q]`` have ``size`` so far, the farthest at the root; returns their
-    number.
+    ``distances[q]`` and ``nearest[q]`` are the heap, of ``size`` so far, with the farthest at the
+    root; returns its new size.
     """
-    room = gaps.shape[1]
+    capacity = distances.shape[1]
     for row in range(first, last):
-        gap = _gap(vectors, row, points, q)
-        if size < room:
-            push(gaps, nearest, q, size, gap, names[row])
+        distance = _squared_distance(vectors, row, points, q)
+        if size < capacity:
+            push(distances, nearest, q, size, distance, row_ids[row])
             size += 1
-        elif is_above(gaps[q, 0], nearest[q, 0], gap, names[row]):
-            replace_root(gaps, nearest, q, room, gap, names[row])
+        elif is_above(distances[q, 0], nearest[q, 0], distance, row_ids[row]):
+            replace_root(distances, nearest, q, capacity, distance, row_ids[row])
     return size
 
 
 @kernel()
 def _nearest(  # type: ignore[no-untyped-def]
-    points, means, groups, starts, vectors, names, near, rows, cancel
+    points, means, groups, starts, vectors, row_ids, near_groups, rows, cancel
 ):
-    """Write the nearest groups of each point to ``near``, the names of vectors to ``rows``.
+    """Write the nearest groups of each point to ``near_groups``, the nearest vectors to ``rows``.
 
     Both are undefined if the flag at the address ``cancel`` is set meanwhile.
     """
-    n_points, n_groups = near.shape
-    gaps = np.empty((n_points, n_groups), np.float32)
+    n_points, n_groups = near_groups.shape
+    distances = np.empty((n_points, n_groups), np.float32)
     ends = np.zeros(means.shape[0] + 1, np.int64)
     for q in range(n_points):
         if is_cancelled(cancel):
             return
         if n_groups < means.shape[0]:
-            _scan(means, 0, means.shape[0], groups, points, q, gaps, near, np.int64(0))
+            _scan(means, 0, means.shape[0], groups, points, q, distances, near_groups, np.int64(0))
         for k in range(n_groups):
             if n_groups == means.shape[0]:  # all of them, in any order
-                near[q, k] = k
-            ends[near[q, k] + 1] += 1
-    # Group by group: its vectors are read once for all points that look at them.
+                near_groups[q, k] = k
+            ends[near_groups[q, k] + 1] += 1
+    # Group by group: its vectors are read once for all points that visit it.
     for group in range(means.shape[0]):
         ends[group + 1] += ends[group]
-    places = ends.copy()
+    positions = ends.copy()
     queue = np.empty(n_points * n_groups, np.int64)
     for q in range(n_points):
         for k in range(n_groups):
-            queue[places[near[q, k]]] = q
-            places[near[q, k]] += 1
-    gaps = np.empty((n_points, rows.shape[1]), np.float32)
+            queue[positions[near_groups[q, k]]] = q
+            positions[near_groups[q, k]] += 1
+    distances = np.empty((n_points, rows.shape[1]), np.float32)
     sizes = np.zeros(n_points, np.int64)
     for group in range(means.shape[0]):
         first, last = starts[group], starts[group + 1]
-        for place in range(ends[group], ends[group + 1]):
+        for position in range(ends[group], ends[group + 1]):
             if is_cancelled(cancel):
                 return
-            q = queue[place]
-            sizes[q] = _scan(vectors, first, last, names, points, q, gaps, rows, sizes[q])
+            q = queue[position]
+            sizes[q] = _scan(vectors, first, last, row_ids, points, q, distances, rows, sizes[q])
     for q in range(n_points):
-        for end in range(sizes[q] - 1, 0, -1):  # the heap in order, the nearest first
-            gaps[q, end], rows[q, end] = pop(gaps, rows, q, end + 1)
+        for end in range(sizes[q] - 1, 0, -1):  # sort the heap, nearest first
+            distances[q, end], rows[q, end] = pop(distances, rows, q, end + 1)
         for k in range(sizes[q], rows.shape[1]):
             rows[q, k] = rows[q, sizes[q] - 1]
 

@@ -1,7 +1,7 @@
-"""A search: where it looks, from the first check to the result.
+"""A search in Python: which buckets are searched, checks, threads, and the result.
 
-Arrays that can be used as they are go straight into the kernel, which looks at their values; only
-if it finds something wrong are they checked here, to say what: a check in Python takes its time.
+Arrays of the right kind go straight to the kernel, which checks their values. Only if it finds
+something wrong are they checked here, for the error message: checks in Python are slow.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ from hashcade.index.cancel import NEVER, Cancel
 from hashcade.index.distances import COSINE, METRICS
 from hashcade.index.filters import Filter, Passing
 from hashcade.index.missing import missing_vectors
-from hashcade.index.segment import NO_LABEL, Float32s, Int64s
+from hashcade.index.segment import CHECK_BATCH, NO_LABEL, Float32s, Int64s
 from hashcade.index.snapshot import Snapshot
 
 FILLS = {"path": 1, "none": 0}
-# With a filter a query ends after this many candidates, passing or not, unless told otherwise.
+# Default of filter_budget: candidates, passing the filter or not, after which a query ends.
 FILTER_BUDGET = 1_000_000
-# Less work than this (numbers read) is done sooner than another thread has begun.
+# Less work than this (numbers read) is done before another thread has started.
 WORTH_A_THREAD = 1 << 22
-# More than this takes a tenth of a second: Ctrl-C is waited for meanwhile.
-_LONG = 1 << 29
-_SHARES_PER_THREAD = 4  # a thread that comes late takes fewer
-# A share is no larger than this, unless fewer queries than this would look at an entry together.
+# More work than this takes a tenth of a second: the main thread waits for Ctrl-C meanwhile.
+_LONG_WORK = 1 << 29
+_SHARES_PER_THREAD = 4  # a thread that starts late takes fewer
+# A share is no larger than this, unless fewer queries than this would share the read of an entry.
 _SHARE, _QUERIES_OF_AN_ENTRY = 1 << 30, 8
-_CHECKED_AT_ONCE = 256  # blocks
 _FLOAT32, _INT64, _BOOL = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
 _NO_SCORES = np.empty((0, 1, 1), dtype=np.float64)
 _empty: Any = np.empty
@@ -47,13 +46,13 @@ _ARRAY = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Items as the model sees them, from one pass of the network.
+    """Encoded items, from one pass of the network.
 
-    ``vectors`` are what candidates are ranked by, ``bucket_ids`` the buckets of each item, best
-    first, ``scores`` the slot scores; None for a method that has none, whose queries never leave
-    their buckets. ``by_path``: the buckets are those of the best slots, not of a code book.
-    ``ranked``: own buckets, then those that follow, if the model ranks them by prototypes;
-    ``all_ranked``: none would follow these.
+    Candidates are ranked by ``vectors``. ``bucket_ids`` are the buckets of each item, best first.
+    ``scores`` are the slot scores; None for a method without, whose queries never leave their
+    buckets. ``by_path``: the buckets are those of the best slots, not of a code book. ``ranked``:
+    the item's own buckets and the next best ones, if the model ranks them by prototypes;
+    ``all_ranked``: these are all buckets of the code book.
     """
 
     vectors: Float32s  # (n, dim)
@@ -74,17 +73,17 @@ class Encoded:
         return replace(self, vectors=vectors, bucket_ids=bucket_ids, scores=scores, ranked=ranked)
 
     def where_to_look(self, n_probe: int = 1) -> dict[str, Any]:
-        """Where a query looks, as arguments for :meth:`HashIndex.search`.
+        """Which buckets a query is searched in, as arguments for :meth:`HashIndex.search`.
 
-        By default in its own buckets. With ``n_probe`` above 1 in those of the codes that come
-        first, by prototypes if the model has them, else in those with the largest sums of scores.
-        The buckets of a path follow from the scores, which also say how to continue.
+        By default its own. With ``n_probe`` above 1 the buckets of the best codes, by prototypes
+        if the model has them, else those with the largest sums of scores. With assignment by path
+        the scores are passed: they give the query's buckets, and the order of the next ones.
         """
         if self.ranked is not None:
             sparsity, n_ranked = self.bucket_ids.shape[1], self.ranked.shape[1]
             if n_probe * sparsity > n_ranked and not self.all_ranked:
-                known = f"the first {n_ranked // sparsity} codes were ranked"
-                error = ValueError(f"n_probe={n_probe}, but {known}")
+                available = f"the first {n_ranked // sparsity} codes were ranked"
+                error = ValueError(f"n_probe={n_probe}, but {available}")
                 raise add_hint(error, f"encode the queries with n_probe={n_probe}")
             return {"bucket_ids": self.ranked, "n_probe": n_probe * sparsity}
         if n_probe > 1 and self.scores is None:
@@ -98,11 +97,11 @@ class Encoded:
 
 @dataclass(eq=False, slots=True)
 class SearchResult:
-    """What a search found, and its number of candidates.
+    """Ids and distances of the nearest items, and the number of candidates.
 
     ``distances``, or inner products, are best first, equal ones by id, padded with inf, or -inf for
-    inner products; ``ids`` are padded with -1. ``candidates`` are the items whose distance was
-    computed, each counted once; with a filter those that pass alone. ``truncated``:
+    inner products; ``ids`` are padded with -1. ``candidates`` is the number of items whose distance
+    was computed, each counted once; with a filter only those that pass. ``truncated``:
     ``max_candidates``, or ``filter_budget``, left something out.
     """
 
@@ -119,8 +118,8 @@ class SearchResult:
         """Whether every item, or every one that passes the filter, was compared, (q,)."""
         if self.searched is None:
             return np.ones(len(self.candidates), dtype=np.bool_)
-        n_own: Any = self.searched.contains(self.exclude) if len(self.exclude) else 0
-        return np.asarray(self.candidates + n_own == self.searched.n_items)
+        n_excluded: Any = self.searched.contains(self.exclude) if len(self.exclude) else 0
+        return np.asarray(self.candidates + n_excluded == self.searched.n_items)
 
     def label_codes(self) -> Int64s:
         """Labels of the results, (q, n_neighbors); -1 for none."""
@@ -130,7 +129,7 @@ class SearchResult:
 
 
 class Request(NamedTuple):
-    """A search whose arguments are of the right kind; from ``bucket_ids`` on as kernels take it."""
+    """Checked arguments of a search; from ``bucket_ids`` on in the form of the kernels."""
 
     queries: Float32s
     n_neighbors: int
@@ -138,18 +137,18 @@ class Request(NamedTuple):
     threads: int
     cancel: Cancel
     passing: Passing | None  # the items that pass the filter
-    filtered: Snapshot | None  # these as they are searched
-    all_passing: bool  # whether all of these are compared
+    filtered: Snapshot | None  # the snapshot of these that is searched
+    all_passing: bool  # whether all of them are compared
     bucket_ids: Int64s  # (q, p)
     scores: npt.NDArray[np.float64]  # (q, depth, width), or empty
-    n_probe: int  # buckets of the best sums of scores, or of bucket_ids, the others to fill; 0: all
-    fill: int  # 1: continue below n_neighbors items, along the scores unless these are empty
+    n_probe: int  # best buckets by sum, or the first of bucket_ids, the others to fill; 0: all
+    fill: int  # 1: continue below n_neighbors candidates, by the scores unless these are empty
     max_candidates: int
-    exclude: Int64s  # (q,) an id that each must not find, or empty
-    budget: int  # candidates, passing the filter or not, after which it does not fill any more
+    exclude: Int64s  # (q,) an id that is excluded from the results, or empty
+    budget: int  # candidates, passing the filter or not, after which filling stops
 
 
-_WHERE = Request._fields.index("bucket_ids")
+_FIRST_WHERE_FIELD = Request._fields.index("bucket_ids")
 
 
 def make_request(
@@ -158,7 +157,7 @@ def make_request(
     filter_ids: Any = None, filter_budget: Any = FILTER_BUDGET, exclude_self: Any = False,
     metric: Any = "euclidean", threads: Any = None, cancel: Cancel | None = None,
 ) -> Request:  # fmt: skip
-    """Check arguments but for the values of vectors and bucket ids that can be used as they are."""
+    """Check the arguments, except values of vectors and bucket ids that the kernel checks."""
     queries = vectors
     if not (
         type(vectors) is _ARRAY and vectors.dtype is _FLOAT32 and vectors.ndim == 2
@@ -167,8 +166,8 @@ def make_request(
         queries = validate.checked_queries(vectors, snapshot.dim)
     n = len(queries)
     if (bucket_ids is None) == (scores is None):
-        given = "neither" if bucket_ids is None else "both"
-        raise ValueError(f"one of bucket_ids and scores says where to look, got {given}")
+        arguments = "neither" if bucket_ids is None else "both"
+        raise ValueError(f"one of bucket_ids and scores says where to look, got {arguments}")
     if type(n_neighbors) is not int or n_neighbors < 1:
         n_neighbors = checked_count("n_neighbors", n_neighbors)
     probes = 0 if n_probe is None else checked_count("n_probe", n_probe)
@@ -219,15 +218,15 @@ def make_request(
 
 
 def run(snapshot: Snapshot, request: Request) -> SearchResult:
-    """Answer a request."""
-    # Each by its name: a call with a part of the tuple takes a quarter of a microsecond longer.
+    """Run a search."""
+    # Unpacked: a call with a slice of the tuple takes a quarter of a microsecond longer.
     (
         queries, n_neighbors, metric, threads, cancel, passing, filtered, all_passing,
         bucket_ids, scores, n_probe, fill, max_candidates, exclude, budget,
     ) = request  # fmt: skip
     searched, unfiltered = snapshot, validate.NO_IDS
     if filtered is not None:
-        searched, unfiltered, where = _what_to_search(snapshot, request)
+        searched, unfiltered, where = _search_target(snapshot, request)
         bucket_ids, scores, n_probe, fill, max_candidates, exclude, budget = where
     n = len(queries)
     distances = _empty((n, n_neighbors), _FLOAT32)
@@ -235,17 +234,17 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
     candidates = _empty(n, _INT64)
     truncated = _empty(n, _BOOL)
     n_shares = 0
-    if (n > 1 and threads > 1) or n * snapshot.n_numbers > _LONG:
+    if (n > 1 and threads > 1) or n * snapshot.n_numbers > _LONG_WORK:
         n_visits = n * (n_probe or bucket_ids.shape[1])
         tree = searched.tree if all_passing else snapshot.tree
         work = n_visits * tree.mean_bucket_size * snapshot.dim
         threads = min(threads, n, int(work / WORTH_A_THREAD))
-        if threads > 1 or work > _LONG:
+        if threads > 1 or work > _LONG_WORK:
             by_size = work / max(_SHARE, _QUERIES_OF_AN_ENTRY * snapshot.n_numbers)
             n_shares = min(n, max(threads * _SHARES_PER_THREAD * (threads > 1), int(by_size), 1))
 
     table, max_norm = searched.table, searched.max_norm
-    is_first = True
+    is_first_try = True
     while True:
         if n_shares == 0:
             n_done = 0
@@ -257,11 +256,11 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
         else:
             if cancel is NEVER:
                 cancel = Cancel()  # for Ctrl-C
-            given = (table, unfiltered, max_norm, queries, metric, cancel.address)
+            arguments = (table, unfiltered, max_norm, queries, metric, cancel.address)
             where = (bucket_ids, scores, n_probe, fill, max_candidates, exclude, budget)
             out = (distances, ids, candidates, truncated)
             status, n_done = _search_in_shares(
-                n_shares, threads, work > _LONG, cancel, given, where, out
+                n_shares, threads, work > _LONG_WORK, cancel, arguments, where, out
             )
         if status == kernel.DONE:
             if passing is not None:
@@ -276,20 +275,20 @@ def run(snapshot: Snapshot, request: Request) -> SearchResult:
             validate.checked_buckets(request.bucket_ids, n, snapshot.shape)
             if metric == COSINE:
                 validate.refuse_zero_vectors(queries)
-        planned, _ = plan(snapshot, request)  # checks what is about to be read
+        planned_visits, _ = plan(snapshot, request)  # checks what is about to be read
         if status == kernel.UNCHECKED:
-            _need_vectors(searched, request, planned, is_first)
-            is_first = False
+            _fetch_vectors(searched, request, planned_visits, is_first_try)
+            is_first_try = False
 
 
-def _need_vectors(searched: Snapshot, request: Request, planned: Int64s, carries: bool) -> None:
-    """Have the vectors fetched that the codes of the planned visits leave, if they are not here."""
+def _fetch_vectors(searched: Snapshot, request: Request, planned: Int64s, bounded: bool) -> None:
+    """Fetch the vectors that planned visits need, after pruning by codes, and that are missing."""
     checks = [view.segment.check for view in searched.views]
     if all(check.vectors_here is None for check in checks):
         return
     missing = missing_vectors(
         searched.table, planned, searched.max_norm, request.queries, request.metric,
-        request.cancel.address, request.exclude, request.n_neighbors, carries,
+        request.cancel.address, request.exclude, request.n_neighbors, bounded,
     )  # fmt: skip
     request.cancel.check(f"after 0 of {len(request.queries):,} queries")
     for number, check in enumerate(checks):
@@ -298,9 +297,9 @@ def _need_vectors(searched: Snapshot, request: Request, planned: Int64s, carries
             check.vectors(entries)
 
 
-def _what_to_search(snapshot: Snapshot, request: Request) -> tuple[Snapshot, Int64s, Any]:
-    """Return the items to search, the table of all if these are filtered, and where to look."""
-    where = request[_WHERE:]
+def _search_target(snapshot: Snapshot, request: Request) -> tuple[Snapshot, Int64s, Any]:
+    """Return the snapshot to search, the table of the unfiltered one, and the other arguments."""
+    where = request[_FIRST_WHERE_FIELD:]
     if request.filtered is None:
         return snapshot, validate.NO_IDS, where
     if request.passing is not None and not request.all_passing:
@@ -308,25 +307,25 @@ def _what_to_search(snapshot: Snapshot, request: Request) -> tuple[Snapshot, Int
     n = len(request.queries)
     if len(request.scores) == 0:
         validate.checked_buckets(request.bucket_ids, n, snapshot.shape)
-    the_one_bucket = np.zeros((n, 1), _INT64)
-    fields = (the_one_bucket, _NO_SCORES, 0, FILLS["none"], visits.NO_LIMIT, *where[-2:])
+    single_bucket = np.zeros((n, 1), _INT64)
+    fields = (single_bucket, _NO_SCORES, 0, FILLS["none"], visits.NO_LIMIT, *where[-2:])
     return request.filtered, validate.NO_IDS, fields
 
 
 def _search_in_shares(
-    n_shares: int, threads: int, is_long: bool, cancel: Cancel, given: Any, where: Any, out: Any
+    n_shares: int, threads: int, is_long: bool, cancel: Cancel, arguments: Any, where: Any, out: Any
 ) -> tuple[int, int]:
-    """Divide the queries into shares, which this thread and those of a pool take one by one.
+    """Divide the queries into shares, processed by this thread and those of a pool.
 
-    Returns the status, and how many queries were answered.
+    Returns the status, and how many queries are done.
     """
     bucket_ids = where[0]
     n = len(bucket_ids)
     order = validate.NO_IDS if n_shares == 1 else np.arange(n)
-    if n_shares > 1 and bucket_ids.shape[1] > 0:  # a bucket is read once for all of its queries
+    if n_shares > 1 and bucket_ids.shape[1] > 0:  # a bucket is read once for all its queries
         order = np.argsort(bucket_ids[:, 0], kind="stable")
     shares = deque((n * k // n_shares, n * (k + 1) // n_shares) for k in range(n_shares))
-    answered: list[int] = []
+    n_answered: list[int] = []
 
     def work() -> int:
         status = kernel.DONE
@@ -335,24 +334,24 @@ def _search_in_shares(
                 first, last = shares.popleft()
             except IndexError:
                 break
-            status = max(status, kernel.search(*given, order, first, last, *where, *out))
+            status = max(status, kernel.search(*arguments, order, first, last, *where, *out))
             if status == kernel.DONE:
-                answered.append(last - first)
+                n_answered.append(last - first)
         return status
 
-    # The main thread does not work if it takes long: it could not be interrupted.
+    # If it takes long, the main thread only waits: in a kernel it could not be interrupted.
     waits = is_long and threading.current_thread() is threading.main_thread()
-    n_helpers = threads - 1 + waits
-    helpers = [_pool(n_helpers).submit(work) for _ in range(n_helpers)]
+    n_threads = threads - 1 + waits
+    futures = [_pool(n_threads).submit(work) for _ in range(n_threads)]
     try:
-        # A thread that has not begun is not waited for.
+        # Tasks that have not started are cancelled, not waited for.
         statuses = [] if waits else [work()]
-        statuses += [helper.result() for helper in helpers if waits or not helper.cancel()]
-    except BaseException:  # Ctrl-C: nobody needs the result, and the arrays are in use
+        statuses += [future.result() for future in futures if waits or not future.cancel()]
+    except BaseException:  # Ctrl-C: the arrays are still in use by the threads
         cancel.set()
-        wait([helper for helper in helpers if not helper.cancel()])
+        wait([future for future in futures if not future.cancel()])
         raise
-    return max(statuses), sum(answered)
+    return max(statuses), sum(n_answered)
 
 
 @cache
@@ -365,22 +364,22 @@ if hasattr(os, "register_at_fork"):  # threads do not survive a fork
 
 
 def plan(snapshot: Snapshot, request: Request) -> tuple[Int64s, Int64s]:
-    """Return visits and candidates, see ``visits.plan_visits``; check what a search will read."""
+    """Return visits and candidates, see ``visits.plan_visits``; check the blocks to be read."""
     n = len(request.queries)
-    searched, unfiltered, where = _what_to_search(snapshot, request)
-    limited = request.max_candidates < visits.NO_LIMIT
-    if snapshot.any_several or len(request.exclude) > 0 or limited:
+    searched, unfiltered, where = _search_target(snapshot, request)
+    is_limited = request.max_candidates < visits.NO_LIMIT
+    if snapshot.has_duplicates or len(request.exclude) > 0 or is_limited:
         for view in searched.views:
             view.segment.check.ids()
     candidates, truncated = np.empty(n, _INT64), np.empty(n, _BOOL)
-    planned = visits.plan_visits(
+    planned_visits = visits.plan_visits(
         searched.table, unfiltered, request.cancel.address, validate.NO_IDS, 0, n,
         request.n_neighbors, *where, candidates, truncated,
     )  # fmt: skip
     for number, view in enumerate(searched.views):
-        rows = np.unique(planned[planned[:, 1] == number, 5])
-        for at in range(0, len(rows), _CHECKED_AT_ONCE):
+        rows = np.unique(planned_visits[planned_visits[:, 1] == number, 5])
+        for start in range(0, len(rows), CHECK_BATCH):
             request.cancel.check(f"after 0 of {n:,} queries")
-            view.segment.check.first_pass(rows[at : at + _CHECKED_AT_ONCE])
+            view.segment.check.first_pass(rows[start : start + CHECK_BATCH])
     request.cancel.check(f"after 0 of {n:,} queries")
-    return planned, candidates
+    return planned_visits, candidates

@@ -1,10 +1,10 @@
 """Segments: entries sorted by bucket.
 
-An entry is one item in one bucket. A segment is an immutable batch of entries, bucket after
-bucket, in the order in which they came; an item has an entry, with a copy of its vector, in each
-of its buckets, so that a bucket is one block that is read in sequence and checked by itself.
-Adding appends a small segment and merges neighbours of similar size; removing marks entries in a
-copy of a mask. Nothing that a running search looks at is ever written to.
+An entry is one item in one bucket. A segment is an immutable batch of entries, sorted by bucket and
+then by order of insertion; an item has an entry, with a copy of its vector, in each of its buckets,
+so that a bucket is one contiguous block that is read in sequence and has its own checksum. Adding
+appends a small segment and merges neighbours of similar size; removing marks entries in a copy of a
+mask. Nothing that a running search reads is ever modified.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ Codes = npt.NDArray[np.int8]
 Labels = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 NO_LABEL = -1
-_FEW_BUCKETS = 64  # fewer than one for so many entries: counts of these are copied in no time
+CHECK_BATCH = 256  # blocks that are checked at a time
+_FEW_BUCKETS = 64  # with fewer than one bucket per so many entries, counts are cheap to copy
 
 
 class Items(NamedTuple):
-    """Items in the form in which an index takes them."""
+    """Items in the form in which an index stores them."""
 
     ids: Int64s  # (n,)
     bucket_ids: Int64s  # (n, sparsity)
@@ -41,7 +42,7 @@ class Items(NamedTuple):
 
 
 def aligned_empty(n: int, dim: int, dtype: npt.DTypeLike) -> Vectors:
-    """Return an uninitialised array [n, dim] that starts at a cache line."""
+    """Return an uninitialised array [n, dim] that is aligned to a cache line."""
     size = n * dim * np.dtype(dtype).itemsize
     raw = np.empty(size + 64, dtype=np.uint8)
     skip = -raw.ctypes.data % 64
@@ -49,23 +50,23 @@ def aligned_empty(n: int, dim: int, dtype: npt.DTypeLike) -> Vectors:
 
 
 class NoCheck:
-    """Checks before a segment is read: of one in memory none, see ``checksums.StoredCheck``."""
+    """Checks before a segment is read: none for one in memory, see ``checksums.StoredCheck``."""
 
     checked: npt.NDArray[np.bool_] | None = None
-    mapped = False  # whether arrays lie in a file, and are read without being read ahead
-    stays_apart = False  # True: it is elsewhere, and must not be copied into another segment
-    # Which entries have their vectors here; None: all. Else a search asks codes which it needs.
+    mapped = False  # whether arrays are in a mapped file without read-ahead
+    stays_apart = False  # True: it is remote, and must not be merged into another segment
+    # Which entries have local vectors; None: all. Otherwise a search finds by codes which it needs.
     vectors_here: npt.NDArray[np.bool_] | None = None
 
     def blocks(self, rows: Int64s | None = None) -> None:
         """Raise ``CorruptIndexError`` if a block of these buckets, or any, is damaged."""
 
     def first_pass(self, rows: Int64s) -> None:
-        """The same for what a search reads first: all of these blocks but perhaps the vectors."""
+        """The same for what a search reads first: these blocks, possibly without the vectors."""
         self.blocks(rows)
 
     def vectors(self, entries: Int64s) -> None:
-        """See that the vectors of these entries, ascending, are here; blocks were checked."""
+        """Ensure that the vectors of these entries, ascending, are local; blocks were checked."""
 
     def ids(self) -> None:
         """Raise ``CorruptIndexError`` if ids or item numbers are damaged."""
@@ -76,7 +77,7 @@ class NoCheck:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Entries sorted by bucket; those of bucket number b are ``offsets[b]..offsets[b + 1] - 1``."""
+    """Entries sorted by bucket: bucket number b has entries ``offsets[b]..offsets[b + 1] - 1``."""
 
     vectors: Vectors  # (n_entries, dim)
     ids: Int64s  # (n_entries,)
@@ -116,39 +117,39 @@ class Segment:
 
     @cached_property
     def order_by_id(self) -> npt.NDArray[Any]:
-        """Entries in ascending order of their ids; made when an id is first looked up."""
+        """Entries in ascending order of their ids; computed when an id is first looked up."""
         self.check.ids()
         order = np.argsort(self.ids, kind="stable")
         return order.astype(np.int32) if self.n_entries < 2**31 else order
 
     def rows_of(self, entries: Int64s) -> Int64s:
-        """Return the numbers of the buckets that entries lie in."""
+        """Return the numbers of the buckets of entries."""
         return np.searchsorted(self.offsets, entries, side="right") - 1
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A segment without its ``removed`` entries: non-zero for these, empty if there are none."""
+    """A segment and a mask of its ``removed`` entries, empty if there are none."""
 
     segment: Segment
     removed: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
     n_removed_items: int = 0
     removed_uid: str = ""
-    # Made by `without`: of which view, by its removed_uid, and the buckets of the entries removed.
+    # Set by `without`: the removed_uid of the previous view, and the buckets of removed entries.
     last_change: tuple[str, Int64s] | None = None
 
     @property
     def n_items(self) -> int:
-        """Number of items that are still there."""
+        """Number of live items."""
         return self.segment.n_items - self.n_removed_items
 
     @cached_property
     def row(self) -> list[int]:
-        """Where its arrays are, for ``layout.describe``: made once, not after every change."""
+        """Its row for ``layout.describe``: computed once, not after every change."""
         return describe_view(self)
 
     def live_entries(self, start: int = 0, stop: int | None = None) -> Int64s:
-        """Return the entries from ``start`` to before ``stop`` that are still there."""
+        """Return the live entries from ``start`` to ``stop - 1``."""
         stop = self.segment.n_entries if stop is None else stop
         if len(self.removed) == 0:
             return np.arange(start, stop)
@@ -156,17 +157,17 @@ class View:
 
     def entries_of(self, ids: Int64s) -> tuple[Int64s, Int64s]:
         """Return the live entries of these items, and for each its position in ``ids``."""
-        order, known, n = self.segment.order_by_id, self.segment.ids, self.segment.n_entries
-        if n > 0 and n == self.segment.n_items and known[order[-1]] - known[order[0]] == n - 1:
-            first = known[order[0]]  # an entry for each id of a range: no need to look for it
-            position = np.flatnonzero((ids >= first) & (ids <= known[order[-1]]))
+        order, all_ids, n = self.segment.order_by_id, self.segment.ids, self.segment.n_entries
+        if n > 0 and n == self.segment.n_items and all_ids[order[-1]] - all_ids[order[0]] == n - 1:
+            first = all_ids[order[0]]  # the ids are a range, one entry each: no search needed
+            position = np.flatnonzero((ids >= first) & (ids <= all_ids[order[-1]]))
             entries = order[ids[position] - first].astype(np.int64)
         else:
-            low = np.searchsorted(known, ids, "left", order)
-            counts = np.searchsorted(known, ids, "right", order) - low
+            low = np.searchsorted(all_ids, ids, "left", order)
+            counts = np.searchsorted(all_ids, ids, "right", order) - low
             position = np.repeat(np.arange(len(ids)), counts)
-            within = np.arange(len(position)) - np.repeat(np.cumsum(counts) - counts, counts)
-            entries = order[low[position] + within].astype(np.int64)
+            nth_entry = np.arange(len(position)) - np.repeat(np.cumsum(counts) - counts, counts)
+            entries = order[low[position] + nth_entry].astype(np.int64)
         if len(self.removed) == 0:
             return entries, position
         live = self.removed[entries] == 0
@@ -178,19 +179,19 @@ class View:
         sizes = np.diff(self.segment.offsets)
         if len(self.removed) == 0:
             return sizes
-        gone = np.add.reduceat(self.removed.astype(np.int64), self.segment.offsets[:-1])
-        return np.asarray(sizes - gone)
+        n_removed = np.add.reduceat(self.removed.astype(np.int64), self.segment.offsets[:-1])
+        return np.asarray(sizes - n_removed)
 
     def without(self, entries: Int64s, n_items: int) -> View:
         """Return the view with these entries, which belong to ``n_items`` items, removed."""
-        is_first = len(self.removed) == 0
-        removed = np.zeros(self.segment.n_entries, np.uint8) if is_first else self.removed.copy()
+        is_empty = len(self.removed) == 0
+        removed = np.zeros(self.segment.n_entries, np.uint8) if is_empty else self.removed.copy()
         removed[entries] = 1
         rows = self.segment.rows_of(entries)
         n_removed, change = self.n_removed_items + n_items, (self.removed_uid, rows)
         view = View(self.segment, removed, n_removed, uuid4().hex, change)
         if len(self.segment.buckets) < self.segment.n_entries // _FEW_BUCKETS:
-            # Counted on from the old count: counting again would read the whole mask.
+            # Update the counts: counting again would read the whole mask.
             live = self.live_per_bucket.copy()
             np.subtract.at(live, rows, 1)
             view.__dict__["live_per_bucket"] = live
@@ -198,38 +199,38 @@ class View:
 
 
 def build_segment(items: Items, dtype: npt.DTypeLike = np.float32) -> Segment:
-    """Sort items into a segment. A bucket that is named twice for an item counts once."""
+    """Sort items into a segment. A duplicate bucket of an item counts once."""
     ids, bucket_ids, vectors, labels = items
-    n, several = bucket_ids.shape
-    item = np.arange(n, dtype=np.int64)
-    bucket = bucket_ids[:, 0]
-    if several > 1:
+    n, sparsity = bucket_ids.shape
+    item_of_entry = np.arange(n, dtype=np.int64)
+    bucket_of_entry = bucket_ids[:, 0]
+    if sparsity > 1:
         ordered = np.sort(bucket_ids, axis=1)
-        first = np.ones((n, several), dtype=np.bool_)
-        first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-        item = np.repeat(item, several).reshape(n, several)[first]
-        bucket = ordered[first]
-    order = np.argsort(bucket, kind="stable")
-    item = item[order]
-    buckets, offsets = _runs(bucket[order])
-    sorted_vectors = aligned_empty(len(item), vectors.shape[1], dtype)
-    np.take(vectors.astype(dtype, copy=False), item, axis=0, out=sorted_vectors)
+        is_first = np.ones((n, sparsity), dtype=np.bool_)
+        is_first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+        item_of_entry = np.repeat(item_of_entry, sparsity).reshape(n, sparsity)[is_first]
+        bucket_of_entry = ordered[is_first]
+    order = np.argsort(bucket_of_entry, kind="stable")
+    item_of_entry = item_of_entry[order]
+    buckets, offsets = _group_bounds(bucket_of_entry[order])
+    sorted_vectors = aligned_empty(len(item_of_entry), vectors.shape[1], dtype)
+    np.take(vectors.astype(dtype, copy=False), item_of_entry, axis=0, out=sorted_vectors)
     classes: Any = None
     if labels is not None:
-        small = labels.max(initial=0) <= np.iinfo(np.int32).max  # never below -1
-        classes = labels.astype(np.int32 if small else np.int64)[item]
-    numbers = item.astype(np.int32) if several > 1 else None
+        fits_int32 = labels.max(initial=0) <= np.iinfo(np.int32).max  # they are never below -1
+        classes = labels.astype(np.int32 if fits_int32 else np.int64)[item_of_entry]
+    numbers = item_of_entry.astype(np.int32) if sparsity > 1 else None
     norm = largest_norm(vectors)
-    return Segment(sorted_vectors, ids[item], classes, numbers, buckets, offsets, n, norm)
+    return Segment(sorted_vectors, ids[item_of_entry], classes, numbers, buckets, offsets, n, norm)
 
 
 def merge_segments(views: Sequence[View]) -> Segment:
-    """Put the live entries of several segments into one, the order within a bucket kept."""
+    """Merge the live entries of several segments; the order within a bucket is kept."""
     for view in views:
         view.segment.check.blocks()
     parts = [(view.segment, view.live_entries()) for view in views]
-    bucket = np.concatenate([s.buckets[s.rows_of(entries)] for s, entries in parts])
-    order = np.argsort(bucket, kind="stable")
+    bucket_of_entry = np.concatenate([s.buckets[s.rows_of(entries)] for s, entries in parts])
+    order = np.argsort(bucket_of_entry, kind="stable")
     ids = np.concatenate([s.ids[entries] for s, entries in parts])[order]
     labels: Labels | None = None
     if parts[0][0].labels is not None:
@@ -238,28 +239,28 @@ def merge_segments(views: Sequence[View]) -> Segment:
     target[order] = np.arange(len(order))
     old = parts[0][0].vectors
     vectors = aligned_empty(len(order), old.shape[1], old.dtype)
-    at = 0
-    for segment, entries in parts:  # one copy, straight to its place
-        vectors[target[at : at + len(entries)]] = segment.vectors[entries]
-        at += len(entries)
+    start = 0
+    for segment, entries in parts:  # copied once, straight to their place
+        vectors[target[start : start + len(entries)]] = segment.vectors[entries]
+        start += len(entries)
     items, n_items = None, len(ids)
     if any(segment.items is not None for segment, _ in parts):
         unique, inverse = np.unique(ids, return_inverse=True)
         items, n_items = inverse.astype(np.int32), len(unique)
-    buckets, offsets = _runs(bucket[order])
+    buckets, offsets = _group_bounds(bucket_of_entry[order])
     norm = max(segment.max_norm for segment, _ in parts)
     return Segment(vectors, ids, labels, items, buckets, offsets, n_items, norm)
 
 
-def _runs(buckets: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the different ones of sorted bucket ids, and where each begins and the last ends."""
+def _group_bounds(buckets: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the unique ids of sorted bucket ids, and the bounds of their runs."""
     starts = np.flatnonzero(np.diff(buckets, prepend=-1))
     return buckets[starts], np.append(starts, len(buckets)).astype(np.int64)
 
 
 def in_chunks(vectors: Vectors) -> Iterator[Vectors]:
-    """Yield parts of vectors that can be copied without much memory."""
-    return (vectors[at : at + 65536] for at in range(0, max(len(vectors), 1), 65536))
+    """Yield chunks of vectors that can be copied with little memory."""
+    return (vectors[start : start + 65536] for start in range(0, max(len(vectors), 1), 65536))
 
 
 def as_float32(vectors: Vectors) -> Float32s:

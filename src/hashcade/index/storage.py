@@ -1,20 +1,20 @@
-"""An index on disk: written so that it is the old state or the new one, read so that it is right.
+"""An index on disk: atomic writes, and reads that are checked.
 
 ::
 
     index/
-        manifest.json        what belongs to the index, with a checksum of itself
+        manifest.json        the files of the index, with a checksum of itself
         segment-<uid>.bin    arrays of one segment, each at a multiple of 64 bytes
         removed-<uid>.bin    one bit per removed entry of a segment
-        lock                 held by the writer, by a service as long as it runs
+        lock                 held by a writer, or by a service while it runs
 
-Files other than the manifest are written once, flushed to the disk, and never touched again. The
-manifest is written beside the old one and renamed over it, the one moment at which the state
-changes. What no manifest names was left by a writer that was stopped, and the next removes it.
-Files of others are left alone. A section of a segment is one array; its bytes, and its checksum,
-include the padding to a multiple of 64. Reading checks the manifest (``manifest.py``), the length
-of every file and the arrays that say where things are; the blocks of the buckets when they are
-first read, once (:class:`StoredCheck`). Only regular files are read, and no links.
+Files other than the manifest are written once, flushed to the disk, and never changed. The manifest
+is written beside the old one and renamed over it, which is the moment at which the state changes.
+Managed files that are not in the manifest were left by an interrupted writer, and the next one
+removes them; foreign files are left alone. A section of a segment is one array; its bytes, and its
+checksum, include the padding to a multiple of 64. Opening an index checks the manifest
+(``manifest.py``), the length of every file, and the arrays of the structure; the block of a bucket
+is checked when it is first read (:class:`StoredCheck`). Only regular files are read, no links.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from hashcade.index.manifest import ALIGNMENT, MANIFEST_NAME, Manifest, Record, 
 from hashcade.index.segment import Segment, View
 from hashcade.index.snapshot import Snapshot, empty_snapshot
 
-_WHERE = ("buckets", "offsets", "blocks")  # arrays that are checked when an index is opened
-# Names of files that a save makes, and may remove.
-_OURS = re.compile("(segment|removed)-[0-9a-f]{32}[.]bin|manifest-[0-9a-f]{32}[.]tmp")
+_STRUCTURE = ("buckets", "offsets", "blocks")  # arrays that are checked when an index is opened
+# Names of files that a save writes, and may remove.
+_MANAGED = re.compile("(segment|removed)-[0-9a-f]{32}[.]bin|manifest-[0-9a-f]{32}[.]tmp")
 
 
 def new_generation() -> str:
-    """Return a new name for the state of an index on disk, for ``HashIndex.save``."""
+    """Return a new generation, which names a state of an index on disk, for ``HashIndex.save``."""
     return uuid4().hex
 
 
@@ -62,32 +62,32 @@ def save(
     directory: Path, snapshot: Snapshot, generation: str, expected: frozenset[str] | None,
     *, lock_held: bool = False,
 ) -> None:  # fmt: skip
-    """Write a snapshot as a new generation, in place of an ``expected`` one, or of any if None."""
+    """Write a snapshot as a new generation that replaces an ``expected`` one, or any if None."""
     with storage_errors(f"cannot write the index {directory}"):
         if not directory.is_dir():
             directory.mkdir(parents=True)
             sync_directory(directory.parent)
         elif not is_index(directory):
             names = [path.name for path in directory.iterdir() if path.name != LOCK_NAME]
-            if strangers := [name for name in names if not _OURS.fullmatch(name)]:
-                message = f"{directory} is not an index and not empty: {min(strangers)}"
+            if foreign := [name for name in names if not _MANAGED.fullmatch(name)]:
+                message = f"{directory} is not an index and not empty: {min(foreign)}"
                 raise StorageError(message, hint="choose another path")
         with nullcontext() if lock_held else writer_lock(directory):
             try:
                 current = read_manifest(directory)
             except (FileNotFoundError, CorruptIndexError):
-                current = None  # nothing there that could be reused
+                current = None  # nothing to reuse
             if expected is not None and (current is None or current.generation not in expected):
                 message = f"{directory} was changed by another writer since it was read"
                 raise StorageError(message, hint="load it again, or save elsewhere")
             new_files: list[Path] = []
             try:
                 manifest = _write_files(directory, snapshot, generation, current, new_files)
-                new = directory / f"manifest-{uuid4().hex}.tmp"
-                new_files.append(new)
-                write_file(new, [manifest.to_bytes()])
+                temporary = directory / f"manifest-{uuid4().hex}.tmp"
+                new_files.append(temporary)
+                write_file(temporary, [manifest.to_bytes()])
                 sync_directory(directory)
-                os.replace(new, directory / MANIFEST_NAME)
+                os.replace(temporary, directory / MANIFEST_NAME)
             except BaseException:
                 for path in new_files:
                     path.unlink(missing_ok=True)
@@ -95,7 +95,7 @@ def save(
             sync_directory(directory)
             files = manifest.files()
             for path in directory.iterdir():
-                if _OURS.fullmatch(path.name) and path.name not in files and not path.is_dir():
+                if _MANAGED.fullmatch(path.name) and path.name not in files and not path.is_dir():
                     path.unlink(missing_ok=True)
 
 
@@ -103,7 +103,7 @@ def _write_files(
     directory: Path, snapshot: Snapshot, generation: str, current: Manifest | None,
     new_files: list[Path],
 ) -> Manifest:  # fmt: skip
-    """Write the files that are not there; their paths are appended to ``new_files`` before."""
+    """Write the files that are missing; their paths are first appended to ``new_files``."""
 
     def write(kind: str, uid: str, parts: list[Any]) -> Record:
         path = directory / f"{kind}-{uid}.bin"
@@ -111,25 +111,25 @@ def _write_files(
         write_file(path, parts)
         return {"file": path.name, "uid": uid, "bytes": path.stat().st_size}
 
-    def is_there(record: Record | None, uid: str) -> bool:
+    def is_stored(record: Record | None, uid: str) -> bool:
         if record is None or record["uid"] != uid:
             return False
         path = directory / record["file"]
         return path.exists() and bool(path.stat().st_size == record["bytes"])
 
-    old = {record["uid"]: record for record in current.segments} if current else {}
+    old_records = {record["uid"]: record for record in current.segments} if current else {}
     records = []
     for view in snapshot.views:
         segment = view.segment
-        record = old.get(segment.uid, {"uid": None, "removed": None})
+        record = old_records.get(segment.uid, {"uid": None, "removed": None})
         removed = record["removed"]
-        if not is_there(record, segment.uid):
+        if not is_stored(record, segment.uid):
             sections, parts = _sections(segment)
             counts = (segment.n_items, segment.n_entries, segment.max_norm)
             record = segment_record(write("segment", segment.uid, parts), *counts, sections)
         if len(view.removed) == 0:
             removed = None
-        elif not is_there(removed, view.removed_uid):
+        elif not is_stored(removed, view.removed_uid):
             bits = np.packbits(view.removed).tobytes()
             removed = write("removed", view.removed_uid, [bits])
             removed |= {"crc32": zlib.crc32(bits), "n_items": view.n_removed_items}
@@ -141,8 +141,8 @@ def _write_files(
 
 
 def _sections(segment: Segment) -> tuple[Record, list[Any]]:
-    """Return the arrays of a segment file: what they are, and their bytes."""
-    segment.check.blocks()  # what was damaged must not get a new checksum
+    """Return the sections of a segment file, and their bytes."""
+    segment.check.blocks()  # damaged data must not get a new checksum
     arrays = segment.arrays
     crcs = [checksums.block_crc(arrays, row) for row in range(len(segment.buckets))]
     arrays["blocks"] = np.array(crcs, dtype=np.uint32)
@@ -158,33 +158,27 @@ def _sections(segment: Segment) -> tuple[Record, list[Any]]:
 
 
 def place_sections(kinds: Mapping[str, tuple[Any, tuple[int, ...]]]) -> Record:
-    """Where arrays of these dtypes and shapes lie in the file of a segment."""
+    """Lay out arrays of these dtypes and shapes in the file of a segment."""
     sections: Record = {}
-    at = 0
-    for name, (given, shape) in kinds.items():
-        dtype = np.dtype(given).newbyteorder("<")
+    offset = 0
+    for name, (dtype_like, shape) in kinds.items():
+        dtype = np.dtype(dtype_like).newbyteorder("<")
         size = math.prod(shape) * dtype.itemsize
         size += -size % ALIGNMENT
-        sections[name] = {"offset": at, "bytes": size, "dtype": dtype.str, "shape": list(shape)}
-        at += size
+        sections[name] = {"offset": offset, "bytes": size, "dtype": dtype.str, "shape": list(shape)}
+        offset += size
     return sections
 
 
 def segment_record(
     file: Record, n_items: int, n_entries: int, max_norm: float, sections: Record
 ) -> Record:
-    """What the manifest says of a segment; ``file`` has its name, uid and length."""
-    return {
-        **file,
-        "n_items": n_items,
-        "n_entries": n_entries,
-        "max_norm": max_norm,
-        "sections": sections,
-    }
+    """Record of a segment in the manifest; ``file`` has its name, uid and length."""
+    return dict(file, n_items=n_items, n_entries=n_entries, max_norm=max_norm, sections=sections)
 
 
 def is_index(path: str | os.PathLike[str]) -> bool:
-    """Whether a directory holds an index, sound or not."""
+    """Whether a directory holds an index, damaged or not."""
     return (Path(path) / MANIFEST_NAME).is_file()
 
 
@@ -196,10 +190,10 @@ def read_generation(path: str | os.PathLike[str]) -> str:
 
 
 def foreign_files(directory: Path) -> list[Path]:
-    """What is in the directory of an index and was not put there by this package."""
-    ours = {MANIFEST_NAME, LOCK_NAME}
-    entries = [path for path in directory.iterdir() if path.name not in ours]
-    return sorted(p for p in entries if p.is_dir() or not _OURS.fullmatch(p.name))
+    """Files in the directory of an index that were not written by this package."""
+    managed = {MANIFEST_NAME, LOCK_NAME}
+    entries = [path for path in directory.iterdir() if path.name not in managed]
+    return sorted(p for p in entries if p.is_dir() or not _MANAGED.fullmatch(p.name))
 
 
 def _require_index(directory: Path) -> None:
@@ -209,7 +203,7 @@ def _require_index(directory: Path) -> None:
 
 
 def load(directory: Path, *, mmap: bool) -> tuple[Snapshot, Manifest]:
-    """Read an index. A save in between is no trouble: then the new state is read."""
+    """Read an index. If it is saved meanwhile, the new state is read."""
     _require_index(directory)
     with storage_errors(f"cannot read the index {directory}"):
         for _ in range(1000):
@@ -217,7 +211,7 @@ def load(directory: Path, *, mmap: bool) -> tuple[Snapshot, Manifest]:
             try:
                 return _open(directory, manifest, mmap), manifest
             except FileNotFoundError as error:
-                # Removed by a save since the manifest was read, unless it is the same still.
+                # Removed by a save since the manifest was read, unless the generation is the same.
                 if read_manifest(directory).generation == manifest.generation:
                     raise CorruptIndexError(f"{error.filename} is missing") from error
     raise StorageError(f"{directory} changes faster than it can be read", hint="try again")
@@ -263,12 +257,12 @@ def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) ->
         n_bytes = math.prod(section["shape"]) * dtype.itemsize
         array = raw[offset : offset + n_bytes].view(dtype).reshape(section["shape"])
         arrays[name] = array if dtype.isnative else array.astype(dtype.newbyteorder("="))
-        if name in _WHERE:  # what others do to the file must not change where kernels look
+        if name in _STRUCTURE:  # changes to the file must not change which addresses kernels read
             arrays[name] = arrays[name].copy()
     check = StoredCheck(
         path, record, raw, mapped if mmap else None, arrays, manifest.next_id, manifest.unit_length
     )
-    for name in _WHERE:
+    for name in _STRUCTURE:
         check.section(name)
     segment = Segment(
         arrays["vectors"], arrays["ids"], arrays.get("labels"), arrays.get("items"),
@@ -298,7 +292,7 @@ def _open_segment(path: Path, record: Record, manifest: Manifest, mmap: bool) ->
 
 
 def problems_of(snapshot: Snapshot, directory: Path | None) -> list[str]:
-    """Read all of the state in use and the manifest of where it is stored; list what is wrong."""
+    """Read the whole snapshot, and the manifest of its directory; list all problems."""
     problems: list[str] = []
     if directory is not None:
         try:

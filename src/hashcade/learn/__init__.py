@@ -1,11 +1,11 @@
-"""Learning: from labelled embeddings or images to a trained hasher.
+"""Learning: trains a hasher on labelled embeddings or images.
 
-:class:`Hasher` is all that most users need; :class:`ResolvedConfig` is its settings with nothing
-left open. :func:`read_config` and :func:`model_fingerprint` look at a stored model without loading
-it. The rest are parts for other methods: networks, losses, :class:`ClassSampler`, :func:`kmeans`.
+Most users only need :class:`Hasher`; :class:`ResolvedConfig` is its settings with defaults filled
+in. :func:`read_config` and :func:`model_fingerprint` inspect a stored model without loading it. The
+others are building blocks: networks, losses, :class:`ClassSampler`, :func:`kmeans`.
 
-Learning needs the extra ``train`` (torch), and so does a model for images. A stored model for
-embeddings is loaded and used without.
+Training needs the extra ``train`` (torch), and so does a model for images. A stored model for
+embeddings is loaded and used without it.
 """
 
 from typing import TYPE_CHECKING

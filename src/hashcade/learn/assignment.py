@@ -1,6 +1,6 @@
-"""From what a network makes of items to their buckets, without prototypes or by parts of classes.
+"""Assignment of items to buckets, by path, by code book or by parts of classes.
 
-See ``encoder.py`` for classes that are decided by prototypes, the default.
+For the default, assignment by prototypes, see ``encoder.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
-CHUNK = 1024  # items of one pass
+CHUNK = 1024  # items of one forward pass
 
 
 class Assignment(Protocol):
@@ -28,7 +28,7 @@ class Assignment(Protocol):
     ranks: bool  # whether buckets beyond the first code are ranked
 
     def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
-        """Buckets of items; scores may be None where they are not needed."""
+        """Buckets of items; scores may be None if they are not needed."""
 
 
 class PathAssignment:
@@ -47,38 +47,38 @@ class PathAssignment:
 class CodebookAssignment:
     """The code with the largest sum of slot scores, on average over its buckets.
 
-    Sums are float64, from level 1 down; of equal ones the lower id comes first, as when an index
-    probes.
+    Sums are float64, from level 1 down; of equal ones the lower id comes first, as in a search of
+    the index.
     """
 
     ranks = False
 
     def __init__(self, codebook: Ints, shape: CodeShape) -> None:
-        self._book = np.unique(codebook, axis=0)  # in ascending order, equal codes once
+        self._book = np.unique(codebook, axis=0)  # ascending, without duplicates
         self._paths = shape.paths(self._book.ravel())  # (n_codes · sparsity, depth)
         self._shape = shape
 
     def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
         """See :class:`Assignment`."""
         book, paths = self._book, self._paths
-        assigned = np.empty((len(scores), self._shape.sparsity), np.int64)
-        for at in range(0, len(scores), CHUNK):
-            cancel.check(f"after {at:,} of {len(scores):,} items")
-            part = scores[at : at + CHUNK]
+        bucket_ids = np.empty((len(scores), self._shape.sparsity), np.int64)
+        for start in range(0, len(scores), CHUNK):
+            cancel.check(f"after {start:,} of {len(scores):,} items")
+            part = scores[start : start + CHUNK]
             sums = np.zeros((len(part), len(paths)))
             for level in range(self._shape.depth):
                 sums += part[:, level, paths[:, level]]
             sums = sums.reshape(len(part), *book.shape)
             best = sums.mean(axis=2).argmax(axis=1)
             order = np.argsort(-sums[np.arange(len(part)), best], axis=1, kind="stable")
-            assigned[at : at + CHUNK] = np.take_along_axis(book[best], order, axis=1)
-        return assigned
+            bucket_ids[start : start + CHUNK] = np.take_along_axis(book[best], order, axis=1)
+        return bucket_ids
 
 
 class PartAssignment:
     """The nearest class prototypes first, then the nearest parts of each of these classes.
 
-    ``class_of_part``, int64[n_codes], ascending, says which class a row of the code book is of.
+    ``class_of_part``, int64[n_codes], ascending, is the class of each row of the code book.
     """
 
     ranks = True
@@ -90,29 +90,29 @@ class PartAssignment:
         self._ends = np.cumsum(np.bincount(class_of_part))
         self._starts = np.append(0, self._ends[:-1])
         n_parts = self._ends - self._starts
-        self._fewest, self._steps = int(n_parts.min()), np.arange(int(n_parts.max()))
+        self._min_parts, self._part_offsets = int(n_parts.min()), np.arange(int(n_parts.max()))
 
     def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
         """See :class:`Assignment`; scores are not needed."""
         n_parts = min(n_probe, len(self._codebook))
-        n_classes = min(-(-n_parts // self._fewest), len(self._ends))
+        n_classes = min(-(-n_parts // self._min_parts), len(self._ends))
         classes = self._classes.classes(points, n_classes, cancel)
         step = max(1, CHUNK // n_classes)
         parts = []
-        for at in range(0, max(1, len(points)), step):
-            cancel.check(f"after {at:,} of {len(points):,} items")
-            part = slice(at, at + step)
-            parts.append(self.of_classes(points[part], classes[part], n_parts))
+        for start in range(0, max(1, len(points)), step):
+            cancel.check(f"after {start:,} of {len(points):,} items")
+            part = slice(start, start + step)
+            parts.append(self.buckets_of_classes(points[part], classes[part], n_parts))
         return np.concatenate(parts)
 
-    def of_classes(self, points: Floats, classes: Ints, n_parts: int) -> Ints:
-        """Buckets of the nearest parts of classes, int64[n, m], the first class first."""
-        rows = self._starts[classes][:, :, None] + self._steps
-        outside = rows >= self._ends[classes][:, :, None]
-        own = self._prototypes[np.where(outside, 0, rows)]
-        gaps = np.square(points[:, None, None] - own).sum(axis=3, dtype=np.float64)
-        gaps[outside], rows[outside] = np.inf, -1
-        order = np.argsort(gaps, axis=2, kind="stable")
+    def buckets_of_classes(self, points: Floats, classes: Ints, n_parts: int) -> Ints:
+        """Buckets of the nearest parts of classes, int64[n, m], parts of the first class first."""
+        rows = self._starts[classes][:, :, None] + self._part_offsets
+        is_padding = rows >= self._ends[classes][:, :, None]
+        part_prototypes = self._prototypes[np.where(is_padding, 0, rows)]
+        distances = np.square(points[:, None, None] - part_prototypes).sum(axis=3, dtype=np.float64)
+        distances[is_padding], rows[is_padding] = np.inf, -1
+        order = np.argsort(distances, axis=2, kind="stable")
         rows = np.take_along_axis(rows, order, axis=2).reshape(len(points), -1)
         first = np.argsort(rows < 0, axis=1, kind="stable")[:, :n_parts]
         return self._codebook[np.take_along_axis(rows, first, axis=1)].reshape(len(points), -1)

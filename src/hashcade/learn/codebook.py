@@ -1,7 +1,7 @@
-"""The code book: one code per class, in place of any path through the tree.
+"""The code book: one code per class, instead of any path through the tree.
 
-The paper takes the best slot of each level by itself, so one wrong level sends an item to an empty
-bucket. The code of the book with the largest sum of slot scores lets one level correct another.
+The paper takes the best slot of each level independently, so one wrong level sends an item to an
+empty bucket. With the code of the largest sum of slot scores, levels can correct each other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def solve_codebook(
 ) -> Ints:
     """Buckets of every class, ascending, int64[n_classes, sparsity]: a cascade over class means.
 
-    Scores come in chunks, float[m, depth, width], labels together.
+    Scores are an iterable of chunks, float[m, depth, width]; labels are those of all chunks.
     """
     sums, start = np.zeros((n_classes, shape.depth * shape.width)), 0
     for part in scores:
@@ -47,7 +47,7 @@ class CodebookLoss:
         """Loss of a batch: scores float[n, depth, width], labels int[n] as rows of the book."""
         sums = scores.new_zeros(len(scores), self._book_shape[0])
         for level, slots in enumerate(self._slots):  # slots: (n_codes · sparsity,)
-            of_buckets = scores[:, level].index_select(1, slots)
-            sums = sums + of_buckets.reshape(len(scores), *self._book_shape).mean(dim=2)
+            bucket_scores = scores[:, level].index_select(1, slots)
+            sums = sums + bucket_scores.reshape(len(scores), *self._book_shape).mean(dim=2)
         log_shares = (self._sharpness * sums).log_softmax(dim=1)
         return -log_shares.gather(1, self._code_of_class[labels][:, None]).mean()

@@ -1,7 +1,7 @@
-"""Settings, resolved once: checked against each other and the data, with nothing left open.
+"""Resolved settings: checked against each other and the data, with all defaults filled in.
 
-The default penalties are the paper's. They are meant for the scale of the scores, the same for all
-data: embeddings are brought to unit spread, npairs is regularized, triplet normalizes scores.
+The default penalties are the paper's. They depend on the scale of the scores, which is the same for
+all data: embeddings are standardized, npairs is regularized, triplet normalizes scores.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ ASSIGNMENTS = ("prototype", "codebook", "path")
 SCHEDULES = ("one-cycle", "paper", "constant")
 
 VALIDATIONS = 10  # per stage
-# Where prototypes are learned: items of a batch, factor on cosines, mixing of items, weight decay.
+# For training of prototypes: batch size, factor on cosines, mixup, weight decay.
 _BATCH, _SCALE, _MIXUP, _DECAY = 256, 10.0, 0.2, 1e-3
 _FEW_CLASSES = 512
-_MANY_CLASSES = 4096  # beyond, half the hidden units will do
+_MANY_CLASSES = 4096  # beyond this half the hidden units are enough
 _SHORTLIST, _POINT_SIZE = 16, 128
 _NOISE = 1024
-_CODE_EPOCHS = 3  # of the stage that trains a linear layer for the codes
+_CODE_EPOCHS = 3  # of the stage that trains the linear layer of the codes
 # λ of npairs by sparsity: more active slots share the softmax; 0.001 from 4 on.
 _REGULARIZATION = {1: 0.03, 2: 0.01, 3: 0.003}
 _BY_CLASS = ("base", "hash", "joint")  # stages with batches of n classes × m items
-_MODULE = "module "  # marks a backbone that is the user's own in a file
+_MODULE = "module "  # prefix of a user-defined backbone in a file
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageConfig:
-    """What is trained, by which loss, for how long; other fields are settings of ``Hasher``."""
+    """Settings of one stage of training; most fields are settings of ``Hasher``."""
 
     name: str  # "warmup", "base", "hash", "joint" (stages.py), "prototype", "codes" (prototypes.py)
     loss: str
@@ -64,17 +64,17 @@ class StageConfig:
 
     @property
     def penalties(self) -> dict[str, float]:
-        """The ones of the code problem, as the solver takes them."""
+        """Penalties of the code problem, as arguments of the solver."""
         return {n: getattr(self, n) for n in ("sibling_penalty", "collision_penalty")}
 
     def with_steps(self, steps: int) -> StageConfig:
-        """The same with another number of steps, over which the learning rate falls."""
+        """The same with another number of steps, over which the learning rate decays."""
         return replace(self, steps=steps, validate_every=_validate_every(steps))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedConfig:
-    """All that defines a model and its training, with no value left open."""
+    """All settings of a model and its training, with defaults filled in."""
 
     shape: CodeShape
     item_shape: tuple[int, ...]  # (size,) for embeddings, (height, width, 3) for images
@@ -86,14 +86,14 @@ class ResolvedConfig:
     assignment: str  # of items to buckets: one of ASSIGNMENTS
     rerank: str  # by which vectors: "given" (or of the base network), or "learned" (the points)
     point_size: int = 0  # of the points that prototypes are compared with; 0: the given embeddings
-    shortlist: int  # groups of codes of which the prototypes are compared
+    shortlist: int  # groups of codes whose prototypes are compared
     n_codes: int = 0  # rows of the code book
-    codes_of: str = "classes"  # what they stand for; or "clusters" (adapted), "parts" (refined)
+    codes_of: str = "classes"  # what has codes; or "clusters" (adapted), "parts" (refined)
     features: FeatureRecord | None = None  # the network that turns images into the items
 
     @property
     def takes_images(self) -> bool:
-        """Whether items are images; with ``features`` items are these."""
+        """Whether items are images; with ``features`` they are not, but features."""
         return len(self.item_shape) == 3
 
     @property
@@ -105,50 +105,50 @@ class ResolvedConfig:
 
     @property
     def uses_codebook(self) -> bool:
-        """Whether items go to a code of the book, and not to the end of their path."""
+        """Whether items are assigned to a code of the book, not to the end of their path."""
         return self.n_codes > 0
 
     @property
     def uses_prototypes(self) -> bool:
-        """Whether the nearest prototype decides which code."""
+        """Whether items are assigned to the code of the nearest prototype."""
         return self.assignment == "prototype"
 
     @property
     def has_parts(self) -> bool:
-        """Whether classes are decided by their prototypes, and then parts of them."""
+        """Whether items are assigned to classes by prototypes, and then to parts of them."""
         return self.uses_prototypes and self.codes_of == "parts"
 
     @property
     def spreads_prototypes(self) -> bool:
-        """Whether prototypes start apart from each other, instead of at the means of classes.
+        """Whether prototypes start orthogonal, instead of at the means of their classes.
 
-        So few classes have room for it; of many, similar ones should begin near each other.
+        Few classes have enough dimensions for it; of many, similar ones should start close.
         """
         return self.point_size > 0 and self.n_codes <= _FEW_CLASSES
 
     @property
     def is_dense(self) -> bool:
-        """Whether the network is a few products of matrices, and needs no torch."""
+        """Whether the network is a few matrix products, and needs no torch."""
         return not self.takes_images and self.backbone in (None, "mlp")
 
     @property
     def mirrored(self) -> bool:
-        """Whether images are mirrored at random for training."""
+        """Whether images are mirrored at random in training."""
         return any(stage.augment == "crop-mirror" for stage in self.stages)
 
     @property
     def with_inputs(self) -> bool:
-        """Whether the last layers see the embeddings beside the hidden layer."""
+        """Whether the last layers take the embeddings in addition to the hidden layer."""
         return self.uses_prototypes and self.backbone is None and self.hidden_size > 0
 
     @property
     def recalls_classes(self) -> bool:
-        """Whether the model keeps means and noise of its classes, for others that are added."""
+        """Whether the model stores means and noise of its classes, for later classes."""
         return self.with_inputs and self.codes_of == "classes"
 
     @property
     def n_noise(self) -> int:
-        """Rows of that noise: enough for its covariance, and no more than a thousand."""
+        """Rows of that noise: enough for its covariance, at most 1024."""
         return min(_NOISE, 8 * self.item_shape[0])
 
     @property
@@ -164,10 +164,10 @@ class ResolvedConfig:
         return self.embedding_size or self.item_shape[0]
 
     def check_base(self, base: ResolvedConfig) -> None:
-        """Raise ``ValueError`` unless a model can take over the base network of another one."""
+        """Raise ``ValueError`` unless a model can share the base network of another one."""
         if self.rerank == "learned":
-            alone = "with rerank='learned' every hasher learns vectors of its own"
-            error = ValueError(f"base would share nothing: {alone}")
+            reason = "with rerank='learned' every hasher learns vectors of its own"
+            error = ValueError(f"base would share nothing: {reason}")
             raise add_hint(error, "set rerank='given', or leave out base")
         self._check_equal("base", base, "embedding_size", "unit_length")
 
@@ -181,31 +181,31 @@ class ResolvedConfig:
             raise ValueError("start would share nothing: there is no backbone")
         self._check_equal("start", start)
 
-    def _check_equal(self, name: str, model: ResolvedConfig, *more: str) -> None:
-        mine, other = self.to_json(), model.to_json()
-        fields = ["item_shape", "backbone", "features", *more]
+    def _check_equal(self, name: str, model: ResolvedConfig, *extra_fields: str) -> None:
+        own_fields, other_fields = self.to_json(), model.to_json()
+        fields = ["item_shape", "backbone", "features", *extra_fields]
         for field in [*fields, "hidden_size"] if self.backbone == "mlp" else fields:
-            if mine[field] != other[field]:
-                theirs, ours = other[field], mine[field]
-                raise ValueError(f"{name} has {field}={theirs!r}, this hasher has {ours!r}")
+            if own_fields[field] != other_fields[field]:
+                value, expected = other_fields[field], own_fields[field]
+                raise ValueError(f"{name} has {field}={value!r}, this hasher has {expected!r}")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for files."""
+        """Values that JSON can represent, for files."""
         backbone = self.backbone
-        if not isinstance(backbone, str | None):  # code is not stored
+        if not isinstance(backbone, str | None):  # its code is not stored
             backbone = f"{_MODULE}{type(backbone).__qualname__}"
         plain = json.dumps(asdict(replace(self, backbone=backbone)))
         return json.loads(plain)  # type: ignore[no-any-return]
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], backbone: nn.Module | None = None) -> Self:
-        """The inverse of :meth:`to_json`; a network of the user's own must be given again."""
+        """The inverse of :meth:`to_json`; a user-defined network must be passed again."""
         name = stored["backbone"]
         if isinstance(name, str) and name.startswith(_MODULE):
             if backbone is None:
-                own = f"a backbone of your own ({name.removeprefix(_MODULE)}), which is not stored"
+                text = f"a backbone of your own ({name.removeprefix(_MODULE)}), which is not stored"
                 hint = "pass one: Hasher.load(path, backbone=...)"
-                raise ConfigError(f"the model was trained with {own}", hint=hint)
+                raise ConfigError(f"the model was trained with {text}", hint=hint)
             name = backbone
         elif backbone is not None:
             raise ConfigError(f"the model was trained with backbone={name!r}, takes no other")
@@ -222,7 +222,7 @@ class ResolvedConfig:
         return config
 
     def _check_stored(self) -> None:
-        """Raise ``ValueError`` unless values of a file are of their kind and within their range."""
+        """Raise ``ValueError`` unless the values of a file are valid."""
         checked_choice("assignment", self.assignment, ASSIGNMENTS)
         checked_choice("rerank", self.rerank, ("given", "learned"))
         checked_choice("codes_of", self.codes_of, ("classes", "clusters", "parts"))
@@ -244,7 +244,7 @@ class ResolvedConfig:
 def resolve(
     settings: Mapping[str, Any], n_classes: int, n_items: int, item_shape: tuple[int, ...]
 ) -> ResolvedConfig:
-    """Check settings against each other and the training set, and fill in what was left open."""
+    """Check settings against each other and the training set, and fill in defaults."""
 
     def number(name: str, default: float) -> float:
         return default if settings[name] is None else checked_number(name, settings[name])
@@ -264,15 +264,15 @@ def resolve(
     else:
         schedule = checked_count("schedule", schedule)
     images, triplet, prototypes = len(item_shape) == 3, loss == "triplet", assignment == "prototype"
-    given = backbone is None
-    rerank = settings["rerank"] or ("learned" if prototypes and given else "given")
+    no_backbone = backbone is None
+    rerank = settings["rerank"] or ("learned" if prototypes and no_backbone else "given")
     checked_choice("rerank", rerank, ("given", "learned") if prototypes else ("given",))
 
     # ---- the table
     depth = checked_count("depth", settings["depth"])
     width = count("width", default_width(n_classes, depth, prototypes=prototypes))
     shape = CodeShape(width=width, depth=depth, sparsity=settings["sparsity"])
-    # In a flat table classes may share slots (Jeong & Song), in a tree they never need to.
+    # In a flat table classes may share slots (Jeong & Song), in a tree they never have to.
     if n_classes > shape.n_buckets and depth > 1:
         formula = f"n_buckets = width**depth = {shape.width}**{shape.depth} = {shape.n_buckets}"
         error = ValueError(f"y has {n_classes} classes, must be <= {formula}")
@@ -287,25 +287,25 @@ def resolve(
 
     # ---- layers
     point_size = embedding_size = None
-    many = n_classes > _MANY_CLASSES
-    if prototypes and given:
+    many_classes = n_classes > _MANY_CLASSES
+    if prototypes and no_backbone:
         point_size = count("embedding_size", _POINT_SIZE)
     else:
-        embedding_size = count("embedding_size", None if given else 256 if triplet else 64)
+        embedding_size = count("embedding_size", None if no_backbone else 256 if triplet else 64)
         point_size = _POINT_SIZE * prototypes
-    units = 1024 if prototypes and not many else 512
+    units = 1024 if prototypes and not many_classes else 512
     units = units if backbone in (None, "mlp") else 0
     hidden_size = count("hidden_size", units, at_least=int(backbone == "mlp"))
     network = IMAGE_NETWORKS.get(backbone, MLP) if isinstance(backbone, str) else backbone
 
     # ---- training
-    usual_rate = 1e-3 if images else 3e-3  # NIN diverges above 1e-3
-    rate = number("learning_rate", getattr(network, "learning_rate", usual_rate))
+    default_rate = 1e-3 if images else 3e-3  # NIN diverges above 1e-3
+    rate = number("learning_rate", getattr(network, "learning_rate", default_rate))
     if rate == 0.0:
         raise ValueError(f"learning_rate={settings['learning_rate']!r} must be > 0")
     dropout = number("dropout", 0.0)
-    mixes = prototypes and not images and n_classes > _FEW_CLASSES
-    mixup = number("mixup", _MIXUP if mixes else 0.0)
+    uses_mixup = prototypes and not images and n_classes > _FEW_CLASSES
+    mixup = number("mixup", _MIXUP if uses_mixup else 0.0)
     if dropout >= 1.0:
         raise ValueError(f"dropout={dropout!r} must be >= 0 and < 1")
     for name, value in (("dropout", dropout), ("mixup", mixup)):
@@ -320,39 +320,39 @@ def resolve(
             f"warmup_steps={settings['warmup_steps']} needs a backbone, whose network it trains"
         )
 
-    # Ten epochs for embeddings, with mixup twenty, thirty for images, at least 1000 steps; 70,000
+    # Ten epochs for embeddings, twenty with mixup, thirty for images, at least 1000 steps; 70,000
     # in the paper.
-    def usual_steps(batch_size: int, epochs: int) -> int:
+    def default_steps(batch_size: int, epochs: int) -> int:
         return 70_000 if schedule == "paper" else max(1000, -(-epochs * n_items // batch_size))
 
     def stage(name: str) -> StageConfig:
         by_class = name in _BY_CLASS
-        longer = name == "prototype" and mixup > 0 and not many
-        epochs = _CODE_EPOCHS if name == "codes" else 30 if images else 20 if longer else 10
-        usual = usual_steps(per_batch * per_class if by_class else _BATCH, epochs)
+        doubles_epochs = name == "prototype" and mixup > 0 and not many_classes
+        epochs = _CODE_EPOCHS if name == "codes" else 30 if images else 20 if doubles_epochs else 10
+        usual_steps = default_steps(per_batch * per_class if by_class else _BATCH, epochs)
         setting = {"hash": "steps", "prototype": "steps", "codes": "joint_steps"}.get(name)
         setting = setting or f"{name}_steps"
-        default = count("steps", usual) if name == "joint" else usual
+        default = count("steps", usual_steps) if name == "joint" else usual_steps
         if name == "codes" and settings["steps"] is not None:
-            default = min(usual, count("steps", usual))
-        only_book = setting == "joint_steps" and settings[setting] == 0
-        steps = 0 if only_book else count(setting, default)
+            default = min(usual_steps, count("steps", usual_steps))
+        solves_only = setting == "joint_steps" and settings[setting] == 0
+        steps = 0 if solves_only else count(setting, default)
         config = StageConfig(
             name=name, loss=loss, steps=steps, validate_every=_validate_every(steps),
             learning_rate=rate, schedule=schedule, weight_decay=5e-4, margin=number("margin", 0.3),
             base_learning_rate=number("base_learning_rate", 0.1),
             base_weight_decay=float(getattr(network, "weight_decay", 0.0)),
             regularization=number("regularization", _REGULARIZATION.get(shape.sparsity, 0.001)),
-            sibling_penalty=number("sibling_penalty", 50.0),  # siblings part if there is room
+            sibling_penalty=number("sibling_penalty", 50.0),  # siblings are separated if possible
             collision_penalty=number("collision_penalty", 0.5 if triplet else 0.05),
             classes_per_batch=per_batch, items_per_class=per_class, dropout=dropout, mixup=0.0,
             augment=augment if images else "none", remap=settings["remap"],
-            sharpness=16.0 if triplet else 1.0,  # unit-length scores have small sums
+            sharpness=16.0 if triplet else 1.0,  # sums of unit-length scores are small
         )  # fmt: skip
         if name == "base":
             factor = config.base_learning_rate if warmup else 1.0
             return replace(config, base_learning_rate=factor, regularization=0.003, dropout=0.0)
-        if not by_class:  # plain batches of items, sharpness as of a cosine softmax
+        if not by_class:  # plain batches of items, sharpness of a cosine softmax
             batch: Any = {"classes_per_batch": _BATCH, "items_per_class": 1}
             config = replace(config, **batch, sharpness=_SCALE)
         if name == "prototype":
@@ -377,9 +377,9 @@ def _validate_every(steps: int) -> int:
 def default_width(n_classes: int, depth: int, *, prototypes: bool = False) -> int:
     """Slots per level: a power of two, with enough buckets.
 
-    About a quarter of the classes if the sum of scores decides (the paper has 32 and 128 for 100
-    classes, 512 and 256 for 1000). If prototypes decide, codes need only propose: half as many
-    buckets again as classes, so that ``depth * width`` grows like a root of the classes.
+    About a quarter of the classes if codes are chosen by the sum of scores (the paper has 32 and
+    128 for 100 classes, 512 and 256 for 1000). With prototypes codes only give a shortlist: 1.5
+    buckets per class, so that ``depth * width`` grows like a root of the classes.
     """
     width = 4
     while width**depth < (1.5 if prototypes else 1) * n_classes or (
@@ -390,5 +390,5 @@ def default_width(n_classes: int, depth: int, *, prototypes: bool = False) -> in
 
 
 def default_items_per_class(classes_per_batch: int, class_size: int) -> int:
-    """Even, at least 2: the paper's batch is 64 × 2; with fewer classes it need not be smaller."""
+    """Even, at least 2: the paper's batch is 64 × 2, and fewer classes have more items."""
     return max(2, min(128 // classes_per_batch, class_size) // 2 * 2)

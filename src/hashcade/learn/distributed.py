@@ -1,9 +1,9 @@
-"""Training by all processes that torchrun started: the same model as by one.
+"""Distributed training with torchrun: the same model as with one process.
 
 Each rank passes its share of every batch through the network. The outputs are gathered, so every
-rank solves the same codes and has the loss of the whole batch, and the gradients are summed. (To
-average the gradients of losses of shares would be another method: fewer classes per solve, fewer
-negatives.) What is decided by a clock or a file is decided by the first rank, which alone writes.
+rank solves the same codes and computes the loss of the whole batch; the gradients are summed.
+(Averaging gradients of the losses of shares would be another method: fewer classes per solve, fewer
+negatives.) Decisions by time or files are made by the first rank, the only one that writes files.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_TIMEOUT = timedelta(hours=12)  # the first rank may solve or validate for long; a dead one is seen
+_TIMEOUT = timedelta(hours=12)  # the first rank may take long to solve or validate
 
 
 def is_first_rank() -> bool:
-    """Whether this process writes files and says something: the only one, or rank 0 of torchrun."""
+    """Whether this process writes files and shows progress: rank 0 of torchrun, or the only one."""
     return _world_size() == 1 or int(os.environ["RANK"]) == 0
 
 
@@ -40,19 +40,19 @@ def _world_size() -> int:
 
 
 def local_gpu() -> str | None:
-    """The number of the GPU that torchrun meant for this process, if it started it."""
+    """The number of the GPU for this process, if torchrun started it."""
     return os.environ.get("LOCAL_RANK") if _world_size() > 1 else None
 
 
 class Ranks:
-    """The processes that train together; without torchrun this one alone."""
+    """The processes that train together; without torchrun only this one."""
 
     def __init__(self, rank: int = 0, size: int = 1, device: torch.device | None = None) -> None:
         self.rank, self.size, self._device = rank, size, device
 
     @classmethod
     def join(cls, device: torch.device) -> Ranks:
-        """Meet the processes that torchrun started, by gloo or, on GPUs, nccl."""
+        """Join the process group of torchrun, with gloo or, on GPUs, nccl."""
         if _world_size() == 1:
             return cls()
         import torch.distributed as dist
@@ -64,7 +64,7 @@ class Ranks:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """If this rank fails, let the others know: they would wait for it."""
+        """If this rank fails, end the process group: the others would wait for it."""
         try:
             yield
         except BaseException:
@@ -78,23 +78,23 @@ class Ranks:
 
     def share(self, n: int) -> slice:
         """The rows of a batch of ``n`` that this rank passes through the network."""
-        most = -(-n // self.size)
-        return slice(min(n, self.rank * most), min(n, (self.rank + 1) * most))
+        n_rows = -(-n // self.size)
+        return slice(min(n, self.rank * n_rows), min(n, (self.rank + 1) * n_rows))
 
-    def gather(self, own: Tensor, n: int) -> Tensor:
-        """The outputs of all ranks for a batch of ``n``; gradients go to this rank's own rows."""
+    def gather(self, local: Tensor, n: int) -> Tensor:
+        """The outputs of all ranks for a batch of ``n``, with gradients for the local rows."""
         if self.size == 1:
-            return own
+            return local
         import torch
         import torch.distributed as dist
 
-        share, most = self.share(n), -(-n // self.size)
-        padded = own.new_zeros(most, *own.shape[1:])  # all ranks must send as much
-        padded[: len(own)] = own.detach()
-        whole = own.new_empty(self.size * most, *own.shape[1:])
-        with self._lost_contact():
-            dist.all_gather(list(torch.split(whole, most)), padded)
-        return torch.cat([whole[: share.start], own, whole[share.stop : n]])
+        share, n_rows = self.share(n), -(-n // self.size)
+        padded = local.new_zeros(n_rows, *local.shape[1:])  # all ranks must send the same size
+        padded[: len(local)] = local.detach()
+        gathered = local.new_empty(self.size * n_rows, *local.shape[1:])
+        with self._rank_errors():
+            dist.all_gather(list(torch.split(gathered, n_rows)), padded)
+        return torch.cat([gathered[: share.start], local, gathered[share.stop : n]])
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Sum the gradients of the ranks' shares."""
@@ -106,7 +106,7 @@ class Ranks:
         gradients = [p.grad for p in parameters if p.grad is not None]
         if gradients:
             flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-            with self._lost_contact():
+            with self._rank_errors():
                 dist.all_reduce(flat)
             parts = torch.split(flat, [gradient.numel() for gradient in gradients])
             for gradient, part in zip(gradients, parts, strict=True):
@@ -122,44 +122,44 @@ class Ranks:
         import torch.distributed as dist
 
         number = torch.tensor(float(condition), device=self._device)
-        with self._lost_contact():
+        with self._rank_errors():
             dist.all_reduce(number)
         return bool(number > 0)
 
     def first(self, function: Callable[[], T]) -> T:
-        """What a function gives on the first rank, on all of them: something that JSON can hold."""
+        """The result of a function on the first rank, broadcast to all; it must fit into JSON."""
         if self.size == 1:
             return function()
         text = json.dumps(function()).encode() if self.rank == 0 else b""
-        return json.loads(self._bytes_of_first(text))  # type: ignore[no-any-return]
+        return json.loads(self._broadcast_bytes(text))  # type: ignore[no-any-return]
 
     def first_arrays(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        """The arrays of the first rank, on all of them."""
+        """The arrays of the first rank, broadcast to all."""
         if self.size == 1:
             return arrays
         import safetensors.numpy
 
         blob = safetensors.numpy.save(arrays) if self.rank == 0 else b""
-        return safetensors.numpy.load(self._bytes_of_first(blob))
+        return safetensors.numpy.load(self._broadcast_bytes(blob))
 
     def equalize(self, model: nn.Module) -> None:
-        """Give all ranks the weights of the first one: machines may round differently."""
+        """Broadcast the weights of the first rank: machines may round differently."""
         if self.size == 1:
             return
         import torch.distributed as dist
 
-        with self._lost_contact():
+        with self._rank_errors():
             for weights in model.state_dict().values():
                 dist.broadcast(weights, 0)
 
     def check_equal(self, digest: str, what: str) -> None:
-        """Refuse to train on different things; ``digest`` tells them apart."""
+        """Raise ``ConfigError`` if ranks have different digests."""
         if self.any(self.first(lambda: digest) != digest):
             message = f"{what} must be the same on all {self.size} ranks"
             raise ConfigError(message, hint="give every rank the same data and settings")
 
     def check_layers(self, model: nn.Module) -> None:
-        """Refuse layers in training mode that would see a share of the batch as all of it."""
+        """Raise ``ConfigError`` for layers whose training needs the whole batch."""
         if self.size == 1:
             return
         from torch.nn.modules.batchnorm import _BatchNorm
@@ -172,12 +172,12 @@ class Ranks:
                 message = f"the network has {name}, which {self.size} ranks cannot train as one"
                 raise ConfigError(message, hint="train it in one process, or freeze it")
 
-    def _bytes_of_first(self, content: bytes) -> bytes:
+    def _broadcast_bytes(self, content: bytes) -> bytes:
         import torch
         import torch.distributed as dist
 
         length = torch.tensor(len(content), device=self._device)
-        with self._lost_contact():
+        with self._rank_errors():
             dist.broadcast(length, 0)
             values = torch.empty(int(length), dtype=torch.uint8)
             if self.rank == 0:
@@ -187,7 +187,7 @@ class Ranks:
         return values.cpu().numpy().tobytes()
 
     @contextmanager
-    def _lost_contact(self) -> Iterator[None]:
+    def _rank_errors(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:

@@ -1,12 +1,12 @@
-"""A fitted model at work: items in, vectors and buckets out. No torch for embeddings.
+"""Inference with a fitted model: from items to vectors and buckets. No torch for embeddings.
 
-For images, and for networks of the user's own, the torch model is asked. Which buckets an item
-belongs to follows from what the network makes of it:
+For images and user-defined networks the torch model is used. The buckets of an item depend on the
+assignment:
 
-- path: its best slot at each level, as in the paper.
+- path: the best slot at each level, as in the paper.
 - code book: the class code with the largest sum of slot scores.
-- prototypes: codes propose, prototypes decide. Codes that begin alike are a group; of the classes
-  in the groups nearest to the item's point, the one whose prototype is nearest is chosen.
+- prototypes: codes give a shortlist, prototypes decide. Codes with the same first slots are a
+  group; of the classes in the groups nearest to the item's point, the nearest prototype wins.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from hashcade.learn.inputs import checked_embeddings, checked_images
 
 Weights = Mapping[str, npt.NDArray[Any]]  # by the names of ``HashModel``
 Network = Callable[[npt.NDArray[Any], bool], "Outputs"]  # items, and whether to make scores
-OnProgress = Callable[[int, int], object] | None  # takes the number of items done, and in all
+OnProgress = Callable[[int, int], object] | None  # called with the number of items done, and of all
 
-# Up to so many prototypes all are compared: one pass over them takes no more time than groups.
+# Up to this many prototypes all are compared, which is as fast as groups.
 FEW_PROTOTYPES = 2048
 
-_FILLING = 15  # codes that are ranked beyond those probed, for queries with few candidates
-_ROOM = 24  # prototypes compared for each code that is ranked, or more
+_FILL_CODES = 15  # codes ranked beyond those probed, for queries with few candidates
+_COMPARED_PER_CODE = 24  # prototypes that are compared, at least, for each code to rank
 
 
 class Outputs(NamedTuple):
-    """What a network makes of items."""
+    """Outputs of a network."""
 
     vectors: Floats  # (n, size): for re-ranking
-    scores: Floats | None  # (n, depth, width): of slots, if they were asked for or are needed
-    points: Floats  # (n, size): compared with prototypes; the vectors, if there are none
+    scores: Floats | None  # (n, depth, width): of slots, if they were requested or are needed
+    points: Floats  # (n, size): compared with prototypes; without these the vectors
 
 
 class Encoder:
-    """Items to :class:`Encoded`, chunk by chunk."""
+    """Encodes items as :class:`Encoded`, chunk by chunk."""
 
     def __init__(self, config: ResolvedConfig, weights: Weights, network: Network) -> None:
         self.config, self._network = config, network
@@ -74,13 +74,13 @@ class Encoder:
                 for name, n_rows in (("class_means", config.n_codes), ("noise", config.n_noise)):
                     checked_weights(weights, name, (n_rows, config.item_shape[0]), np.float16)
             if config.has_parts:
-                self._assign = _by_parts(config, weights, codebook, prototypes)
+                self._assign = _part_assignment(config, weights, codebook, prototypes)
             else:
                 self._assign = PrototypeAssignment(codebook, prototypes, shape, config.shortlist)
         self._codebook = codebook
 
     def checked(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Items of the shape that was learned from."""
+        """Check that items have the shape of the training items."""
         shape = self.config.item_shape
         return checked_images(X, shape) if len(shape) == 3 else checked_embeddings(X, shape[0])
 
@@ -88,92 +88,92 @@ class Encoder:
         self, items: npt.NDArray[Any], progress: OnProgress = None, *, scores: bool = True,
         cancel: Cancel = NEVER,
     ) -> Outputs:  # fmt: skip
-        """What the network makes of items, without the buckets."""
+        """Outputs of the network for items, without buckets."""
         if len(items) <= CHUNK:
             return self._network(items, scores)
         parts = []
-        for at in range(0, len(items), CHUNK):
-            cancel.check(f"after {at:,} of {len(items):,} items")
-            parts.append(self._network(items[at : at + CHUNK], scores))
+        for start in range(0, len(items), CHUNK):
+            cancel.check(f"after {start:,} of {len(items):,} items")
+            parts.append(self._network(items[start : start + CHUNK], scores))
             if progress is not None:
-                progress(min(at + CHUNK, len(items)), len(items))
+                progress(min(start + CHUNK, len(items)), len(items))
         joined = (None if p[0] is None else np.concatenate(p) for p in zip(*parts, strict=True))
         return Outputs(*joined)  # type: ignore[arg-type]
 
     def bucket_ids(self, outputs: Outputs, n_probe: int = 1, cancel: Cancel = NEVER) -> Ints:
-        """Buckets, int64[n, sparsity], or those of ``n_probe`` codes where these are ranked."""
+        """Buckets, int64[n, sparsity], or those of ``n_probe`` codes if they are ranked."""
         return self._assign(outputs.scores, outputs.points, n_probe, cancel)
 
     def place(self, items: npt.NDArray[Any], codes: Ints | None) -> tuple[Floats, Ints]:
-        """Vectors and buckets of items of a table, int64[n, sparsity]; scores are not kept.
+        """Vectors and buckets, int64[n, sparsity], of items of a table.
 
-        ``codes``, int64[n], are the items' rows of the code book, -1: as the network says.
+        ``codes``, int64[n], are the rows of the items in the code book; -1: by the network.
         """
         vectors, buckets = [], []
-        for at in range(0, max(len(items), 1), CHUNK):
-            outputs = self._network(items[at : at + CHUNK], False)
+        for start in range(0, max(len(items), 1), CHUNK):
+            outputs = self._network(items[start : start + CHUNK], False)
             if codes is None:
-                own = self.bucket_ids(outputs)
+                chunk_buckets = self.bucket_ids(outputs)
             else:
-                known = codes[at : at + CHUNK]
-                own = self.of_class(outputs.points, known)
-                rest = np.flatnonzero(known < 0)
-                if len(rest):
-                    scores = None if outputs.scores is None else outputs.scores[rest]
-                    own[rest] = self._assign(scores, outputs.points[rest], 1)
+                chunk_codes = codes[start : start + CHUNK]
+                chunk_buckets = self.buckets_of_class(outputs.points, chunk_codes)
+                unknown = np.flatnonzero(chunk_codes < 0)
+                if len(unknown):
+                    scores = None if outputs.scores is None else outputs.scores[unknown]
+                    chunk_buckets[unknown] = self._assign(scores, outputs.points[unknown], 1)
             vectors.append(outputs.vectors)
-            buckets.append(own)
+            buckets.append(chunk_buckets)
         return np.concatenate(vectors), np.concatenate(buckets)
 
-    def of_class(self, points: Floats, classes: Ints) -> Ints:
+    def buckets_of_class(self, points: Floats, classes: Ints) -> Ints:
         """Buckets of items of known classes: the code of the class, or of its nearest part."""
         if isinstance(self._assign, PartAssignment):
-            return self._assign.of_classes(points, classes[:, None], 1)
+            return self._assign.buckets_of_classes(points, classes[:, None], 1)
         return self._codebook[classes]
 
     def rank(self, vectors: Floats, n_probe: int) -> Ints | None:
-        """Buckets of vectors, if these are what prototypes are compared with."""
+        """Buckets of vectors, if these are the points that are compared with prototypes."""
         config = self.config
         if not config.uses_prototypes:
             return None
         if config.rerank == "given" and (config.point_size or config.embedding_size):
             return None
-        return self._assign(None, vectors, n_probe + _FILLING)
+        return self._assign(None, vectors, n_probe + _FILL_CODES)
 
     def encode(
         self, X: npt.ArrayLike, n_probe: int = 1, progress: OnProgress = None, *,
         scores: bool = True, cancel: Cancel = NEVER,
     ) -> Encoded:  # fmt: skip
-        """Vectors, buckets and, if asked for or needed, scores, in one pass of the network."""
+        """Vectors, buckets and, if requested or needed, scores, in one pass of the network."""
         outputs = self.outputs(self.checked(X), progress, scores=scores, cancel=cancel)
-        ranked = self.bucket_ids(outputs, n_probe + _FILLING, cancel)
+        ranked = self.bucket_ids(outputs, n_probe + _FILL_CODES, cancel)
         config = self.config
-        own, by_path = ranked[:, : config.shape.sparsity], not config.uses_codebook
+        bucket_ids, by_path = ranked[:, : config.shape.sparsity], not config.uses_codebook
         if not self._assign.ranks:
-            return Encoded(outputs.vectors, own, outputs.scores, by_path)
+            return Encoded(outputs.vectors, bucket_ids, outputs.scores, by_path)
         all_ranked = ranked.shape[1] == config.n_codes * config.shape.sparsity
-        return Encoded(outputs.vectors, own, outputs.scores, by_path, ranked, all_ranked)
+        return Encoded(outputs.vectors, bucket_ids, outputs.scores, by_path, ranked, all_ranked)
 
 
-def _by_parts(
+def _part_assignment(
     config: ResolvedConfig, weights: Weights, codebook: Ints, prototypes: Floats
 ) -> PartAssignment:
-    """Classes by their prototypes, then parts of classes."""
+    """Assignment to classes by their prototypes, then to parts of classes."""
     shape = config.shape
     class_of_part = checked_weights(weights, "class_of_part", (config.n_codes,), np.int64)
     steps = np.diff(class_of_part, prepend=-1)
     if not (class_of_part[0] == 0 and np.isin(steps, (0, 1)).all()):
         raise ValueError("class_of_part must ascend from 0 in steps of 1")
-    first = steps > 0  # part of a class
-    above = CodeShape(width=shape.width, depth=shape.depth - 1)
-    of_classes = checked_weights(weights, "class_prototypes", prototypes.shape)[first]
-    codes = codebook[first] // shape.width
-    classes = PrototypeAssignment(codes, of_classes, above, config.shortlist)
+    is_first = steps > 0  # part of a class
+    parent_shape = CodeShape(width=shape.width, depth=shape.depth - 1)
+    class_prototypes = checked_weights(weights, "class_prototypes", prototypes.shape)[is_first]
+    codes = codebook[is_first] // shape.width
+    classes = PrototypeAssignment(codes, class_prototypes, parent_shape, config.shortlist)
     return PartAssignment(codebook, prototypes, classes, class_of_part)
 
 
 class DenseNetwork:
-    """The networks on embeddings, ``backbone`` None or ``"mlp"``, as products of matrices."""
+    """The networks on embeddings, ``backbone`` None or ``"mlp"``, as matrix products."""
 
     def __init__(self, config: ResolvedConfig, weights: Weights) -> None:
         self._config = config
@@ -192,14 +192,15 @@ class DenseNetwork:
         if config.embedding_size is not None and config.rerank == "given":
             if in_backbone:
                 self._base = _Linear(weights, "base.layers.0", 0, size, units)
-            below = (units, 0) if in_backbone else (0, size)
-            self._embedding = _Linear(weights, "embedding", *below, config.embedding_size)
+            input_sizes = (units, 0) if in_backbone else (0, size)
+            self._embedding = _Linear(weights, "embedding", *input_sizes, config.embedding_size)
         self._one_query: Any = None
         if self._hidden is not None and self._points is not None and self._embedding is None:
-            self._one_query = (*self._hidden.parameters, *self._points.parameters)
+            hidden, points = self._hidden, self._points
+            self._one_query = (hidden.weight, hidden.bias, points.weight, points.bias)
 
     def __call__(self, items: npt.NDArray[Any], with_scores: bool = True) -> Outputs:
-        """What the network makes of items, float32[n, size]."""
+        """Outputs for items, float32[n, size]."""
         config, shape, scores = self._config, self._config.shape, None
         if self._one_query is not None and len(items) == 1 and not with_scores:
             points = np.empty((1, config.point_size), np.float32)
@@ -218,33 +219,28 @@ class DenseNetwork:
             vectors = self._embedding(items if self._base is None else _relu(self._base(items)))
             vectors = _unit(vectors) if config.unit_length else vectors
         elif config.rerank == "given":
-            vectors = items.copy()  # what is returned is not the caller's
+            vectors = items.copy()  # not the caller's array
         return Outputs(vectors, scores, points)
 
 
 class _Linear:
-    """A linear layer on hidden values, on items as they are given, or on both side by side."""
+    """A linear layer on hidden values, on unprepared items, or on both concatenated."""
 
     def __init__(
         self, weights: Weights, name: str, n_hidden: int, n_items: int, outputs: int
     ) -> None:
         weight = checked_weights(weights, f"{name}.weight", (outputs, n_hidden + n_items)).copy()
         bias = checked_weights(weights, f"{name}.bias", (outputs,))
-        if n_items:  # centring and scaling them becomes a part of it
+        if n_items:  # fold their centring and scaling into the weights
             exact = weight[:, n_hidden:].astype(np.float64)
             exact /= checked_weights(weights, "prepare.scale", ())
             bias = bias - exact @ checked_weights(weights, "prepare.mean", (n_items,))
             weight[:, n_hidden:] = exact
-        self._weight, self._bias = np.ascontiguousarray(weight.T), bias.astype(np.float32)
-
-    @property
-    def parameters(self) -> tuple[Floats, Floats]:
-        """The matrix, (inputs, outputs), and the bias."""
-        return self._weight, self._bias
+        self.weight, self.bias = np.ascontiguousarray(weight.T), bias.astype(np.float32)
 
     def __call__(self, values: npt.NDArray[Any]) -> Floats:
-        products: Floats = values @ self._weight
-        products += self._bias
+        products: Floats = values @ self.weight
+        products += self.bias
         return products
 
 
@@ -255,17 +251,17 @@ def _relu(values: Floats) -> Floats:
 def checked_weights(
     weights: Weights, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
 ) -> npt.NDArray[Any]:
-    """The weights of a name, of the shape that the config says; files are not trusted."""
+    """The weights with this name; raise ``ValueError`` unless they have the expected shape."""
     array = weights[name]
     if array.shape != shape or array.dtype != dtype:
-        found, must = f"{array.dtype}{[*array.shape]}", f"{np.dtype(dtype)}{[*shape]}"
-        raise ValueError(f"{name} is {found}, must be {must}")
+        actual, expected = f"{array.dtype}{[*array.shape]}", f"{np.dtype(dtype)}{[*shape]}"
+        raise ValueError(f"{name} is {actual}, must be {expected}")
     return array
 
 
 def _unit(values: Floats) -> Floats:
-    """Brought to length 1 along the last axis."""
-    if len(values) == 1 and values.ndim == 2:  # one query: every call counts
+    """Normalize to length 1 along the last axis."""
+    if len(values) == 1 and values.ndim == 2:  # one query: the fewest calls
         length = math.sqrt(np.vdot(values, values))
         return values * np.float32(1.0 / max(length, 1e-12))
     lengths = np.sqrt(np.einsum("...i,...i->...", values, values))[..., None]
@@ -276,8 +272,8 @@ def _unit(values: Floats) -> Floats:
 class PrototypeAssignment:
     """The nearest prototypes among those of the nearest groups of codes.
 
-    Codes that begin with the same slots are a group. Slots are clusters, so the prototypes of a
-    group lie near each other: the groups whose means are nearest propose, their prototypes decide.
+    Codes with the same first slots are a group. Slots are clusters, so the prototypes of a group
+    are close to each other: only those of the groups with the nearest means are compared.
     """
 
     ranks = True
@@ -292,8 +288,8 @@ class PrototypeAssignment:
 
     def classes(self, points: Floats, n_classes: int, cancel: Cancel = NEVER) -> Ints:
         """Rows of the code book, nearest prototype first, int64[n, n_classes]."""
-        room = _ROOM * n_classes * self._n_groups // len(self.codebook)
-        return self._grouped.nearest(points, n_classes, max(self.shortlist, room), cancel)
+        n_needed = _COMPARED_PER_CODE * n_classes * self._n_groups // len(self.codebook)
+        return self._grouped.nearest(points, n_classes, max(self.shortlist, n_needed), cancel)
 
     def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
         """See :class:`Assignment`; scores are not needed."""
@@ -302,7 +298,7 @@ class PrototypeAssignment:
 
 
 def _groups(codes: Ints, shape: CodeShape) -> Ints:
-    """Numbers of the groups of codes, int64[n]: about as many groups as a group has codes."""
+    """Group numbers of codes, int64[n]: about as many groups as codes per group."""
     if len(codes) > FEW_PROTOTYPES:
         for levels in range(1, shape.depth):
             if shape.width**levels >= len(codes) ** 0.5:
@@ -313,36 +309,36 @@ def _groups(codes: Ints, shape: CodeShape) -> Ints:
 
 # -- one query ---------------------------------------------------------------------------------
 #
-# A product of matrices with one row is bound by reading the weights and by the calls around it. In
-# one compiled call each is read once, those of hidden units that are off not at all: two thirds of
-# the time. Sums are in another order than in a batch, as those of numpy are for one row.
+# The time of a matrix product with one row is that of reading the weights, and of the calls around
+# it. In one compiled call each weight is read once, those of inactive hidden units not at all: two
+# thirds of the time. The order of sums differs from a batch, as it does in numpy for one row.
 
 
 @helper(fastmath={"reassoc", "contract", "nsz"})
 def _add_rows(values, rows, n_rows, weight, sums):  # type: ignore[no-untyped-def]
-    """Add some rows of a matrix, each times its value, four at a time: sums are read less often."""
-    at = 0
-    while at + 4 <= n_rows:
-        a, b, c, d = rows[at], rows[at + 1], rows[at + 2], rows[at + 3]
+    """Add rows of a matrix, each times its value, four at a time, to read the sums less often."""
+    start = 0
+    while start + 4 <= n_rows:
+        a, b, c, d = rows[start], rows[start + 1], rows[start + 2], rows[start + 3]
         va, vb, vc, vd = values[a], values[b], values[c], values[d]
         for j in range(sums.shape[0]):
             sums[j] += va * weight[a, j] + vb * weight[b, j] + vc * weight[c, j] + vd * weight[d, j]
-        at += 4
-    for k in range(at, n_rows):
+        start += 4
+    for k in range(start, n_rows):
         for j in range(sums.shape[0]):
             sums[j] += values[rows[k]] * weight[rows[k], j]
 
 
 @kernel()
 def point_of(item, hidden_weight, hidden_bias, weight, bias, point):  # type: ignore[no-untyped-def]
-    """Write the unit vector that the network makes of one item to ``point``, float32[1, size].
+    """Write the point of one item, of unit length, to ``point``, float32[1, size].
 
-    The last layer sees the hidden units and, if its matrix has more rows, the item beside them.
+    The last layer takes the hidden units and, if its matrix has more rows, the item as well.
     """
     n_numbers, n_units = hidden_weight.shape
     values = np.empty(n_units + n_numbers, np.float32)
     rows = np.empty(n_units + n_numbers, np.int64)
-    for row in range(rows.shape[0]):  # by hand: numba compiles an assignment for seconds
+    for row in range(rows.shape[0]):  # a loop: numba takes seconds to compile an assignment
         rows[row] = row
         values[row] = hidden_bias[row] if row < n_units else item[0, row - n_units]
     _add_rows(values[n_units:], rows, n_numbers, hidden_weight, values[:n_units])
@@ -363,6 +359,6 @@ def point_of(item, hidden_weight, hidden_bias, weight, bias, point):  # type: ig
 
 
 def warmup() -> None:
-    """Compile it, or load it from the cache."""
+    """Compile the kernel, or load it from the cache."""
     one = np.zeros((1, 1), np.float32)
     point_of(one, one, one[0], one, one[0], one.copy())

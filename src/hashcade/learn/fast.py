@@ -2,15 +2,15 @@
 
 What makes it fast, on two cores of a processor with bfloat16:
 
-- The first layer halves the resolution. At 32×32 most time would go into reading and writing
-  memory; at 16×16, 8×8 and 4×4 it goes into multiplications.
-- Convolutions run in bfloat16 with the channels of a pixel side by side.
-- Filters are trained by steps of orthogonal matrices (:class:`Muon`): all directions learn at the
-  same rate, and a few passes over the data do what took tens.
-- A new network may be warmed up as a classifier: the losses of pairs and triplets learn little from
-  features that say nothing yet.
+- The first layer halves the resolution. At 32×32 memory bandwidth would be the limit; at 16×16, 8×8
+  and 4×4 it is arithmetic.
+- Convolutions run in bfloat16, channels last.
+- Filters are trained with orthogonalised updates (:class:`Muon`): all directions learn at the same
+  rate, and a few epochs replace tens.
+- A new network may be warmed up as a classifier: losses of pairs and triplets learn little from
+  untrained features.
 
-docs/results/cifar100-scratch.md has what it reaches, docs/decisions.md what some of them give.
+For results see docs/results/cifar100-scratch.md, for ablations docs/decisions.md.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-# Of the classifier: the factor on cosines, and how much of the target goes to the other classes.
+# Of the classifier: the factor on cosines, and label smoothing.
 _SCALE, _SMOOTHING = 10.0, 0.1
 _STEPS_TO_ORTHOGONAL = 3
-# An odd polynomial that, applied again and again, takes singular values from 0..1 close to 1.
+# An odd polynomial whose iteration takes singular values from 0..1 close to 1.
 _POLYNOMIAL = (3.4445, -4.7750, 2.0315)
 
 
 class FastNet(nn.Module):
     """256 features at 0.06 G multiplications per image.
 
-    If images are ``mirrored`` at random for training, features are the mean of those of an image
-    and of its mirror image afterwards.
+    If images are ``mirrored`` at random in training, features at inference are the mean of those of
+    an image and of its mirror image.
     """
 
-    weight_decay = 0.0  # filters are kept at their length instead
+    weight_decay = 0.0  # the norm of filters is fixed instead
     learning_rate = 3e-3
 
     def __init__(self, mirrored: bool = False) -> None:
@@ -48,7 +48,7 @@ class FastNet(nn.Module):
             nn.MaxPool2d(2), _convolution(64, 128), Residual(128), Residual(128),  # 8×8
             nn.MaxPool2d(2), _convolution(128, 256), Residual(256), Residual(256),  # 4×4
             nn.AdaptiveMaxPool2d(1), nn.Flatten(),
-            nn.BatchNorm1d(256),  # maxima are all positive: products want them centred
+            nn.BatchNorm1d(256),  # maxima are positive: products need centred values
         )  # fmt: skip
         self.layers: nn.Module = layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -62,7 +62,7 @@ class FastNet(nn.Module):
 
 
 class Residual(nn.Module):
-    """A convolution that adds to what it is given."""
+    """A convolution with a residual connection."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -84,19 +84,20 @@ def is_filter(parameter: Tensor) -> bool:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose steps are made orthogonal: all directions of a layer move equally far.
+    """Momentum with orthogonalised updates: all directions of a layer move equally far.
 
-    By K. Jordan and others, 2024. Filters keep their length, which normalization makes meaningless.
+    By K. Jordan and others, 2024. The norm of filters, which batch normalization makes irrelevant,
+    is fixed.
     """
 
-    rate = 40.0  # on the learning rate that Adam has
+    rate = 40.0  # factor on the learning rate of Adam
 
     def __init__(self, params: Any, lr: float, momentum: float = 0.6) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Move all filters that have a gradient."""
+        """Update all filters that have a gradient."""
         for group in self.param_groups:
             for filters in group["params"]:
                 if filters.grad is None:
@@ -111,14 +112,14 @@ class Muon(torch.optim.Optimizer):
 
 
 def nearly_orthogonal(matrix: Tensor) -> Tensor:
-    """A matrix with the same singular vectors, and singular values near 1 (Newton and Schulz)."""
-    wide = matrix.shape[0] <= matrix.shape[1]
-    values: Tensor = (matrix if wide else matrix.T) / (matrix.norm() + 1e-7)
+    """A matrix with the same singular vectors, and singular values near 1 (Newton-Schulz)."""
+    is_wide = matrix.shape[0] <= matrix.shape[1]
+    values: Tensor = (matrix if is_wide else matrix.T) / (matrix.norm() + 1e-7)
     first, third, fifth = _POLYNOMIAL
     for _ in range(_STEPS_TO_ORTHOGONAL):
         squares = values @ values.T
         values = first * values + (third * squares + fifth * squares @ squares) @ values
-    return values if wide else values.T
+    return values if is_wide else values.T
 
 
 def gains_from_bfloat16(device: torch.device) -> bool:
@@ -131,15 +132,15 @@ def gains_from_bfloat16(device: torch.device) -> bool:
 
 @lru_cache(maxsize=1)
 def class_directions(n_classes: int, size: int) -> Tensor:
-    """Fixed directions that features of classes are drawn to, float[n_classes, size].
+    """Fixed weights of the classifier, float[n_classes, size], of unit length.
 
-    Orthogonal, if there are as many; nothing is gained by learning them (Hoffer et al., 2018).
+    Orthogonal, if there are enough dimensions; learning them has no benefit (Hoffer et al., 2018).
     """
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(max(n_classes, size), size, generator=generator)
+    random = torch.randn(max(n_classes, size), size, generator=generator)
     if n_classes > size:
-        return F.normalize(drawn, dim=1)
-    orthogonal: Tensor = torch.linalg.qr(drawn).Q
+        return F.normalize(random, dim=1)
+    orthogonal: Tensor = torch.linalg.qr(random).Q
     return orthogonal[:n_classes]
 
 

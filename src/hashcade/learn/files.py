@@ -1,10 +1,10 @@
-"""Files: stored models, the checkpoints and the log of a run. Never a pickle.
+"""Stored models, and the checkpoints and log of a run. Pickle is never used.
 
-A model and a checkpoint are directories of ``config.json`` and ``model.safetensors``, renamed into
-place when they are whole, so a run may be killed at any moment. A ``run_dir`` holds the newest
-checkpoint, such as ``checkpoint-hash-00000350``, ``log.jsonl``, one record per validation, and
-``log.svg``, a picture of it. Importing this module needs no safetensors; torch is needed for
-checkpoints alone.
+Models and checkpoints are directories of ``config.json`` and ``model.safetensors``, which are
+renamed into place when complete, so a run may be killed at any moment. A ``run_dir`` holds the last
+checkpoint, such as ``checkpoint-hash-00000350``, ``log.jsonl``, with a record per validation, and
+``log.svg``, a plot of it. Importing this module does not import safetensors; torch is only needed
+for checkpoints.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MODEL, CHECKPOINT = "hashcade model", "hashcade checkpoint"  # what a directory 
 
 
 def read_config(path: str | os.PathLike[str], *, kind: str = MODEL) -> dict[str, Any]:
-    """Read ``config.json`` of a stored model; the weights are not looked at.
+    """Read ``config.json`` of a stored model, without the weights.
 
     It has ``settings`` as the user gave them, ``resolved`` as ``ResolvedConfig.to_json`` writes
     it, ``classes``, ``validation``, ``tuned``, ``hashcade_version``, ``model_sha256``, ...
@@ -70,7 +70,7 @@ def read_config(path: str | os.PathLike[str], *, kind: str = MODEL) -> dict[str,
 
 
 def model_fingerprint(path: str | os.PathLike[str]) -> str:
-    """Digest that tells stored models apart: the weights' checksum, and how they are used."""
+    """Digest that identifies a stored model, by the checksum of its weights and its config."""
     config = read_config(path)
     try:
         parts = {name: config[name] for name in ("model_sha256", "resolved")}
@@ -80,7 +80,7 @@ def model_fingerprint(path: str | os.PathLike[str]) -> str:
 
 
 def copy_model(source: Path, target: Path) -> None:
-    """Copy a stored model with its card and what it takes images with, and nothing else there."""
+    """Copy a stored model, with its card and feature network, but no other files."""
     for name in MODEL_FILES:
         if (source / name).is_file():
             replace_file(target / name, read_file(source / name))
@@ -88,11 +88,11 @@ def copy_model(source: Path, target: Path) -> None:
 
 def write_tensors(
     path: Path, config: Mapping[str, Any], tensors: Mapping[str, Array], *, kind: str = MODEL,
-    more: Mapping[str, bytes] | None = None,
+    extra_files: Mapping[str, bytes] | None = None,
 ) -> None:  # fmt: skip
-    """Write a directory, whole or not at all; one of the same kind is replaced, no other.
+    """Write a directory atomically; one of the same kind is replaced, no other.
 
-    ``more`` are further files in it.
+    ``extra_files`` are the content of further files, by name.
     """
     import safetensors.numpy
 
@@ -106,22 +106,22 @@ def write_tensors(
             raise StorageError(f"{path} exists and is not a {kind}", hint=hint)
     arrays = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     blob = safetensors.numpy.save(arrays)
-    head: dict[str, Any] = {"kind": kind, "format_version": VERSION}
-    head |= {"model_bytes": len(blob), "model_sha256": hashlib.sha256(blob).hexdigest()}
+    header: dict[str, Any] = {"kind": kind, "format_version": VERSION}
+    header |= {"model_bytes": len(blob), "model_sha256": hashlib.sha256(blob).hexdigest()}
 
-    def plain(value: object) -> object:  # what settings may be too: numbers of numpy, a device
+    def plain(value: object) -> object:  # other settings: numpy numbers, a device
         return value.item() if isinstance(value, np.generic) else str(value)
 
-    text = json.dumps({**head, **config}, indent=1, ensure_ascii=False, default=plain) + "\n"
+    text = json.dumps({**header, **config}, indent=1, ensure_ascii=False, default=plain) + "\n"
     with new_directory(path) as directory:
         write_file(directory / "model.safetensors", [blob])
         write_file(directory / "config.json", [text.encode()])
-        for name, content in (more or {}).items():
+        for name, content in (extra_files or {}).items():
             write_file(directory / name, [content])
 
 
 def read_tensors(path: Path, *, kind: str = MODEL) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Read what :func:`write_tensors` wrote."""
+    """Read a directory of :func:`write_tensors`."""
     import safetensors.numpy
 
     config, tensor_path = read_config(path, kind=kind), path / "model.safetensors"
@@ -141,7 +141,7 @@ def read_tensors(path: Path, *, kind: str = MODEL) -> tuple[dict[str, Any], dict
 
 
 def damaged(path: Path, reason: str) -> CorruptIndexError:
-    """The error for a file whose content is wrong."""
+    """The error for a damaged file."""
     return CorruptIndexError(f"{path} is damaged: {reason}")
 
 
@@ -159,7 +159,7 @@ def _read(path: Path, kind: str) -> bytes:
 
 @dataclass
 class StageState:
-    """How far a stage is, apart from the tensors."""
+    """Progress of a stage, without the tensors."""
 
     stage: str
     step: int = 0
@@ -168,7 +168,7 @@ class StageState:
 
 
 class Run:
-    """A run in a directory that has no other one, by its fingerprint; None: nothing is stored."""
+    """A run, identified by its fingerprint, in a separate directory; None: not stored."""
 
     def __init__(self, path: Path | None, stages: list[str], fingerprint: dict[str, Any]) -> None:
         self.path, self._stages = path, stages
@@ -178,44 +178,44 @@ class Run:
                 path.mkdir(parents=True, exist_ok=True)
 
     def restore(self) -> tuple[StageState, dict[str, Array]] | None:
-        """The newest checkpoint, or None at the beginning."""
+        """The last checkpoint, or None if there is none."""
         checkpoints = self._checkpoints()
         if not checkpoints:
             return None
         config, tensors = read_tensors(checkpoints[-1], kind=CHECKPOINT)
-        stored, ours = config["fingerprint"], self._fingerprint
-        for key in sorted(stored.keys() | ours.keys()):
-            one, two = stored.get(key), ours.get(key)
-            if one != two:
-                message = f"{self.path} holds a run with {key}={one!r}, this one has {key}={two!r}"
+        old_fingerprint, new_fingerprint = config["fingerprint"], self._fingerprint
+        for key in sorted(old_fingerprint.keys() | new_fingerprint.keys()):
+            old, new = old_fingerprint.get(key), new_fingerprint.get(key)
+            if old != new:
+                message = f"{self.path} holds a run with {key}={old!r}, this one has {key}={new!r}"
                 raise ConfigError(message, hint="choose another run_dir, or remove that one")
-        state, kept = StageState(**config["state"]), []
-        log = checkpoints[-1].with_name("log.jsonl")
-        if log.exists():  # drop what was logged after the checkpoint: it will be logged again
-            for line in log.read_text(encoding="utf-8").splitlines():
-                with suppress(ValueError):  # the line that was being written
+        state, lines = StageState(**config["state"]), []
+        log_path = checkpoints[-1].with_name("log.jsonl")
+        if log_path.exists():  # drop records after the checkpoint: they will be logged again
+            for line in log_path.read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError):  # an incomplete line
                     record = json.loads(line)
-                    at = (self._stages.index(record["stage"]), record["step"])
-                    if at <= (self._stages.index(state.stage), state.step):
-                        kept.append(line + "\n")
-            replace_file(log, "".join(kept))
+                    position = (self._stages.index(record["stage"]), record["step"])
+                    if position <= (self._stages.index(state.stage), state.step):
+                        lines.append(line + "\n")
+            replace_file(log_path, "".join(lines))
         return state, tensors
 
     def save(self, state: StageState, tensors: Mapping[str, Array]) -> None:
-        """Write a checkpoint, then remove the ones before it."""
+        """Write a checkpoint, then remove the previous ones."""
         if self.path is None:
             return
-        older = self._checkpoints()
+        previous = self._checkpoints()
         path = self.path / f"checkpoint-{state.stage}-{state.step:08d}"
-        if path in older:  # a step has one outcome, which is stored already
+        if path in previous:  # steps are deterministic: it is stored already
             return
         config = {"state": vars(state), "fingerprint": self._fingerprint}
         write_tensors(path, config, tensors, kind=CHECKPOINT)
-        for stale in (*older, *self.path.glob(".checkpoint-*")):  # or left by a killed run
+        for stale in (*previous, *self.path.glob(".checkpoint-*")):  # and those of a killed run
             shutil.rmtree(stale, ignore_errors=True)
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Add a line to the log, and draw it again."""
+        """Append a record to the log, and update the plot."""
         if self.path is not None:
             log = self.path / "log.jsonl"
             with log.open("a", encoding="utf-8") as file:
@@ -224,7 +224,7 @@ class Run:
             replace_file(self.path / "log.svg", log_plot([json.loads(line) for line in lines]))
 
     def _checkpoints(self) -> list[Path]:
-        """Checkpoints from the oldest to the newest. Only whole ones have such a name."""
+        """Checkpoints from the first to the last. Only complete ones have such a name."""
         if self.path is None:
             return []
         return [p for s in self._stages for p in sorted(self.path.glob(f"checkpoint-{s}-*"))]
@@ -233,7 +233,7 @@ class Run:
 def pack(
     model: HashModel, optimizers: Sequence[Optimizer], best: dict[str, Tensor]
 ) -> dict[str, Array]:
-    """Weights, best weights and the optimizers' states, under one set of names."""
+    """Weights, best weights and states of the optimizers, in one dict of arrays."""
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"best/{name}": value for name, value in best.items()}
     for number, optimizer in enumerate(optimizers):
@@ -246,7 +246,7 @@ def pack(
 def unpack(
     model: HashModel, optimizers: Sequence[Optimizer], arrays: dict[str, Array]
 ) -> dict[str, Tensor]:
-    """Load what :func:`pack` made into model and optimizers; returns the best weights."""
+    """Load the arrays of :func:`pack` into model and optimizers; return the best weights."""
     import torch
 
     def part(prefix: str) -> dict[str, Tensor]:

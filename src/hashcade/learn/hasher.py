@@ -1,4 +1,4 @@
-"""The estimator: from labelled items to buckets and vectors."""
+"""The estimator: learns buckets and vectors from labelled items."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Metrics = dict[str, float]
 Weights = dict[str, npt.NDArray[Any]]
 
-_MOST_VALIDATED = 1024  # items, with prototypes: more would not choose other weights
+_MAX_VALIDATION = 1024  # items, with prototypes: more would not change the chosen weights
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -44,75 +44,73 @@ class Hasher:
     Parameters
     ----------
     width, depth, sparsity
-        Slots per level (None: from the number of classes) and levels: ``width ** depth`` buckets,
-        in ``sparsity`` of which an item lies; they differ in the last level.
+        Slots per level (None: from the number of classes) and levels: ``width ** depth`` buckets.
+        An item is in ``sparsity`` of them, which differ in the last level.
     loss, margin, remap
         ``"npairs"`` or ``"triplet"``, the margin of the latter, and whether classes with equal
         codes at a level count as one class there, as in the paper.
     backbone
-        None for embeddings as they are; ``"mlp"`` trains a network of one hidden layer on them.
-        For images ``"fast"`` or ``"stride"`` (made for CPUs: the first learns more, the second
-        is quicker) or ``"nin"`` (the paper's). Or a
-        ``torch.nn.Module`` from float[n, 3, height, width] or float[n, size] to features.
+        None: use embeddings directly; ``"mlp"`` trains a network of one hidden layer on them. For
+        images ``"fast"`` or ``"stride"`` (for CPUs: the first is more precise, the second faster)
+        or ``"nin"`` (the paper's). Or a ``torch.nn.Module`` from float[n, 3, height, width] or
+        float[n, size] to features.
     features
-        Learn from images by features of a pre-trained network, which stays as it is:
-        ``"efficientnet-lite0"``, the path of an ONNX file, a ``torch.nn.Module``, or an
-        :class:`ImageFeatures` with settings. Wherever items are taken, these are then images
-        uint8[n, height, width, 3] of any size, paths of image files, or such features themselves.
+        Train on features of images from a frozen pre-trained network: ``"efficientnet-lite0"``, the
+        path of an ONNX file, a ``torch.nn.Module``, or an :class:`ImageFeatures` with settings. All
+        methods then take images uint8[n, height, width, 3] of any size, paths of image files, or
+        such features.
     assignment
-        ``"prototype"``: the groups of class codes that lie near propose, and the nearest class
-        prototype among them decides. ``"codebook"``: an item goes to the class code with the
-        largest sum of slot scores. ``"path"``: to its best slot at each level, as in the paper.
+        ``"prototype"``: an item is assigned to the code of the nearest class prototype, among a
+        shortlist of nearby groups of codes. ``"codebook"``: to the class code with the largest sum
+        of slot scores. ``"path"``: to its best slot at each level, as in the paper.
     rerank
         ``"given"``: candidates are ranked by the given embeddings, or by those of the base network.
-        ``"learned"``, with prototypes: by the points that the network learns for them. None:
-        learned, but with a backbone given.
+        ``"learned"``, with prototypes: by the learned points that are compared with them. None:
+        ``"learned"`` with prototypes and without a backbone, else ``"given"``.
     embedding_size, hidden_size
-        Size of learned vectors (None: with prototypes 128; for a base network 64 or, with triplet,
-        256; else the given embeddings are used), and of the hidden layer of the hash head, with
-        ``"mlp"`` of the network, on which the head is linear (None: with prototypes 1024, beyond
-        4096 classes and else 512, with other backbones 0).
+        Size of learned vectors (None: 128 with prototypes; 64 for a base network, 256 with triplet;
+        else the given embeddings are used), and of the hidden layer of the hash head, or with
+        ``"mlp"`` of the network, followed by a linear head (None: 1024 with prototypes and up to
+        4096 classes, else 512; 0 with other backbones).
     steps, base_steps, joint_steps, warmup_steps
-        Batches of the stage that trains prototypes or slot scores, of the base stage, and of the
-        one for the codes of all classes, with 0 of which these are only solved. None: from the
-        size of the data. And of a stage before all, with 256 items each, that trains the backbone
-        as a classifier; the base stage then has ``base_learning_rate`` for it.
+        Steps of the stage that trains prototypes or slot scores, of the base stage, and of the
+        stage for the codes of all classes, which with 0 steps are only solved. None: from the size
+        of the data. And of a first stage, with batches of 256 items, that trains the backbone as a
+        classifier; the base stage then uses ``base_learning_rate`` for it.
     budget
-        Seconds that training may take: by the measured speed there are as many batches as can be
-        done in this time, if it is less than what they would take otherwise.
+        Seconds that training may take: by the measured speed the number of steps is reduced to fit.
     learning_rate, base_learning_rate, schedule
         Peak rate of the new layers (None: 3e-3, for images 1e-3), and the factor on it for the
-        network below them in the hash stage; 0 freezes it. ``"one-cycle"`` for short runs,
-        ``"paper"``, ``"constant"``, or a number: the rate falls to 0.3 after every so many steps.
+        backbone in the hash stage; 0 freezes it. ``"one-cycle"`` for short runs, ``"paper"``,
+        ``"constant"``, or a number of steps, after each of which the rate is multiplied by 0.3.
     sibling_penalty, collision_penalty, regularization
         Of the code problem, and of the npairs loss in the hash stage. None: by loss and sparsity.
     classes_per_batch, items_per_class
-        A batch. ``items_per_class`` must be even for npairs; None: for a batch of 128.
+        Size of a batch. ``items_per_class`` must be even for npairs; None: for a batch of 128.
     augment, dropout, mixup
-        Random changes: of images ``"crop-mirror"``, ``"crop"`` (such as for letters) or
-        ``"none"``; the share of an embedding's values hidden from the hash network at a step; and,
-        where prototypes are learned, how much embeddings of a batch are mixed (None: 0.2 beyond
-        512 classes, else 0).
+        Augmentation of images: ``"crop-mirror"``, ``"crop"`` (such as for letters) or ``"none"``;
+        dropout on the embeddings in the hash network; and mixup of embeddings in the training of
+        prototypes (None: 0.2 beyond 512 classes, else 0).
     validation_fraction, sample, tune
-        Share of each class in the validation set, which picks the weights, by precision at 1; the
-        number of items to learn from (None: all), with as many of each class, if it has them; and
-        whether to try values for ``width`` and ``depth``, penalties and regularization on the
-        validation set first, where they were left open. A number: at most so many trials.
+        Share of each class in the validation set, on which the best weights are chosen, by
+        precision at 1; the size of a balanced sample of the items for training (None: all); and
+        whether to tune ``width`` and ``depth``, penalties and regularization on the validation set
+        first, unless they are given. A number: the maximum of trials.
     device, run_dir, verbose, random_state
-        ``"auto"``, ``"cpu"``, ``"cuda"``, ...; a directory for checkpoints and a log, where an
-        interrupted run is resumed; progress on stderr (None: on a terminal); the seed.
+        ``"auto"``, ``"cpu"``, ``"cuda"``, ...; a directory for checkpoints and a log, from which an
+        interrupted run resumes; progress on stderr (None: on a terminal); the seed.
 
     Attributes
     ----------
     shape_, classes_, config_
-        The shape of the table, the sorted labels, and all settings with nothing left open.
+        The shape of the table, the sorted labels, and all settings with defaults filled in.
     validation_, tuned_
         ``precision_at_1`` and ``bucket_nmi`` in percent, and ``speedup_factor``, if there is a
         validation set; with ``tune`` a row of ``changes``, metrics and ``chosen`` for each trial.
     codebook_ : int64[n_codes, sparsity]
-        Unless by path the buckets of each class in ``classes_``, or of each cluster or part.
+        The buckets of each class in ``classes_``, or of each cluster or part; not with ``"path"``.
     prototypes_ : float32[n_codes, size]
-        With prototypes that of each of them.
+        The prototype of each of these, with ``assignment="prototype"``.
 
     Examples
     --------
@@ -124,7 +122,7 @@ class Hasher:
     3
     """
 
-    # As scikit-learn has it: settings are stored as they are, and checked by fit.
+    # As in scikit-learn: settings are stored unchanged, and checked by fit.
     width: int | None = None
     depth: int = 2
     sparsity: int = 1
@@ -170,9 +168,9 @@ class Hasher:
     prototypes_: npt.NDArray[np.float32] = field(init=False)
     _weights: Weights = field(init=False)
     _encoder: Encoder = field(init=False)
-    _torch_model: HashModel | None = field(init=False)  # made when it is needed
+    _torch_model: HashModel | None = field(init=False)  # created when it is needed
     _row_of_class: dict[Any, int] = field(init=False)  # rows of the code book
-    _features: ImageFeatures | None = field(init=False, default=None)  # of what was fitted
+    _features: ImageFeatures | None = field(init=False, default=None)  # of the fitted model
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -180,16 +178,15 @@ class Hasher:
         self, X: npt.ArrayLike, y: npt.ArrayLike, *, base: Hasher | None = None,
         start: Hasher | None = None,
     ) -> Self:  # fmt: skip
-        """Learn from labelled items; if anything is wrong with them, nothing is changed.
+        """Fit to labelled items; if they are invalid, nothing is changed.
 
-        ``X`` are embeddings float[n, size], or float[n, views, size], of which training takes a
-        view at random and everything else the first; with a backbone for them, images
+        ``X`` are embeddings float[n, size], or float[n, views, size], of which training uses a
+        random view and everything else the first; or, with a backbone for them, images
         uint8[n, height, width, 3]. ``y`` are classes, int or str[n]. A ``np.memmap`` of any real
-        dtype stays in its file, and is read batch by batch. ``base`` is a fitted hasher
-        whose base network is taken over, and not trained again: tables then share their vectors.
-        It must have the same ``backbone``, ``embedding_size`` and loss, and items of that shape.
-        ``start`` is one whose network training starts from, in place of a warm-up; it must have
-        the same ``backbone``.
+        dtype stays in its file, and is read batch by batch. ``base`` is a fitted hasher whose base
+        network is used without further training: tables then share their vectors. It must have the
+        same ``backbone``, ``embedding_size``, loss and shape of items. ``start`` is a fitted hasher
+        with the same ``backbone``, from whose network training starts, instead of a warm-up.
         """
         torch: Any = require_extra("torch", "train")
         from hashcade.learn import training_data
@@ -199,40 +196,40 @@ class Hasher:
 
         features = self._checked_features()
         record = None if features is None else features.record
-        X = self._extracted(features, X)
+        X = self._to_features(features, X)
         images = training_data.takes_images(self.backbone, X)
         seed, device = checked_seed(self.random_state), training_data.checked_device(self.device)
         items, labels = training_data.checked_items(X, y, images, self.sample, seed)
         fraction = checked_number("validation_fraction", self.validation_fraction)
         classes, numbers = np.unique(labels, return_inverse=True)
-        mapped = isinstance(items, np.memmap)
-        most = training_data.MOST_IN_MEMORY if mapped else None
+        is_mapped = isinstance(items, np.memmap)
+        max_items = training_data.MOST_IN_MEMORY if is_mapped else None
         rows = training_data.stratified_split(
             numbers, fraction=fraction, random_state=seed,
-            most=_MOST_VALIDATED if self.assignment == "prototype" else most,
+            max_items=_MAX_VALIDATION if self.assignment == "prototype" else max_items,
         )  # fmt: skip
         data = training_data.TrainingData(
-            items if mapped else torch.from_numpy(items), numbers, *rows
+            items if is_mapped else torch.from_numpy(items), numbers, *rows
         )
         item_shape = items.shape[1:] if images else items.shape[-1:]
         settings, sizes = self.get_params(), (len(classes), len(data.training), item_shape)
         config = replace(resolve(settings, *sizes), features=record)
         if base is not None:
-            config.check_base(base._fitted().config_)
+            config.check_base(base._require_fitted().config_)
         if start is not None:
-            config.check_start(start._fitted().config_, base)
+            config.check_start(start._require_fitted().config_, base)
 
         budget = None if self.budget is None else checked_number("budget", self.budget)
         if budget is not None and self.tune is not False:
             raise ValueError(f"budget={budget:g} and tune={self.tune!r} exclude each other")
         ranks = Ranks.join(device)
-        first = ranks.rank == 0  # it alone writes, and says something
-        progress = Progress(self.verbose if first else False)
+        is_first = ranks.rank == 0  # only this one writes files and shows progress
+        progress = Progress(self.verbose if is_first else False)
         if len(data.validation) == 0 and fraction > 0:
             progress.say("no class has 4 items or more: no validation set, the last weights count")
         if isinstance(data.items, torch.Tensor) and not images:
             data = replace(data, items=data.items.to(device))
-        run_dir = Path(self.run_dir) if self.run_dir is not None and first else None
+        run_dir = Path(self.run_dir) if self.run_dir is not None and is_first else None
         weights = None if base is None else base._model().base_weights()
         if start is not None:
             weights = start._model().network_weights()
@@ -250,13 +247,13 @@ class Hasher:
         return self._set_model(config, model, classes, metrics, trials)
 
     def with_features(self, X: Any) -> Any:
-        """Images as features, if the hasher has a pre-trained network for them; else ``X``.
+        """Features of images, if the hasher has a pre-trained network for them; else ``X``.
 
-        Nothing else takes as long: who needs the features of images twice calls this first.
+        This is the slowest step: to use the same images more than once, call this first.
         """
-        return self._extracted(self._features or self._checked_features(), X)
+        return self._to_features(self._features or self._checked_features(), X)
 
-    def _extracted(self, features: ImageFeatures | None, X: Any) -> Any:
+    def _to_features(self, features: ImageFeatures | None, X: Any) -> Any:
         if features is None:
             return X
         from hashcade.data import are_images
@@ -269,7 +266,7 @@ class Hasher:
                 must = f"must be images, or features of {features.name} of {size} numbers"
                 raise ValueError(f"X has shape {np.shape(X)}, {must}")
             return X
-        single = isinstance(X, str | os.PathLike) or len(X) == 1  # a query: no bar for it
+        single = isinstance(X, str | os.PathLike) or len(X) == 1  # no progress bar for a query
         with progress_bar("features of images", quiet=single or self.verbose is False) as progress:
             return features.of(X, progress=progress)
 
@@ -284,27 +281,24 @@ class Hasher:
         return features
 
     def fit_clusters(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
-        """Learn from embeddings without labels: clusters take the place of classes.
+        """Fit to embeddings without labels: clusters are used instead of classes.
 
         Nothing is trained: prototypes are the centroids of ``n_codes`` clusters (None: four times
-        the root of the number of items, if there are as many buckets), as in an inverted file, and
-        items lie near theirs.
+        the square root of the number of items, limited by the number of buckets), as in an inverted
+        file index.
         """
         torch: Any = require_extra("torch", "train")
         from hashcade.learn.recoding import cluster_model
 
         features = self._checked_features()
         record = None if features is None else features.record
-        items = inputs.checked_embeddings(self._extracted(features, X))
+        items = inputs.checked_embeddings(self._to_features(features, X))
         seed = checked_seed(self.random_state)
         limits = {"items in X": len(items)}
         if self.width is not None:
             limits["n_buckets"] = CodeShape(width=self.width, depth=self.depth).n_buckets
-        usual = min(round(4 * len(items) ** 0.5), *limits.values())
-        n_codes = checked_count("n_codes", usual if n_codes is None else n_codes)
-        for name, limit in limits.items():
-            if n_codes > limit:
-                raise ValueError(f"n_codes={n_codes} must be <= {name} = {limit}")
+        default = min(round(4 * len(items) ** 0.5), *limits.values())
+        n_codes = _checked_n_codes(default if n_codes is None else n_codes, limits)
         settings = {**self.get_params(), "backbone": None, "embedding_size": None}
         settings |= {"assignment": "prototype", "rerank": "given", "hidden_size": 0}
         config = resolve(settings, n_codes, len(items), items.shape[1:])
@@ -314,22 +308,20 @@ class Hasher:
         return self._set_model(config, model, np.arange(config.n_codes), {})
 
     def adapt(self, X: npt.ArrayLike, *, n_codes: int | None = None) -> Self:
-        """A copy for a database of classes that training never saw; no labels are needed.
+        """A copy for a database of unknown classes; no labels are needed.
 
-        Clusters of ``X``, the database or a part of it, take the place of classes. With prototypes
-        on given embeddings these are their centroids, and candidates are ranked by what is given.
-        Else the last layer is trained for them in seconds; vectors stay the same, and an index
-        needs new bucket ids alone.
-        ``n_codes`` is about the speed-up of a search (None: the number of classes).
+        Codes are for clusters of ``X``, the database or a part of it, instead of classes. With
+        prototypes and without a backbone prototypes are the centroids, and candidates are ranked by
+        the given embeddings. Else the last layer is trained for them in seconds; vectors stay the
+        same, and an index only needs new bucket ids. ``n_codes`` is about the speed-up of a search
+        (None: the number of classes).
         """
         torch: Any = require_extra("torch", "train")
         from hashcade.learn.recoding import adapt_model, cluster_model
 
         items, seed = torch.from_numpy(self._items(X)), checked_seed(self.random_state)
-        n_codes = checked_count("n_codes", len(self.classes_) if n_codes is None else n_codes)
-        for name, limit in (("items in X", len(items)), ("n_buckets", self.shape_.n_buckets)):
-            if n_codes > limit:
-                raise ValueError(f"n_codes={n_codes} must be <= {name} = {limit}")
+        limits = {"items in X": len(items), "n_buckets": self.shape_.n_buckets}
+        n_codes = _checked_n_codes(len(self.classes_) if n_codes is None else n_codes, limits)
         config = self.config_
         if config.uses_prototypes and config.backbone is None:
             changes: dict[str, Any] = {"point_size": 0, "hidden_size": 0, "embedding_size": None}
@@ -341,24 +333,24 @@ class Hasher:
         return hasher._set_model(config, model, self.classes_, {})
 
     def extend(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
-        """A copy that knows further classes, from a few items of each, in seconds.
+        """A copy with new classes, from a few items of each, in seconds.
 
-        On embeddings the last layer learns them, without torch: what it learned before stays as it
-        is but for little, so the learned vectors of a table remain valid. Else their prototypes
-        are the means of their points. They get the codes that fit best while all others stay as
-        they are. Labels must be new ones, of the kind that was learned.
+        On embeddings the last layer is trained for them, without torch; it changes little for other
+        classes, so the learned vectors of a table remain valid. Else their prototypes are the means
+        of their points. They get the codes that fit best, and all other codes stay the same. Labels
+        must be new, and of the same type as those learned before.
         """
         from hashcade.learn.extension import extended_weights
 
-        config = self._fitted().config_
+        config = self._require_fitted().config_
         if not config.uses_prototypes or config.codes_of != "classes":
             raise ValueError("extend needs a hasher fitted with assignment='prototype' and labels")
         items = self._items(X)
         labels = inputs.checked_classes(y, len(items), n_classes=1)
         names, numbers = np.unique(labels, return_inverse=True)
-        if known := [name for name in names.tolist() if name in self._row_of_class]:
-            more = f" and {len(known) - 1} more" * (len(known) > 1)
-            raise ValueError(f"y has {known[0]!r}{more}, learned before: labels must be new")
+        if existing := [name for name in names.tolist() if name in self._row_of_class]:
+            more = f" and {len(existing) - 1} more" * (len(existing) > 1)
+            raise ValueError(f"y has {existing[0]!r}{more}, learned before: labels must be new")
         if (names.dtype.kind == "U") != (self.classes_.dtype.kind == "U"):
             raise ValueError("y mixes integers and strings with those of classes_")
         n_codes = config.n_codes + len(names)
@@ -377,17 +369,17 @@ class Hasher:
         return hasher._set_fitted(replace(config, n_codes=n_codes), weights, classes[order], {})
 
     def refine(self, X: npt.ArrayLike, y: npt.ArrayLike, *, n_codes: int) -> Self:
-        """A copy with smaller buckets, so that a search looks at less than a class.
+        """A copy with smaller buckets, so that a search has fewer candidates than a whole class.
 
-        One more level, trained in seconds, tells parts of a class apart; vectors stay the same.
-        ``X`` and ``y`` are labelled items of all classes of the training, and no other. ``n_codes``
-        is about the speed-up of a search: for each class at least one, and at most ``width`` (with
-        triplet one less) or as many as it has items.
+        One more level, trained in seconds, separates parts of a class; vectors stay the same. ``X``
+        and ``y`` are labelled items of exactly the classes of the training. ``n_codes`` is about
+        the speed-up of a search: at least one for each class, and at most ``width`` (with triplet
+        one less) or as many as it has items.
         """
         torch: Any = require_extra("torch", "train")
         from hashcade.learn.recoding import refine_model, refine_prototypes
 
-        config = self._fitted().config_
+        config = self._require_fitted().config_
         if not config.uses_codebook or config.shape.sparsity > 1:
             raise ValueError("refine needs sparsity=1, and another assignment than 'path'")
         items = torch.from_numpy(self._items(X))
@@ -410,11 +402,11 @@ class Hasher:
     ) -> Encoded:  # fmt: skip
         """Vectors, bucket ids and slot scores, in one pass; ``progress`` gets (done, total).
 
-        With prototypes ``n_probe`` codes, and some more to continue with, are ranked, and a search
-        needs no scores: without ``scores`` these take no time, and are None. ``cancel`` stops it
-        when it is set, by another thread; then ``Cancelled`` is raised.
+        With prototypes ``n_probe`` codes, and some more to fill up with, are ranked, and a search
+        needs no scores: with ``scores=False`` they are not computed, and None. ``cancel`` cancels
+        it when another thread sets it; then ``Cancelled`` is raised.
         """
-        encoder, items = self.encoder, self._extracted(self._features, X)
+        encoder, items = self.encoder, self._to_features(self._features, X)
         return encoder.encode(items, n_probe, progress, scores=scores, cancel=cancel or NEVER)
 
     def transform(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -422,28 +414,27 @@ class Hasher:
         return self.encoder.bucket_ids(self.encoder.outputs(self._items(X), scores=False))
 
     def place(self, encoded: Encoded, labels: npt.NDArray[np.object_]) -> Encoded:
-        """Items in the buckets of their labels, object[n]; others stay where the network puts them.
+        """Assign items to the buckets of their labels, object[n], others by the network.
 
-        Labels that were not learned, or None, say nothing; nor does any label if there are no
-        codes of classes.
+        Unknown labels and None are ignored, and so are all labels if codes are not of classes.
         """
         codes = self._codes_of(labels)
         if codes is None:
             return encoded
-        of_class = self.encoder.of_class(encoded.vectors, codes)
-        buckets = np.where(codes[:, None] < 0, encoded.bucket_ids, of_class)
+        class_buckets = self.encoder.buckets_of_class(encoded.vectors, codes)
+        buckets = np.where(codes[:, None] < 0, encoded.bucket_ids, class_buckets)
         return replace(encoded, bucket_ids=buckets)
 
     def place_items(
         self, X: npt.ArrayLike, labels: npt.NDArray[np.object_] | None
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Vectors and buckets of items to fill a table with: what :meth:`place` makes of them."""
+        """Vectors and buckets of items of a table, as :meth:`place` assigns them."""
         codes = None if labels is None else self._codes_of(labels)
         return self.encoder.place(self._items(X), codes)
 
     def _codes_of(self, labels: npt.NDArray[np.object_]) -> npt.NDArray[np.int64] | None:
-        """Rows of the code book, -1 for labels that have none; None if no label can have one."""
-        config = self._fitted().config_
+        """Rows of labels in the code book, -1 for none; None if codes are not of classes."""
+        config = self._require_fitted().config_
         parts = config.codes_of == "parts" and config.rerank == "learned"
         if not (config.uses_codebook and (config.codes_of == "classes" or parts)):
             return None
@@ -451,7 +442,7 @@ class Hasher:
         return np.fromiter(rows, np.int64, len(labels))
 
     def rank(self, vectors: npt.NDArray[np.float32], n_probe: int = 1) -> npt.NDArray[Any] | None:
-        """Buckets of vectors that are points of prototypes themselves, best first; else None."""
+        """Buckets of vectors, best first, if vectors are compared with prototypes; else None."""
         return self.encoder.rank(vectors, n_probe)
 
     def embed(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
@@ -465,9 +456,9 @@ class Hasher:
         return scores
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
-        """Share of items whose nearest other item in their buckets is of their class, 0 to 1.
+        """Share of items whose nearest other item in their buckets has their class, 0 to 1.
 
-        An item that is alone counts as wrong, so both mixed and scattered classes score low.
+        An item without candidates counts as wrong, so both mixed and scattered classes score low.
         """
         from hashcade.evaluate import precision_at
 
@@ -482,20 +473,20 @@ class Hasher:
     # -- files ---------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a directory, which appears whole or not at all, or replaces one."""
+        """Write the model to a directory, atomically; an earlier model there is replaced."""
         from hashcade.data import ONNX_FILE
 
         config = {
             "hashcade_version": __version__,
             "settings": {**self.get_params(), "backbone": None, "features": None, "run_dir": None},
-            "resolved": self._fitted().config_.to_json(),
+            "resolved": self._require_fitted().config_.to_json(),
             "classes": self.classes_.tolist(),
             "validation": self.validation_,
             "tuned": getattr(self, "tuned_", None),
         }
         onnx = None if self._features is None else self._features.onnx_content()
-        more = {} if onnx is None else {ONNX_FILE: onnx}
-        files.write_tensors(Path(path), config, self._weights, more=more)
+        extra_files = {} if onnx is None else {ONNX_FILE: onnx}
+        files.write_tensors(Path(path), config, self._weights, extra_files=extra_files)
 
     @classmethod
     def load(
@@ -505,15 +496,15 @@ class Hasher:
         backbone: nn.Module | None = None,
         features: nn.Module | None = None,
     ) -> Self:
-        """Read a stored model; a ``torch.nn.Module`` of your own is not stored, and must be given.
+        """Read a stored model; a user-defined ``torch.nn.Module`` is not stored: pass it again.
 
-        If images need a package that is not installed, a warning says so; features will do.
+        If images need a package that is not installed, a warning is given; features still work.
         """
         stored, weights = files.read_tensors(Path(path))
         try:
             config = ResolvedConfig.from_json(stored["resolved"], backbone)
-            own = {"backbone": config.backbone, "features": None, "run_dir": None}
-            hasher = cls(**{**stored["settings"], **own})
+            not_stored = {"backbone": config.backbone, "features": None, "run_dir": None}
+            hasher = cls(**{**stored["settings"], **not_stored})
             if config.features is not None:
                 from hashcade.data import ImageFeatures
 
@@ -536,23 +527,23 @@ class Hasher:
             raise files.damaged(Path(path), f"its parts do not fit: {reason}") from None
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write the hasher as an ONNX file, to be run without Python or torch (extra ``onnx``).
+        """Export the hasher as an ONNX file, for use without Python or torch (extra ``onnx``).
 
-        From ``items``, float32 or uint8, to ``bucket_ids``, ``scores`` and ``vectors`` as of
-        :meth:`encode`; but runtimes round differently: an item between two codes may get either.
+        From ``items``, float32 or uint8, to ``bucket_ids``, ``scores`` and ``vectors`` as in
+        :meth:`encode`; but runtimes round differently, so an item between two codes may get either.
         """
         from hashcade.learn.onnx import export_onnx
 
-        export_onnx(Path(path), self._fitted()._model(), self.config_)
+        export_onnx(Path(path), self._require_fitted()._model(), self.config_)
 
-    # -- what scikit-learn's tools expect --------------------------------------------------------
+    # -- interface of scikit-learn ---------------------------------------------------------------
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """All settings by name."""
         return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
 
     def set_params(self, **params: Any) -> Self:
-        """Change settings by name. What was learned stays until the next ``fit``."""
+        """Change settings by name. The fitted model stays until the next ``fit``."""
         allowed = self.get_params()
         for name in params.keys() - allowed.keys():
             raise ValueError(f"{name!r} is not a setting, must be one of {sorted(allowed)}")
@@ -560,13 +551,13 @@ class Hasher:
         return self
 
     def fit_transform(self, X: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Learn from labelled items, and return their buckets."""
+        """Fit to labelled items, and return their buckets."""
         return self.fit(X, y).transform(X)
 
     def __repr__(self) -> str:
-        params, usual = self.get_params(), type(self)().get_params()
-        changed = [f"{k}={v!r}" for k, v in params.items() if v is not usual[k] and v != usual[k]]
-        return f"{type(self).__name__}({', '.join(changed)})"
+        default, params = type(self)().get_params(), self.get_params().items()
+        changes = [f"{k}={v!r}" for k, v in params if v is not default[k] and v != default[k]]
+        return f"{type(self).__name__}({', '.join(changes)})"
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "shape_")
@@ -578,31 +569,31 @@ class Hasher:
 
     @property
     def encoder(self) -> Encoder:
-        """The fitted model at work, without what learning needs."""
-        return self._fitted()._encoder
+        """The fitted model for inference."""
+        return self._require_fitted()._encoder
 
     @property
     def item_shape(self) -> tuple[int, ...]:
         """``(size,)`` for embeddings, ``(height, width, 3)`` for images, once fitted."""
-        return self._fitted().config_.item_shape
+        return self._require_fitted().config_.item_shape
 
     @property
     def image_size(self) -> tuple[int, int] | None:
         """Height and width of the images that it takes; None if it takes none."""
-        return self._fitted().config_.image_size
+        return self._require_fitted().config_.image_size
 
     @property
     def image_features(self) -> ImageFeatures | None:
-        """The pre-trained network that images go through first, if there is one."""
-        return self._fitted()._features
+        """The pre-trained network for features of images, if there is one."""
+        return self._require_fitted()._features
 
     @property
     def n_features_in_(self) -> int:
         """Numbers per item, once fitted."""
-        return int(np.prod(self.config_.item_shape))  # AttributeError before fit, as it should be
+        return int(np.prod(self.config_.item_shape))  # before fit an AttributeError
 
     def _copy(self, **changes: Any) -> Self:
-        """One with the same settings and pre-trained network, to be fitted."""
+        """An unfitted copy with the same settings and pre-trained network."""
         hasher = type(self)(**{**self.get_params(), **changes})
         hasher._features = self._features
         return hasher
@@ -634,7 +625,7 @@ class Hasher:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles, which make the encoder again from the weights."""
+        """For copies and pickles, which rebuild the encoder from the weights."""
         return {k: v for k, v in vars(self).items() if k not in ("_encoder", "_torch_model")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -650,19 +641,27 @@ class Hasher:
             self._torch_model = make_model(self.config_, self._weights)
         return self._torch_model
 
-    def _fitted(self) -> Self:
+    def _require_fitted(self) -> Self:
         if not hasattr(self, "_encoder"):
             hint = "call fit or Hasher.load first"
             raise NotFittedError("this Hasher is not fitted yet", hint=hint)
         return self
 
     def _items(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Items of the shape that was learned from."""
-        return self.encoder.checked(self._extracted(self._features, X))
+        """Checked items, with images converted to features."""
+        return self.encoder.checked(self._to_features(self._features, X))
+
+
+def _checked_n_codes(n_codes: object, limits: dict[str, int]) -> int:
+    count = checked_count("n_codes", n_codes)
+    for name, limit in limits.items():
+        if count > limit:
+            raise ValueError(f"n_codes={count} must be <= {name} = {limit}")
+    return count
 
 
 def _checked_classes(stored: Any) -> npt.NDArray[Any]:
-    """Labels of a stored model: integers or strings, none twice."""
+    """Labels of a stored model: unique integers or strings."""
     kinds = {type(label) for label in stored}
     if not isinstance(stored, list) or len(kinds) > 1 or not kinds <= {int, str}:
         raise ValueError("classes must be integers or strings")
@@ -689,14 +688,14 @@ def base_features(hasher: Hasher, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
     torch: Any = require_extra("torch", "train")
     from hashcade.learn.model import for_all
 
-    model = hasher._fitted()._model()
+    model = hasher._require_fitted()._model()
     return for_all(model, model.features, torch.from_numpy(hasher._items(X)))
 
 
 def base_vectors(hasher: Hasher, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Vectors for re-ranking of items whose :func:`base_features` are known, float32[n, size]."""
+    """Vectors for re-ranking, float32[n, size], from :func:`base_features`."""
     torch: Any = require_extra("torch", "train")
     from hashcade.learn.model import for_all
 
-    model = hasher._fitted()._model()
+    model = hasher._require_fitted()._model()
     return for_all(model, model.vectors_of_features, torch.from_numpy(features))

@@ -1,4 +1,4 @@
-"""Items and labels as users give them, checked before anything else happens. No torch."""
+"""Checks of items and labels given by users. No torch."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hashcade.errors import add_hint
 
 def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np.float32]:
     """Return embeddings as float32[n, size], all of them finite."""
-    if isinstance(items, np.ndarray) and items.shape == (1, size):  # one query: be quick
-        plain = items.dtype == np.float32 and items.flags.carray
-        if plain and math.isfinite(np.vdot(items, items)):
+    if isinstance(items, np.ndarray) and items.shape == (1, size):  # fast path for one query
+        is_plain = items.dtype == np.float32 and items.flags.carray
+        if is_plain and math.isfinite(np.vdot(items, items)):
             return items
     if hasattr(items, "nnz") and hasattr(items, "toarray"):
         error = ValueError(f"X is a {type(items).__name__}: sparse data is not supported")
         raise add_hint(error, "use X.toarray()")
     values = as_array("X", items)
-    # The words of some messages are those of scikit-learn, which its tools look for.
+    # Some messages repeat those of scikit-learn, which its tools look for.
     if values.dtype.kind not in "fiub":
         what = "Complex data not supported: " if values.dtype.kind == "c" else ""
         raise ValueError(f"{what}X has dtype {values.dtype}, must be real numbers")
@@ -41,7 +41,7 @@ def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np
     if size not in (None, n_features):
         expected = f"but Hasher is expecting {size} features as input"
         raise ValueError(f"X has {n_features} features, {expected}")
-    with np.errstate(over="ignore"):  # beyond float32: named as infinite below
+    with np.errstate(over="ignore"):  # beyond float32: reported as infinite below
         single = np.require(values, np.float32, ["C", "W"])  # torch warns of a read-only array
     bad = np.asarray(~np.isfinite(single).all(axis=1))
     if bad.any():
@@ -51,7 +51,7 @@ def checked_embeddings(items: object, size: int | None = None) -> npt.NDArray[np
 
 
 def checked_views(items: object) -> npt.NDArray[np.float32]:
-    """Return embeddings to learn from: float32[n, size], or float32[n, views, size]."""
+    """Return embeddings for training: float32[n, size], or float32[n, views, size]."""
     values = items if hasattr(items, "toarray") else as_array("X", items)
     if not isinstance(values, np.ndarray) or values.ndim != 3 or 0 in values.shape:
         return checked_embeddings(values)
@@ -59,7 +59,7 @@ def checked_views(items: object) -> npt.NDArray[np.float32]:
 
 
 def checked_images(items: object, fitted: tuple[int, ...] | None = None) -> npt.NDArray[np.uint8]:
-    """Return images as uint8[n, height, width, 3], of the shape that was fitted if there is one."""
+    """Return images as uint8[n, height, width, 3], of the ``fitted`` shape if it is given."""
     values = as_array("X", items)
     expected = "height, width, 3" if fitted is None else ", ".join(map(str, fitted))
     if values.ndim != 4 or values.shape[3] != 3 or 0 in values.shape:

@@ -1,4 +1,4 @@
-"""A picture of a run: loss and precision over time, as SVG, from the records of its log."""
+"""An SVG plot of a run: loss and precision over time, from the records of its log."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _PANELS = (("loss", "loss"), ("precision_at_1", "precision at 1, validation (%)"
 
 
 def log_plot(records: Sequence[Mapping[str, Any]]) -> str:
-    """Draw the records of a log; stages follow each other along the time axis."""
-    stages, minutes, before, last = list(dict.fromkeys(r["stage"] for r in records)), [], 0.0, 0.0
+    """Plot the records of a log; stages follow each other along the time axis."""
+    stages, minutes, offset, last = list(dict.fromkeys(r["stage"] for r in records)), [], 0.0, 0.0
     for number, record in enumerate(records):
         if number and record["stage"] != records[number - 1]["stage"]:
-            before += last
+            offset += last
         last = record["seconds"] / 60
-        minutes.append(before + last)
+        minutes.append(offset + last)
     parts = []
     for number, stage in enumerate(stages):
         x, colour = _MARGIN + 110 * number, _COLOURS[number % len(_COLOURS)]
@@ -37,14 +37,14 @@ def log_plot(records: Sequence[Mapping[str, Any]]) -> str:
 
 def _panel(
     left: int, title: str, values: Sequence[tuple[float, str, float]], stages: Sequence[str],
-    longest: float,
+    max_minutes: float,
 ) -> list[str]:  # fmt: skip
     top, bottom = _LEGEND + 30, _LEGEND + _HEIGHT - 34
     start, end = left + _MARGIN, left + _WIDTH - 16
     lowest, highest = 0.0, max((value for *_, value in values), default=1.0) or 1.0
 
     def place(minute: float, value: float) -> tuple[float, float]:
-        x = start + (end - start) * minute / (longest or 1.0)
+        x = start + (end - start) * minute / (max_minutes or 1.0)
         return x, bottom - (bottom - top) * (value - lowest) / (highest - lowest)
 
     parts = [
@@ -52,10 +52,10 @@ def _panel(
         _text(start, top - 10, title),
         _text(left + 6, top + 4, f"{highest:.3g}"),
         _text(left + 6, bottom + 4, "0"),
-        _text(end - 60, bottom + 18, f"{longest:.3g} minutes"),
+        _text(end - 60, bottom + 18, f"{max_minutes:.3g} minutes"),
     ]
     for number, stage in enumerate(stages):
-        points = [place(minute, value) for minute, of, value in values if of == stage]
+        points = [place(minute, value) for minute, name, value in values if name == stage]
         colour = _COLOURS[number % len(_COLOURS)]
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')

@@ -31,9 +31,9 @@ def hash_npairs_loss(
     with ``codes[i]``, bool[n, width]. Labels are remapped: equal code, equal label.
     """
     # The union of two codes a and b is a + (1 − a)·b: the masked product is two matrix products.
-    active = anchors * codes  # the slots of the anchor's code
-    rest = anchors - active  # all others: they count where the positive is active
-    similarities = active @ positives.T + rest @ (positives * codes).T
+    active = anchors * codes  # slots of the anchor's code
+    inactive = anchors - active  # all others: they count if active in the positive's code
+    similarities = active @ positives.T + inactive @ (positives * codes).T
     return _npairs(similarities, anchors, positives, labels, regularization)
 
 
@@ -50,7 +50,7 @@ def _npairs(
 def triplet_loss(embeddings: Tensor, labels: Tensor, *, margin: float = 0.3) -> Tensor:
     """Triplet loss of the base network: squared euclidean distance of embeddings, float[n, size].
 
-    They are normalized first. The mean is over all ordered pairs (anchor, positive), if any.
+    They are normalized first. The mean is over all ordered pairs (anchor, positive); 0 without.
     """
     unit = F.normalize(embeddings, dim=1)
     squared = (2.0 - 2.0 * unit @ unit.T).clamp(min=0.0)  # (n, n); rounding may go below zero
@@ -62,8 +62,9 @@ def hash_triplet_loss(
 ) -> Tensor:
     """Triplet loss of one level: L1 distance over the slots that are active in either code.
 
-    Scores, float[n, width], have rows of unit length already. ``codes``, bool[n, width], are those
-    of the items' classes, as many slots in each row. Labels are remapped: equal code, equal label.
+    Scores, float[n, width], have rows of unit length. ``codes``, bool[n, width], are those of the
+    items' classes, with the same number of active slots in each row. Labels are remapped: equal
+    code, equal label.
     """
     return semi_hard_loss(masked_l1_distances(scores, codes), labels, margin=margin)
 
@@ -78,9 +79,9 @@ def masked_l1_distances(scores: Tensor, codes: Tensor) -> Tensor:
     for slots in active.T:  # the s-th active slot of every row, (n,)
         row_scores = scores.gather(1, slots[:, None])  # (n, 1): the row's score in its slot
         column_scores = scores[:, slots].T  # (n, n): [i, j] is the score of j in the slot of i
-        gap = (row_scores - column_scores).abs()
+        difference = (row_scores - column_scores).abs()
         row_only = ~codes[:, slots].T  # (n, n): [i, j] the slot of i is not active for j
-        distances = distances + gap + (gap * row_only).T
+        distances = distances + difference + (difference * row_only).T
     return distances
 
 
@@ -88,7 +89,7 @@ def semi_hard_loss(distances: Tensor, labels: Tensor, *, margin: float) -> Tenso
     """Triplet loss over distances, float[n, n] with a row per anchor."""
     same = labels[:, None] == labels[None, :]  # (n, n)
     positives = same.clone().fill_diagonal_(False)
-    if bool(same.all()) or not bool(positives.any()):  # nothing to tell apart
+    if bool(same.all()) or not bool(positives.any()):  # no triplets
         return distances.sum() * 0.0
     negatives = mine_semi_hard(distances, same)
     hinge = (margin + distances - distances.gather(1, negatives)).clamp(min=0.0)
@@ -100,6 +101,6 @@ def mine_semi_hard(distances: Tensor, same: Tensor) -> Tensor:
     """The nearest negative that is farther than a positive, else the farthest: columns, [n, n]."""
     ordered, columns = distances.masked_fill(same, torch.inf).sort(dim=1)
     n_negatives = (~same).sum(dim=1, keepdim=True)  # (n, 1)
-    # How many negatives are at most as far as the positive: the next one is strictly farther.
+    # Number of negatives that are at most as far as the positive: the next one is farther.
     first_farther = torch.searchsorted(ordered, distances.contiguous(), right=True)
     return columns.gather(1, torch.minimum(first_farther, n_negatives - 1))

@@ -1,4 +1,4 @@
-"""The model in torch: vectors for re-ranking, slot scores, and points to compare with prototypes.
+"""The model in torch: vectors for re-ranking, slot scores, points to compare with prototypes.
 
 ::
 
@@ -6,9 +6,9 @@
                      └─ hash base ─┬─ head ───────→ scores   (n, depth, width)
                                    └─ vector head ─→ points   (n, size), of unit length
 
-The hash base starts as a copy of the trained base and is fine-tuned on its own: vectors stay what
-they were. For embeddings both bases may be the identity, and the vectors the items. The head's
-hidden layers are shared with the vector head, which only models with prototypes have.
+The hash base starts as a copy of the trained base and is fine-tuned separately, so that vectors do
+not change. For embeddings both bases may be the identity, and the vectors the items. The hidden
+layers of the head are shared with the vector head, which only models with prototypes have.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 WHOLE = slice(None)  # of a batch
 
-_CHUNK = 1024  # items of one pass
+_CHUNK = 1024  # items of one forward pass
 
 
 class HashModel(nn.Module):
@@ -43,7 +43,7 @@ class HashModel(nn.Module):
     prototypes: Tensor  # float[n_codes, point_size]
     point_mean: Tensor  # float[point_size], of the training set
     class_means: Tensor  # float16[n_codes, size], of prepared items
-    noise: Tensor  # float16[n_noise, size]: how these differ from the mean of their class
+    noise: Tensor  # float16[n_noise, size]: deviations of items from the mean of their class
     class_of_part: Tensor  # int64[n_codes]
     class_prototypes: Tensor  # float[n_codes, point_size]
 
@@ -65,7 +65,7 @@ class HashModel(nn.Module):
         layers: list[nn.Module] = []
         if config.with_inputs:
             layers, size = [HiddenAndInputs(size, config.hidden_size)], size + config.hidden_size
-        elif config.hidden_size > 0 and config.backbone != "mlp":  # there it is in the network
+        elif config.hidden_size > 0 and config.backbone != "mlp":  # there it is part of the network
             layers, size = [nn.Linear(size, config.hidden_size), nn.ReLU()], config.hidden_size
         self.head = nn.Sequential(*layers, new_linear(size, self.shape.depth * self.shape.width))
         self.vector_head: nn.Linear | None = None
@@ -85,7 +85,7 @@ class HashModel(nn.Module):
                 for name, n_rows in (("class_means", config.n_codes), ("noise", config.n_noise)):
                     rows = torch.zeros(n_rows, config.item_shape[0], dtype=torch.float16)
                     self.register_buffer(name, rows)
-            if config.has_parts:  # of each its class, ascending, and the prototype of that class
+            if config.has_parts:  # the class of each part, ascending, and the prototype of it
                 parts = torch.zeros(config.n_codes, dtype=torch.int64)
                 self.register_buffer("class_of_part", parts)
                 self.register_buffer("class_prototypes", torch.zeros(config.n_codes, size))
@@ -99,11 +99,11 @@ class HashModel(nn.Module):
             points = self.points(hidden)
         if self.config.rerank == "learned":
             return points, scores, points
-        other = self.hash_base.state_dict()  # equal if it was frozen, or has no weights
+        other = self.hash_base.state_dict()  # equal if frozen, or without weights
         equal = all(torch.equal(other[name], w) for name, w in self.base.state_dict().items())
         if self.embedding is None or not equal:
             return self.vectors(items), scores, points
-        return self.vectors_of_features(features), scores, points  # one pass serves both
+        return self.vectors_of_features(features), scores, points  # one pass for both
 
     def points(self, hidden: Tensor) -> Tensor:
         """Points to compare with prototypes, float[n, size], of unit length."""
@@ -115,7 +115,7 @@ class HashModel(nn.Module):
         return items if self.embedding is None else self.vectors_of_features(self.features(items))
 
     def vectors_of_features(self, features: Tensor) -> Tensor:
-        """Vectors for re-ranking, of what :meth:`features` gave."""
+        """Vectors for re-ranking, from the output of :meth:`features`."""
         assert self.embedding is not None
         vectors: Tensor = self.embedding(features)
         return F.normalize(vectors, dim=1) if self.unit_length else vectors
@@ -132,7 +132,7 @@ class HashModel(nn.Module):
     def hidden(self, items: Tensor, *, dropout: float = 0.0, share: slice = WHOLE) -> Tensor:
         """Input of the last layer of the hash network, float[n, units], for a share of a batch.
 
-        Numbers are drawn for the whole batch, so they do not depend on how it is shared out.
+        Random numbers are drawn for the whole batch, so they do not depend on the shares.
         """
         inputs = F.dropout(self.prepare(items), dropout)[share]
         return self.head[:-1](self.hash_base(inputs))  # type: ignore[no-any-return]
@@ -144,19 +144,19 @@ class HashModel(nn.Module):
         return F.normalize(scores, dim=2) if normalized else scores
 
     def set_codebook(self, codebook: Ints) -> None:
-        """Replace the code book by one of any number of rows: int64[n_codes, sparsity]."""
+        """Replace the code book by one with any number of rows: int64[n_codes, sparsity]."""
         self.register_buffer("codebook", torch.from_numpy(codebook).to(self.codebook.device))
 
     def start_hash_base(self) -> None:
-        """Let the hash base start from the base as it is now."""
+        """Initialise the hash base with the weights of the base."""
         self.hash_base.load_state_dict(self.base.state_dict())
 
     def base_weights(self) -> dict[str, Tensor]:
-        """The weights that make the vectors, by name; other models can take them over."""
+        """The weights of the vectors, by name, which models can share."""
         return self._parts("prepare.", "base.", "embedding.")
 
     def network_weights(self) -> dict[str, Tensor]:
-        """The weights of the base network alone, by name."""
+        """The weights of the base network without its embedding, by name."""
         return self._parts("prepare.", "base.")
 
     def _parts(self, *names: str) -> dict[str, Tensor]:
@@ -164,7 +164,7 @@ class HashModel(nn.Module):
 
 
 class HiddenAndInputs(nn.Module):
-    """A hidden layer with its inputs beside it: what is linear in them need not be learned."""
+    """A hidden layer, concatenated with its inputs: what is linear in them need not be learned."""
 
     def __init__(self, inputs: int, units: int) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class HiddenAndInputs(nn.Module):
 
 
 class PrepareEmbeddings(nn.Module):
-    """Centre embeddings and bring them to a common scale, the same for all directions."""
+    """Centre and scale embeddings, with one scale for all directions."""
 
     mean: Tensor
     scale: Tensor
@@ -187,10 +187,10 @@ class PrepareEmbeddings(nn.Module):
         self.register_buffer("scale", torch.ones(()))
 
     def learn(self, items: Tensor) -> None:
-        """Take mean and scale from the training items, float[n, size]."""
+        """Compute mean and scale of the training items, float[n, size]."""
         self.mean.copy_(items.mean(dim=0, dtype=torch.float64))
         spread = (items - self.mean).square().mean(dtype=torch.float64).sqrt()
-        self.scale.fill_(float(spread) or 1.0)  # all items equal: nothing to scale
+        self.scale.fill_(float(spread) or 1.0)  # 0 if all items are equal
 
     def forward(self, items: Tensor) -> Tensor:
         """Prepared embeddings, float[n, size]."""
@@ -208,7 +208,7 @@ class PrepareImages(nn.Module):
         self.register_buffer("mean", torch.zeros(channels, height, width))
 
     def learn(self, items: Tensor) -> None:
-        """Take the mean image from the training items, uint8[n, h, w, 3]."""
+        """Compute the mean image of the training items, uint8[n, h, w, 3]."""
         self.mean.copy_(torch.from_numpy(per_pixel_mean(items.cpu().numpy())).permute(2, 0, 1))
 
     def forward(self, items: Tensor) -> Tensor:
@@ -218,7 +218,7 @@ class PrepareImages(nn.Module):
 
 @torch.no_grad()
 def feature_size(backbone: nn.Module, example: Tensor) -> int:
-    """Number of features that a backbone makes of an example, float[1, ...]."""
+    """Number of features of a backbone, by its output for an example, float[1, ...]."""
     shape, was_training = tuple(example.shape), backbone.training
     try:
         features = backbone.eval()(example)
@@ -227,15 +227,15 @@ def feature_size(backbone: nn.Module, example: Tensor) -> int:
         raise ValueError(f"backbone does not take items of shape {shape}: {reason}") from None
     finally:
         backbone.train(was_training)
-    got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-    if len(got) != 2 or got[0] != 1:
-        must = "must be a tensor of shape (1, size)"
-        raise ValueError(f"backbone turns items of shape {shape} into {got}, {must}")
-    return int(got[1])
+    actual = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+    if len(actual) != 2 or actual[0] != 1:
+        expected = "must be a tensor of shape (1, size)"
+        raise ValueError(f"backbone turns items of shape {shape} into {actual}, {expected}")
+    return int(actual[1])
 
 
 def new_linear(inputs: int, outputs: int) -> nn.Linear:
-    """A layer as the paper starts it: weights N(0, 0.01), no bias."""
+    """A layer initialised as in the paper: weights N(0, 0.01), no bias."""
     layer = nn.Linear(inputs, outputs)
     nn.init.normal_(layer.weight, std=0.01)
     nn.init.zeros_(layer.bias)
@@ -243,7 +243,7 @@ def new_linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 class Slices(Protocol):
-    """Items that can be taken slice by slice: a tensor, or rows that are still in a file."""
+    """Items that can be sliced: a tensor, or rows of a memory-mapped file."""
 
     def __len__(self) -> int: ...
 
@@ -251,11 +251,11 @@ class Slices(Protocol):
 
 
 def in_chunks(model: HashModel, function: Callable[[Tensor], T], items: Slices) -> Iterator[T]:
-    """A function of the model, such as ``model.scores``, for many items, chunk by chunk."""
+    """Apply a function of the model, such as ``model.scores``, to many items, in chunks."""
     device = next(model.parameters()).device
-    for at in range(0, max(1, len(items)), _CHUNK):
+    for start in range(0, max(1, len(items)), _CHUNK):
         with torch.no_grad():
-            result = function(items[at : at + _CHUNK].to(device))
+            result = function(items[start : start + _CHUNK].to(device))
         yield result
 
 
@@ -265,7 +265,7 @@ def for_all(model: HashModel, function: Callable[[Tensor], Tensor], items: Slice
 
 
 def new_model(config: ResolvedConfig, seed: int = 0) -> HashModel:
-    """A model with random weights by a seed; torch's global generator is left as it was."""
+    """A model with random weights by a seed; torch's global generator is not changed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return HashModel(config)
@@ -280,41 +280,41 @@ def make_model(config: ResolvedConfig, weights: Weights) -> HashModel:
 
 
 def _check_sizes(config: ResolvedConfig, weights: Weights) -> None:
-    """Raise ``ValueError`` unless the weights are those of the config, before memory is taken.
+    """Raise ``ValueError`` unless weights fit the config, before memory is allocated.
 
-    A config is a few numbers, which could ask for any amount of it. A network of the user's own is
-    at hand already.
+    A few numbers of an untrusted config could require any amount of memory. A user-defined network
+    exists already.
     """
     if isinstance(config.backbone, nn.Module):
         return
     with torch.device("meta"):  # shapes without numbers
         shapes = {name: tuple(w.shape) for name, w in HashModel(config).state_dict().items()}
-    given = {name: array.shape for name, array in weights.items()}
-    for name in sorted(shapes.keys() | given.keys()):
-        if shapes.get(name) != given.get(name):
-            raise ValueError(f"{name} has shape {given.get(name)}, must be {shapes.get(name)}")
+    actual = {name: array.shape for name, array in weights.items()}
+    for name in sorted(shapes.keys() | actual.keys()):
+        if shapes.get(name) != actual.get(name):
+            raise ValueError(f"{name} has shape {actual.get(name)}, must be {shapes.get(name)}")
 
 
 def make_encoder(config: ResolvedConfig, weights: Weights, model: HashModel | None) -> Encoder:
-    """A fitted model as others use it; the torch model is asked only where numpy cannot."""
+    """The encoder of a fitted model; the torch model is used only if numpy cannot run it."""
     if config.is_dense:
         return Encoder(config, weights, DenseNetwork(config, weights))
     assert model is not None
-    asked = model
+    torch_model = model
 
     @torch.no_grad()
     def network(items: npt.NDArray[Any], with_scores: bool = True) -> Outputs:
-        device = next(asked.parameters()).device
-        return Outputs(*map(to_numpy, asked(torch.from_numpy(items).to(device))))
+        device = next(torch_model.parameters()).device
+        return Outputs(*map(to_numpy, torch_model(torch.from_numpy(items).to(device))))
 
     return Encoder(config, weights, network)
 
 
 def weights_of(model: HashModel) -> dict[str, npt.NDArray[Any]]:
-    """All weights by name, in main memory."""
+    """All weights by name, as numpy arrays."""
     return {name: value.detach().cpu().numpy() for name, value in model.state_dict().items()}
 
 
 def to_numpy(values: Tensor) -> npt.NDArray[np.float32]:
-    """A tensor in main memory."""
+    """Convert a tensor to float32 in numpy."""
     return values.float().cpu().numpy()

@@ -1,4 +1,4 @@
-"""Networks that turn items into features: the paper's, two made for CPUs, one for vectors.
+"""Backbones: the network of the paper, two for CPUs, and one for vectors.
 
 A backbone is any ``torch.nn.Module`` from images, float[n, 3, height, width], or from vectors,
 float[n, inputs], to features, float[n, size].
@@ -14,7 +14,7 @@ from hashcade.learn.fast import FastNet
 
 
 class _LayeredNetwork(nn.Module):
-    """Layers one after another; ``weight_decay`` is what the network is trained with."""
+    """A sequence of layers; ``weight_decay`` is for its training."""
 
     weight_decay = 0.0
 
@@ -35,8 +35,8 @@ class NIN(_LayeredNetwork):
     def __init__(self) -> None:
         super().__init__(
             _conv(3, 192, 5), _leaky(), _conv(192, 160, 1), _leaky(), _conv(160, 96, 1), _leaky(),
-            # ceil_mode: 32 → 16 → 8 with windows that may overhang on the right, which is what
-            # TensorFlow's "same" padding does. Neither counts what lies outside.
+            # ceil_mode: 32 → 16 → 8 with windows that may overhang on the right, as with
+            # TensorFlow's "same" padding. Neither counts what is outside.
             nn.MaxPool2d(3, 2, ceil_mode=True), nn.Dropout(0.5),
             _conv(96, 192, 5), _leaky(), _conv(192, 192, 1), _leaky(), _conv(192, 192, 1), _leaky(),
             nn.AvgPool2d(3, 2, ceil_mode=True), nn.Dropout(0.5),
@@ -53,16 +53,16 @@ class StrideNet(_LayeredNetwork):
     def __init__(self) -> None:
         super().__init__(
             *_conv_norm(3, 32, 4, 2),  # 32×32 → 16×16
-            *_conv_norm(32, 64, 3),  # most work is done below, where a channel is cheap
+            *_conv_norm(32, 64, 3),  # most work is at lower resolutions, where channels are cheap
             nn.MaxPool2d(2), *_conv_norm(64, 128, 3), *_conv_norm(128, 128, 3),  # 8×8
             nn.MaxPool2d(2), *_conv_norm(128, 256, 3), *_conv_norm(256, 256, 3),  # 4×4
             nn.AdaptiveMaxPool2d(1), nn.Flatten(),
-            nn.BatchNorm1d(256),  # maxima are all positive: dot products want them centred
+            nn.BatchNorm1d(256),  # maxima are positive: dot products need centred values
         )  # fmt: skip
 
 
 class MLP(_LayeredNetwork):
-    """A network for vectors that another network made: one hidden layer, which is the features."""
+    """A network for vectors: one hidden layer, whose units are the features."""
 
     def __init__(self, inputs: int, *, hidden_size: int = 512, dropout: float = 0.0) -> None:
         super().__init__(nn.Linear(inputs, hidden_size), nn.ReLU(), nn.Dropout(dropout))
@@ -75,9 +75,9 @@ BACKBONES = ("mlp", *sorted(IMAGE_NETWORKS))
 def make_backbone(
     backbone: str | nn.Module, inputs: int, hidden_size: int, *, mirrored: bool
 ) -> nn.Module:
-    """The network of a name, or a copy of the user's own.
+    """The network of a name, or a copy of a user-defined one.
 
-    The sizes are those of ``"mlp"``; whether images are mirrored for training, ``"fast"`` uses.
+    ``inputs`` and ``hidden_size`` are for ``"mlp"``, ``mirrored`` is for ``"fast"``.
     """
     if isinstance(backbone, nn.Module):
         return copy.deepcopy(backbone)
@@ -89,7 +89,7 @@ def make_backbone(
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """Convolution that keeps the resolution, variance-scaling weights, no bias at the start."""
+    """Convolution that keeps the resolution; weights by variance scaling, bias zero."""
     conv = nn.Conv2d(inputs, outputs, size, stride=stride, padding=(size - 1) // 2)
     nn.init.kaiming_normal_(conv.weight)
     assert conv.bias is not None

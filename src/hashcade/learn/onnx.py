@@ -1,7 +1,7 @@
-"""A trained hasher as one ONNX file, for use without Python or torch.
+"""Export of a trained hasher as one ONNX file, for use without Python or torch.
 
-Written layer by layer: torch's own exporter takes many seconds, needs a second package, and changes
-with every version; a dozen kinds of layers suffice.
+Written layer by layer: torch's exporter takes many seconds, needs another package, and changes with
+every version; a dozen kinds of layers are enough.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from hashcade.learn.model import HashModel, HiddenAndInputs
 from hashcade.learn.networks import MLP, NIN, StrideNet
 
 _OPSET = 20  # the first with Gelu
-_IR_VERSION = 9  # of the same time, so that older runtimes read it
+_IR_VERSION = 9  # as old as this opset, so that older runtimes can read it
 
 
 class _Graph:
-    """Nodes and constants so far; the name of a result is what the next nodes take."""
+    """Nodes and constants so far; results are passed to other nodes by name."""
 
     def __init__(self, onnx: Any) -> None:
         self.onnx = onnx
@@ -61,11 +61,11 @@ def export_onnx(path: Path, model: HashModel, config: ResolvedConfig) -> None:
     for name, result in zip(outputs, _outputs(graph, model, config), strict=True):
         graph.nodes.append(onnx.helper.make_node("Identity", [result], [name]))
     value = onnx.helper.make_tensor_value_info
-    ends = [value(name, kind, ["n", *size]) for name, (kind, size) in outputs.items()]
+    output_infos = [value(name, kind, ["n", *size]) for name, (kind, size) in outputs.items()]
     item_type = types.UINT8 if config.takes_images else types.FLOAT
-    starts = [value("items", item_type, ["n", *config.item_shape])]
+    input_infos = [value("items", item_type, ["n", *config.item_shape])]
     proto = onnx.helper.make_model(
-        onnx.helper.make_graph(graph.nodes, "hashcade", starts, ends, graph.constants),
+        onnx.helper.make_graph(graph.nodes, "hashcade", input_infos, output_infos, graph.constants),
         opset_imports=[onnx.helper.make_opsetid("", _OPSET)],
         ir_version=_IR_VERSION,
         producer_name="hashcade",
@@ -109,45 +109,45 @@ def _outputs(graph: _Graph, model: HashModel, config: ResolvedConfig) -> tuple[s
 def _buckets_of_book(graph: _Graph, book: Ints, shape: CodeShape, scores: str) -> str:
     """The buckets of the best code, by the rule of ``CodebookAssignment``."""
     levels = np.arange(shape.depth) * shape.width
-    places = (shape.paths(book.ravel()) + levels).T  # (depth, n_codes · sparsity)
+    slot_indices = (shape.paths(book.ravel()) + levels).T  # (depth, n_codes · sparsity)
     flat = graph.add("Reshape", scores, np.array([-1, shape.depth * shape.width]))
     exact = graph.add("Cast", flat, to=int(graph.onnx.TensorProto.DOUBLE))
-    of_levels = graph.add("Gather", exact, places, axis=1)
-    sums = graph.add("ReduceSum", of_levels, np.array([1]), keepdims=0)
-    of_codes = graph.add("Reshape", sums, np.array([-1, *book.shape]))
-    fit = graph.add("ReduceMean", of_codes, np.array([2]), keepdims=0)
+    level_scores = graph.add("Gather", exact, slot_indices, axis=1)
+    sums = graph.add("ReduceSum", level_scores, np.array([1]), keepdims=0)
+    code_scores = graph.add("Reshape", sums, np.array([-1, *book.shape]))
+    fit = graph.add("ReduceMean", code_scores, np.array([2]), keepdims=0)
     best = graph.add("ArgMax", fit, axis=1, keepdims=0)  # (n,)
     buckets = graph.add("Gather", book, best, axis=0)  # (n, sparsity)
     if shape.sparsity == 1:
         return buckets
     row = graph.add("Unsqueeze", best, np.array([1]))  # (n, 1)
-    sums = graph.add("GatherND", of_codes, row, batch_dims=1)  # (n, sparsity)
+    sums = graph.add("GatherND", code_scores, row, batch_dims=1)  # (n, sparsity)
     order = graph.add("TopK", sums, np.array([shape.sparsity]), n_outputs=2, axis=1)
     return graph.add("GatherElements", buckets, order, axis=1)
 
 
 def _buckets_of_prototypes(graph: _Graph, model: HashModel, points: str) -> str:
-    """The buckets of the nearest of all prototypes; the library compares those on a shortlist."""
+    """The buckets of the nearest of all prototypes; the library compares only a shortlist."""
     nearness = _nearness(graph, points, model.prototypes.detach())
-    if model.config.has_parts:  # first the class, then of its parts
+    if model.config.has_parts:  # first the class, then one of its parts
         class_of_part = model.class_of_part
         first = class_of_part.diff(prepend=class_of_part.new_tensor([-1])) > 0
-        of_classes = _nearness(graph, points, model.class_prototypes[first])
-        chosen = graph.add("ArgMax", of_classes, axis=1, keepdims=1)  # (n, 1)
-        own = graph.add("Equal", chosen, class_of_part[None])
-        nearness = graph.add("Where", own, nearness, np.float32(-np.inf))
+        class_scores = _nearness(graph, points, model.class_prototypes[first])
+        best_class = graph.add("ArgMax", class_scores, axis=1, keepdims=1)  # (n, 1)
+        is_part = graph.add("Equal", best_class, class_of_part[None])
+        nearness = graph.add("Where", is_part, nearness, np.float32(-np.inf))
     best = graph.add("ArgMax", nearness, axis=1, keepdims=0)  # (n,)
     return graph.add("Gather", model.codebook, best, axis=0)  # (n, sparsity)
 
 
 def _nearness(graph: _Graph, points: str, prototypes: Tensor) -> str:
-    """Half of the squared distances, but for a summand of the point alone, and negative."""
+    """Minus half the squared distances, up to a constant per point."""
     products = graph.add("MatMul", points, prototypes.T)
     return graph.add("Sub", products, prototypes.square().sum(dim=1) / 2)
 
 
 def _buckets_of_path(graph: _Graph, shape: CodeShape, scores: str) -> str:
-    """Slots to ids. Of equal slots ONNX takes the first, as the library does."""
+    """From slots to ids. Of equal scores ONNX takes the first, as the library does."""
     width, parent = graph.constant(np.int64(shape.width)), graph.constant(np.int64(0))
     for level in range(shape.depth):
         level_scores = graph.add("Gather", scores, np.int64(level), axis=1)  # (n, width)
@@ -168,27 +168,27 @@ _Writer = Callable[[_Graph, Any, str], str]
 
 
 def _layers(graph: _Graph, module: nn.Module, values: str) -> str:
-    """A layer, or several in a row. Kinds are compared exactly: a subclass may do otherwise."""
+    """Write a layer, or a sequence. Types are compared exactly: a subclass may differ."""
     inner: Any = module.layers if type(module) in (NIN, StrideNet, MLP) else module
     if type(inner) is nn.Sequential:
         for layer in inner:
             values = _layers(graph, layer, values)
         return values
     if type(inner) not in _WRITERS:
-        raise _refusal(inner, "")
+        raise _unsupported(inner, "")
     return _WRITERS[type(inner)](graph, inner, values)
 
 
-def _refusal(layer: nn.Module, why: str) -> ConfigError:
-    message = f"{type(layer).__name__}{why} cannot be written as ONNX"
+def _unsupported(layer: nn.Module, detail: str) -> ConfigError:
+    message = f"{type(layer).__name__}{detail} cannot be written as ONNX"
     return ConfigError(message, hint="export a network of your own with torch.onnx")
 
 
 def _expect(layer: nn.Module, **expected: tuple[object, ...]) -> None:
-    """Refuse a layer with a setting that would be lost."""
+    """Raise ``ConfigError`` for a layer with a setting that is not supported."""
     for name, values in expected.items():
         if (value := getattr(layer, name)) not in values:
-            raise _refusal(layer, f" with {name}={value!r}")
+            raise _unsupported(layer, f" with {name}={value!r}")
 
 
 def _weights(layer: Any) -> list[Tensor]:
@@ -198,7 +198,7 @@ def _weights(layer: Any) -> list[Tensor]:
 def _conv(graph: _Graph, layer: Any, values: str) -> str:
     _expect(layer, padding_mode=("zeros",))
     if isinstance(layer.padding, str):
-        raise _refusal(layer, f" with padding={layer.padding!r}")
+        raise _unsupported(layer, f" with padding={layer.padding!r}")
     return graph.add(
         "Conv", values, *_weights(layer), strides=list(layer.stride),
         pads=[*layer.padding, *layer.padding], dilations=list(layer.dilation), group=layer.groups,
@@ -239,9 +239,9 @@ def _fast(graph: _Graph, layer: Any, values: str) -> str:
     if not layer.mirrored:
         return _layers(graph, layer.layers, values)
     # Images and their mirror images in one pass, so that the weights are stored once.
-    backwards = (np.array([-1]), np.array([np.iinfo(np.int64).min]), np.array([3]), np.array([-1]))
-    both = graph.add("Concat", values, graph.add("Slice", values, *backwards), axis=0)
-    features = graph.add("Reshape", _layers(graph, layer.layers, both), np.array([2, -1, 256]))
+    reverse = (np.array([-1]), np.array([np.iinfo(np.int64).min]), np.array([3]), np.array([-1]))
+    images = graph.add("Concat", values, graph.add("Slice", values, *reverse), axis=0)
+    features = graph.add("Reshape", _layers(graph, layer.layers, images), np.array([2, -1, 256]))
     return graph.add("ReduceMean", features, np.array([0]), keepdims=0)
 
 

@@ -1,8 +1,8 @@
-"""Codes propose, prototypes decide: the stages that train a model with prototypes.
+"""The stages that train a model with prototypes.
 
 - prototype: a point for every item and a prototype for every class, both of unit length, by
-  cross-entropy of their cosines over the classes of the batch and some random ones: a step costs
-  the same for any number of classes.
+  cross-entropy of their cosines over the classes of the batch and random others, so that the cost
+  of a step does not depend on the number of classes.
 - codes: a code for every class, so that the sums of slot scores put the right class on a shortlist.
 """
 
@@ -33,29 +33,29 @@ from hashcade.learn.stages import (
     search_metrics,
 )
 
-_RANDOM_CLASSES = 2048  # that a batch is compared with, besides its own
-_SLOW = 0.1  # factor on the learning rate of prototypes that start far apart
-_SAMPLE = 8192  # training items of which the mean point is taken
-_BLOCK = 1 << 23  # scores, of classes times slots, that are solved together: 32,768 of 256
+_RANDOM_CLASSES = 2048  # that a batch is compared with, in addition to its own
+_SLOW = 0.1  # factor on the learning rate of prototypes that start orthogonal
+_SAMPLE = 8192  # training items for the mean point
+_BLOCK = 1 << 23  # scores, classes times slots, that are solved together: 32,768 × 256
 
 
 class PrototypeStage(Stage):
     """Trains points and prototypes."""
 
-    keeps_last = True  # regularized well, it does not overfit; the best of few is luck
+    keeps_last = True  # it is regularized and does not overfit; the best of few is chance
 
-    _weight: Tensor  # of the items of a batch, and the others that they are mixed with
+    _weight: Tensor  # of mixup: of the items of a batch, and their partners
     _others: Tensor
 
     def start(self) -> Metrics:
-        """Many prototypes begin as the means of the points of their classes."""
+        """Many prototypes start at the means of the points of their classes."""
         model, rows = self.model, self.data.training
         model.start_hash_base()
         if model.config.spreads_prototypes:
             return {}
         model.eval()
         sums, labels = torch.zeros(model.prototypes.shape), torch.from_numpy(self.data.labels[rows])
-        for points in in_chunks(model, self._points, self.data.by_chunk(rows)):
+        for points in in_chunks(model, self._points, self.data.chunked(rows)):
             sums.index_add_(0, labels[: len(points)], points.float().cpu())
             labels = labels[len(points) :]
         with torch.no_grad():
@@ -70,11 +70,11 @@ class PrototypeStage(Stage):
         return nn.ModuleList([self.model.head[:-1], self.model.vector_head]), self.model.hash_base
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Of many prototypes only those that a batch looked at are touched."""
-        kind = RowAdam if self._samples else torch.optim.Adam
-        slow = self.model.config.spreads_prototypes
-        group = {"params": [self.model.prototypes], "factor": _SLOW if slow else 1.0}
-        return [*super().optimizers(), kind([group], lr=self.config.learning_rate)]
+        """Of many prototypes only those that a batch uses are updated."""
+        optimizer_class = RowAdam if self._samples else torch.optim.Adam
+        is_slow = self.model.config.spreads_prototypes
+        group = {"params": [self.model.prototypes], "factor": _SLOW if is_slow else 1.0}
+        return [*super().optimizers(), optimizer_class([group], lr=self.config.learning_rate)]
 
     @property
     def _samples(self) -> bool:
@@ -107,7 +107,7 @@ class PrototypeStage(Stage):
         return loss
 
     def validation_metrics(self, items: Tensor, labels: Ints) -> Metrics:
-        """Share of items nearest to the prototype of their class, of those that occur here."""
+        """Accuracy of the nearest prototype, among classes of the validation set."""
         points = torch.from_numpy(for_all(self.model, self._points, items))
         classes, numbers = np.unique(labels, return_inverse=True)
         prototypes = F.normalize(self.model.prototypes.detach()[torch.from_numpy(classes)], dim=1)
@@ -124,20 +124,20 @@ class CodesStage(PrototypeStage):
 
     def start(self) -> Metrics:
         model = self.model.eval()
-        some = self.data.training[:: max(1, len(self.data.training) // _SAMPLE)]
-        points = for_all(model, self._points, self.data.whole(some))
+        sample = self.data.training[:: max(1, len(self.data.training) // _SAMPLE)]
+        points = for_all(model, self._points, self.data.items_at(sample))
         with torch.no_grad():
             model.point_mean.copy_(torch.from_numpy(points.mean(axis=0)))
             model.prototypes.copy_(F.normalize(model.prototypes, dim=1))
         if model.config.recalls_classes:
-            self._recall_classes(some)
-        clock = time.perf_counter()
+            self._store_class_statistics(sample)
+        start = time.perf_counter()
         prototypes = model.prototypes.detach().cpu()
         book, slots = additive_codes(prototypes, model.shape, self.config.penalties)
-        self.solver_seconds += time.perf_counter() - clock
+        self.solver_seconds += time.perf_counter() - start
         model.codebook.copy_(torch.from_numpy(book))
         self._slots = self._slots_of(book)
-        with torch.no_grad():  # scores start as products of the point's direction with the slots
+        with torch.no_grad():  # initial scores: products of unnormalized points with slots
             last: Any = model.head[-1]
             vector_head: Any = model.vector_head
             flat = slots.reshape(-1, slots.shape[2])
@@ -145,28 +145,28 @@ class CodesStage(PrototypeStage):
             last.bias.copy_(flat @ vector_head.bias)
         return self.validate()
 
-    def _recall_classes(self, some: Ints) -> None:
-        """Keep what stands for the items of all classes when others are added.
+    def _store_class_statistics(self, sample: Ints) -> None:
+        """Store class means and noise, which replace the training items when classes are added.
 
-        The noise is random sums of deviations of some items: it has their covariance, and none of
-        the items can be seen in it.
+        The noise is random sums of deviations of a sample of items: it has their covariance, but
+        does not reveal single items.
         """
         model, rows = self.model, self.data.training
         labels = torch.from_numpy(self.data.labels[rows])
         sizes, n_done = torch.bincount(labels, minlength=len(model.class_means)), 0
         means = torch.zeros(model.class_means.shape)
-        for part in in_chunks(model, model.prepare, self.data.by_chunk(rows)):
+        for part in in_chunks(model, model.prepare, self.data.chunked(rows)):
             means.index_add_(0, labels[n_done : n_done + len(part)], part.cpu())
             n_done += len(part)
         means /= sizes.clamp(min=1)[:, None]
-        items = torch.from_numpy(for_all(model, model.prepare, self.data.whole(some)))
-        deviations = items - means[torch.from_numpy(self.data.labels[some])]
+        items = torch.from_numpy(for_all(model, model.prepare, self.data.items_at(sample)))
+        deviations = items - means[torch.from_numpy(self.data.labels[sample])]
         generator = torch.Generator().manual_seed(0)
         noise = torch.zeros(model.noise.shape)
-        for at in range(0, len(some), 1024):  # all factors at once would take tens of megabytes
-            part = deviations[at : at + 1024]
+        for start in range(0, len(sample), 1024):  # all factors at once need tens of megabytes
+            part = deviations[start : start + 1024]
             noise += torch.randn(len(noise), len(part), generator=generator) @ part
-        noise /= len(some) ** 0.5
+        noise /= len(sample) ** 0.5
         model.class_means.copy_(means.clamp(-LARGEST_HALF, LARGEST_HALF))
         model.noise.copy_(noise.clamp(-LARGEST_HALF, LARGEST_HALF))
 
@@ -199,13 +199,13 @@ class CodesStage(PrototypeStage):
         return torch.from_numpy(paths.copy()).to(self.model.codebook.device)
 
     def validation_metrics(self, items: Tensor, labels: Ints) -> Metrics:
-        """As a user searches: the validation set among itself."""
+        """Metrics of a search of the validation set within itself, as of a user."""
         encoder = make_encoder(self.model.config, weights_of(self.model), self.model)
         return search_metrics(encoder.encode(items.cpu().numpy()), labels, self.model.shape)
 
 
 class RowAdam(torch.optim.Optimizer):
-    """Adam for rows of a large matrix: a step touches those that have a gradient, and no other."""
+    """Sparse Adam for a large matrix: a step updates only rows that have a gradient."""
 
     def __init__(self, params: Any, lr: float) -> None:
         super().__init__(params, {"lr": lr, "betas": (0.9, 0.999), "eps": 1e-8})
@@ -238,7 +238,7 @@ class RowAdam(torch.optim.Optimizer):
 
 
 def sampled_classes(labels: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
-    """The classes of a batch and random ones, ascending, and the labels as places among them."""
+    """The classes of a batch and random ones, ascending, and the labels as positions in them."""
     random = torch.randint(n_classes, (_RANDOM_CLASSES,)).to(labels.device)
     classes = torch.unique(torch.cat([labels, random]))
     return classes, torch.searchsorted(classes, labels)
@@ -247,11 +247,11 @@ def sampled_classes(labels: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
 def code_sums(scores: Tensor, slots: Tensor) -> Tensor:
     """Sums of slot scores, float[n, n_codes], over codes int64[depth, n_codes, sparsity].
 
-    On average over the buckets of a code.
+    The mean over the buckets of a code.
     """
     sums = scores.new_zeros(len(scores), slots.shape[1])
-    for level, of_codes in enumerate(slots):
-        for column in of_codes.T:
+    for level, level_slots in enumerate(slots):
+        for column in level_slots.T:
             sums = sums + scores[:, level].index_select(1, column) / slots.shape[2]
     return sums
 
@@ -261,31 +261,33 @@ def additive_codes(
 ) -> tuple[Ints, Tensor]:
     """Codes for prototypes, int64[n, sparsity], and a vector per slot, float[depth, width, size].
 
-    Level by level: slots are clusters of what the levels above leave over, and the solver gives
-    every class the slots that lie nearest, with penalties for sharing them. So a prototype is
-    about the sum of the vectors of its slots, and the sum of products with them is about its own.
+    Residual quantization with penalties: at each level slots are clusters of the residuals of the
+    levels above, and the solver assigns the nearest slots to every class, with penalties for
+    sharing. So a prototype is approximately the sum of its slot vectors, and its product with a
+    point the sum of their products.
     """
-    rest = prototypes.clone()
+    residual = prototypes.clone()
     slots = torch.zeros(shape.depth, shape.width, prototypes.shape[1])
     parent = np.zeros(len(prototypes), np.int64)
     book = parent[:, None]
     for level in range(shape.depth):
         last = level == shape.depth - 1
         sparsity = shape.sparsity if last else 1
-        sample = rest[:: max(1, len(rest) // (64 * shape.width))]
+        sample = residual[:: max(1, len(residual) // (64 * shape.width))]
         n_slots = min(shape.width, len(sample))
         centroids, _ = kmeans(sample, n_slots, random_state=seed, n_init=1, max_iter=10)
         slots[level, : len(centroids)] = torch.from_numpy(centroids)
-        room = shape.width ** (shape.depth - 1 - level)  # codes below a node of this level
-        penalty, crowded = penalties["collision_penalty"], True
-        while crowded:
-            chosen = np.empty((len(rest), sparsity), np.int64)
-            for rows in _blocks(parent if level else None, len(rest), _BLOCK // shape.width + 1):
-                part = 2.0 * rest[torch.from_numpy(rows)] @ slots[level].T
-                part -= slots[level].square().sum(dim=1)  # nearness, up to a sum
+        capacity = shape.width ** (shape.depth - 1 - level)  # codes below a node of this level
+        penalty, is_overfull = penalties["collision_penalty"], True
+        while is_overfull:
+            class_slots = np.empty((len(residual), sparsity), np.int64)
+            size = _BLOCK // shape.width + 1
+            for rows in _blocks(parent if level else None, len(residual), size):
+                part = 2.0 * residual[torch.from_numpy(rows)] @ slots[level].T
+                part -= slots[level].square().sum(dim=1)  # negated squared distances, shifted
                 spread = float(part.std()) or 1.0
-                # Above the last level a class of a block counts for as many as there are blocks.
-                factor = 1.0 if last else len(rest) / len(rows)
+                # Above the last level a class of a block stands for as many as there are blocks.
+                factor = 1.0 if last else len(residual) / len(rows)
                 codes = solve_level(
                     (part / spread).double().numpy(),
                     sparsity=sparsity,
@@ -293,21 +295,21 @@ def additive_codes(
                     sibling_penalty=penalties["sibling_penalty"],
                     collision_penalty=factor * penalty,
                 )
-                chosen[rows] = np.nonzero(codes)[1].reshape(len(rows), -1)
-            book = parent[:, None] * shape.width + chosen
-            # Siblings must find codes of their own below: if there are too many, spread them more.
+                class_slots[rows] = np.nonzero(codes)[1].reshape(len(rows), -1)
+            book = parent[:, None] * shape.width + class_slots
+            # Siblings need different codes below: if there are too many, raise the penalty.
             largest = int(np.unique(book[:, 0], return_counts=True)[1].max())
-            crowded = not last and largest > room and len(rest) <= shape.n_buckets
+            is_overfull = not last and largest > capacity and len(residual) <= shape.n_buckets
             penalty = max(4.0 * penalty, 1e-3)
         parent = book[:, 0]
-        rest = rest - slots[level][torch.from_numpy(chosen)].mean(dim=1)
+        residual = residual - slots[level][torch.from_numpy(class_slots)].mean(dim=1)
     return book, slots
 
 
 def _blocks(parent: Ints | None, n_classes: int, size: int) -> list[Ints]:
-    """Rows of classes to be solved together, about ``size`` of them, siblings in one block.
+    """Blocks of about ``size`` classes that are solved together; siblings are in one block.
 
-    So memory grows like the classes, and time like the numbers that the solver is given.
+    So memory is linear in the number of classes, and time in the number of scores.
     """
     if parent is None:  # no siblings yet: a block is a sample of all
         n_blocks = -(-n_classes // size)

@@ -1,4 +1,4 @@
-"""Batches of n classes × m items, in which no class and no item is left out."""
+"""Batches of n classes × m items; every epoch has all classes and items."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Ints = npt.NDArray[np.int64]
 
 
 class ClassSampler:
-    """Deals items into batches of ``classes_per_batch`` classes with ``items_per_class`` each.
+    """Samples batches of ``classes_per_batch`` classes with ``items_per_class`` items each.
 
-    Items of a class are dealt in hands of ``items_per_class``, different ones if it has as many,
-    each at least once per epoch. Some are repeated to fill the last hand of a class, and small
-    classes are dealt again to fill batches when only large ones have items left. An epoch depends
-    on ``random_state`` and its number alone, so a run can resume anywhere.
+    The items of a class are divided into groups of ``items_per_class``, different ones if it has as
+    many, each at least once per epoch. Some are repeated to fill the last group of a class, and
+    small classes are repeated to fill batches when only large ones have items left. An epoch
+    depends only on ``random_state`` and its number, so a run can resume anywhere.
 
     Examples
     --------
@@ -43,46 +43,46 @@ class ClassSampler:
         self.classes_per_batch = min(classes_per_batch, len(sizes))
         self.items_per_class = items_per_class
         self.batch_size = self.classes_per_batch * items_per_class
-        self._hands: Ints = -(-self._sizes // items_per_class)  # per class, rounded up
-        # No class may come twice in a batch, so the largest class may need more batches than
-        # the number of hands alone; more than this maximum is never needed.
-        evenly = -(-int(self._hands.sum()) // self.classes_per_batch)
-        self.batches_per_epoch = max(evenly, int(self._hands.max()))
+        self._n_groups: Ints = -(-self._sizes // items_per_class)  # groups per class, rounded up
+        # A class may not be twice in a batch, so the largest class may need more batches than the
+        # number of groups; more than this maximum is never needed.
+        n_full = -(-int(self._n_groups.sum()) // self.classes_per_batch)
+        self.batches_per_epoch = max(n_full, int(self._n_groups.max()))
         self.repeats_per_epoch = self.batches_per_epoch * self.batch_size - len(values)
 
     def epoch(self, number: int) -> Ints:
-        """Items of an epoch, [batches_per_epoch, batch_size]; the items of a class side by side."""
+        """Items of an epoch, [batches_per_epoch, batch_size]; the items of a class are adjacent."""
         rng = np.random.default_rng([self._random_state, number])
-        left = self._hands.copy()
+        groups_left = self._n_groups.copy()
         schedule = np.empty((self.batches_per_epoch, self.classes_per_batch), np.int64)
         for batch in schedule:
-            # Most hands left first, at random among equals: so the number of batches suffices,
-            # by the rule that fits the longest jobs first. A class with none left fills up.
-            urgency = left + rng.random(len(left))
+            # The classes with most groups left first, ties at random: with this longest-job-first
+            # rule the number of batches is sufficient. Classes with none left fill the batch.
+            urgency = groups_left + rng.random(len(groups_left))
             order = np.argpartition(-urgency, self.classes_per_batch - 1)
             batch[:] = order[: self.classes_per_batch]
-            left[batch] = np.maximum(left[batch] - 1, 0)
-        assert not left.any(), "an epoch left items out"
-        rng.shuffle(schedule)  # large classes were dealt early: mix again
+            groups_left[batch] = np.maximum(groups_left[batch] - 1, 0)
+        assert not groups_left.any(), "an epoch left items out"
+        rng.shuffle(schedule)  # large classes came first: mix again
 
-        # Items in the places of their classes (batches, classes_per_batch).
+        # Fill the places of each class (batches, classes_per_batch) with its items.
         m = self.items_per_class
         order = np.argsort(schedule, axis=None, kind="stable")  # places, class by class
-        hands_of = np.bincount(schedule.ravel(), minlength=len(self._sizes))
-        dealt = np.empty((schedule.size, m), np.int64)
-        places_of = np.split(order, np.cumsum(hands_of)[:-1])
-        for items, places in zip(self._items, places_of, strict=True):
-            drawn, n_drawn = rng.permutation(items), len(places) * m
-            while len(drawn) < n_drawn:  # the whole class again, until all places are filled
-                again = rng.permutation(items)
-                # The hand that was begun continues with other items than it has.
-                begun = np.isin(again, drawn[len(drawn) // m * m :])
-                drawn = np.concatenate([drawn, again[~begun], again[begun]])
-            dealt[places] = drawn[:n_drawn].reshape(-1, m)
-        return dealt.reshape(len(schedule), self.batch_size)
+        n_groups = np.bincount(schedule.ravel(), minlength=len(self._sizes))
+        sampled = np.empty((schedule.size, m), np.int64)
+        positions_by_class = np.split(order, np.cumsum(n_groups)[:-1])
+        for items, positions in zip(self._items, positions_by_class, strict=True):
+            sequence, n_needed = rng.permutation(items), len(positions) * m
+            while len(sequence) < n_needed:  # repeat the whole class until all places are filled
+                repeats = rng.permutation(items)
+                # A group that is not full continues with items that it does not have yet.
+                is_used = np.isin(repeats, sequence[len(sequence) // m * m :])
+                sequence = np.concatenate([sequence, repeats[~is_used], repeats[is_used]])
+            sampled[positions] = sequence[:n_needed].reshape(-1, m)
+        return sampled.reshape(len(schedule), self.batch_size)
 
     def describe(self) -> str:
-        """One line: the size of an epoch, and what is repeated in it."""
+        """One line about the size of an epoch, and repeated items."""
         size = f"{self.classes_per_batch} classes × {self.items_per_class} items"
         text = f"{self.batches_per_epoch:,} batches per epoch of {size}"
         repeats, draws = self.repeats_per_epoch, self.batches_per_epoch * self.batch_size
@@ -96,7 +96,7 @@ class ClassSampler:
 class ShuffledItems:
     """Batches of items in random order, each item at most once per epoch; of any class.
 
-    An epoch depends on ``random_state`` and its number alone, and takes no time per class.
+    An epoch depends only on ``random_state`` and its number; its time does not depend on classes.
     """
 
     def __init__(self, n_items: int, *, batch_size: int, random_state: int = 0) -> None:
@@ -105,10 +105,10 @@ class ShuffledItems:
         self.batches_per_epoch = n_items // self.batch_size
 
     def epoch(self, number: int) -> Ints:
-        """Items of an epoch, [batches_per_epoch, batch_size]; the rest comes in other epochs."""
+        """Items of an epoch, [batches_per_epoch, batch_size]; others are in other epochs."""
         order = np.random.default_rng([self._random_state, number]).permutation(self._n_items)
         return order[: self.batches_per_epoch * self.batch_size].reshape(-1, self.batch_size)
 
     def describe(self) -> str:
-        """One line: the size of an epoch."""
+        """One line about the size of an epoch."""
         return f"{self.batches_per_epoch:,} batches per epoch of {self.batch_size} items"

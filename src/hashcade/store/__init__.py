@@ -1,9 +1,9 @@
-"""What belongs to the items of a table beside their vectors, and how it stays on disk.
+"""Metadata of the items of a table, and durable storage of both metadata and index.
 
-- :class:`Catalog`: ids, labels, names and payload behind the numbers in an index, and filters.
-- :class:`Local`: index and catalog that are changed in memory and saved when asked.
+- :class:`Catalog`: ids, labels, names and payload behind the item numbers of an index; filters.
+- :class:`Local`: index and catalog that are changed in memory and saved explicitly.
 - :class:`DurableIndex`: index and catalog that are on disk after each change.
-- :func:`load_state`, :func:`write_state`: one state of a table from a directory, and into one.
+- :func:`load_state`, :func:`write_state`: read and write one state of a table directory.
 """
 
 from hashcade.store.catalog import MODEL_DIR, PLACES, Catalog

@@ -1,4 +1,4 @@
-"""Changes as values and as bytes, and an index brought to the state after them."""
+"""Changes of a table, their binary format in the log, and how they are applied to an index."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _HEAD = struct.Struct("<IBBHIII")  # CRC-32 of the rest; kind, has labels, 0, items, sparsity, dim
 _ADD, _REMOVE = 1, 2
-_MAX_BYTES = 16 << 20  # of one record: a longer change is written as several
+_MAX_BYTES = 16 << 20  # of one record: a longer change is split
 
 
 @dataclass(frozen=True, eq=False)
 class Add:
-    """Items that were added, or put in the place of those with the same numbers."""
+    """Items that were added, or that replace those with the same numbers."""
 
     numbers: npt.NDArray[np.int64]  # (n,)
     bucket_ids: npt.NDArray[np.int64]  # (n, sparsity)
@@ -38,7 +38,7 @@ class Remove:
     """Items that were removed."""
 
     numbers: npt.NDArray[np.int64]  # (n,)
-    ids: Any = None  # of a filter: what the items were called; not in a record
+    ids: Any = None  # of items removed by a filter; not stored in a record
 
 
 Change = Add | Remove
@@ -46,7 +46,7 @@ Change = Add | Remove
 
 @dataclass(frozen=True)
 class Key:
-    """What a request is known by when it comes again: a text of its client, and its content."""
+    """Idempotency key of a request: a text chosen by the client, and a digest of the content."""
 
     text: str
     digest: str
@@ -54,20 +54,20 @@ class Key:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was answered to a request that added items."""
+    """The answer to a request that added items."""
 
     ids: list[Any]
     n_items: int
 
 
-Prepare = Callable[["State", int], Change]  # checks a change and stores its items; int: free number
+Prepare = Callable[["State", int], Change]  # validates; int: next item number
 
 
 def to_records(change: Change) -> Iterator[bytes]:
-    """A change as bytes, in parts that can be applied one after the other."""
+    """Serialize a change, as records that are applied one after the other."""
     step = max(1, _MAX_BYTES // _row_bytes(change))
-    for at in range(0, len(change.numbers), step):
-        rows = slice(at, at + step)
+    for start in range(0, len(change.numbers), step):
+        rows = slice(start, start + step)
         parts = [change.numbers[rows].astype("<i8").tobytes()]
         kind, has_labels, sparsity, dim = _REMOVE, 0, 0, 0
         if isinstance(change, Add):
@@ -90,13 +90,13 @@ def _row_bytes(change: Change) -> int:
 
 
 def from_record(data: bytes) -> Change:
-    """Read what :func:`to_records` wrote."""
-    at = _HEAD.size
+    """Parse a record of :func:`to_records`."""
+    offset = _HEAD.size
 
     def array(dtype: str, *shape: int) -> npt.NDArray[Any]:
-        nonlocal at
-        values = np.frombuffer(data, dtype, math.prod(shape), at).reshape(shape)
-        at += values.nbytes
+        nonlocal offset
+        values = np.frombuffer(data, dtype, math.prod(shape), offset).reshape(shape)
+        offset += values.nbytes
         return values.astype(values.dtype.newbyteorder("="))
 
     try:
@@ -117,9 +117,9 @@ def from_record(data: bytes) -> Change:
 
 
 def apply_changes(index: HashIndex, changes: Sequence[Change]) -> None:
-    """Bring an index to the state after changes, of which it may have a part already.
+    """Apply changes to an index, which may already have some of them.
 
-    The last change that names an item decides.
+    The last change of an item wins.
     """
     if len(changes) == 1 and isinstance(changes[0], Remove):
         numbers = changes[0].numbers
@@ -145,6 +145,6 @@ def apply_changes(index: HashIndex, changes: Sequence[Change]) -> None:
             np.stack([add.vectors[row] for _, add, row in rows]),
             labels or None,
         )
-    # Also those that are gone again have used their numbers up.
+    # Numbers of items that were removed again are not reused.
     highest = (int(c.numbers.max()) for c in changes if isinstance(c, Add) and len(c.numbers))
     index.reserve_ids(max(highest, default=-1) + 1)

@@ -1,4 +1,4 @@
-"""``items.db``: an SQLite file with what belongs to the items of a table.
+"""``items.db``: an SQLite database with the metadata of the items of a table.
 
 ::
 
@@ -6,15 +6,14 @@
                   and a checksum of these; payload, and its checksum
     classes       the label behind each code
     meta          format, version, metric, place, data, kind of ids, name of the payload file
-    unfiled       numbers of the items that have changed since that file was written, checksums
-    changes       what the index on disk does not have yet, oldest first
-    generations   up to which change an index of this generation has them all
-    answers       what was answered to requests that may come again, by their keys
-    fields, field_values   fields of the payload with an index, kept up to date by triggers
+    unfiled       numbers of the items that changed since that file was written, with checksums
+    changes       changes that the index on disk lacks, oldest first
+    generations   for each generation of the index, the last change that it has
+    answers       answers to requests that may be retried, by idempotency key
+    fields, field_values   indexed fields of the payload, kept up to date by triggers
 
-Before an index is saved as a new generation, the generation is committed here, and afterwards its
-changes are dropped: so at every moment the index on disk can be brought up to date, and one that
-somebody else put there is noticed.
+A new generation is committed here before the index is saved, and its changes are dropped after.
+So the index on disk can be brought up to date at any time, and a foreign index is detected.
 """
 
 from __future__ import annotations
@@ -70,22 +69,22 @@ SCHEMA = (
     " DELETE FROM field_values WHERE (field, kind, value, number) IN"
     f" ({FIELD_VALUES.format('old')}); END",
 )
-COPIED = ("classes", "fields", "items")
-_ROWS = 128  # of an insertion: a call for each row would take longer than SQLite does
+COPIED_TABLES = ("classes", "fields", "items")
+_ROWS_PER_INSERT = 128  # a call per row would take longer than SQLite itself
 
 _SEQUENCE = ("table", "sqlite_sequence", "CREATE TABLE sqlite_sequence(name,seq)")
-ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the second: a message with names of a damaged file
-_BUSY_SECONDS = 10.0  # for moments in which another process recovers or removes the log
+ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the second: names in a damaged file
+_BUSY_SECONDS = 10.0  # while another process recovers or removes the WAL
 _MMAP = 1 << 31
-_LOOK = 100_000  # steps of SQLite between two looks at the flag, some milliseconds
+_CANCEL_CHECK_STEPS = 100_000  # virtual machine steps, some milliseconds
 
-_running = threading.local()  # what stops the statements of a thread
+_thread = threading.local()  # .cancel: stops the statements of this thread
 
 
 def connect(
     path: Path | None, *, read_only: bool = False, check: bool = True
 ) -> sqlite3.Connection:
-    """Open a database, or with None a private one, which goes with its connection.
+    """Open a database, or with None a private one that lives as long as its connection.
 
     The connection is in autocommit mode and may be used by any thread.
     """
@@ -98,7 +97,7 @@ def connect(
     uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
     wal = path.with_name(f"{path.name}-wal")
     if not os.access(path.parent, os.W_OK) and not wal.exists():
-        uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"  # on a medium for reading alone
+        uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"  # read-only media
     db = _connect(uri)
     try:
         db.execute("PRAGMA synchronous = FULL")
@@ -113,23 +112,23 @@ def connect(
 
 
 def create(db: sqlite3.Connection) -> None:
-    """Make the tables of an empty database."""
+    """Create the schema in an empty database."""
     for statement in SCHEMA:
         db.execute(statement)
     _trust(db)
 
 
 def _trust(db: sqlite3.Connection) -> None:
-    """Let triggers use functions of JSON; only when they are known to be our own."""
+    """Let triggers call JSON functions; only after the schema was checked."""
     db.execute("PRAGMA trusted_schema = ON")
 
 
 @contextmanager
 def new_database(path: Path) -> Iterator[sqlite3.Connection]:
-    """Make a new file, for a directory that nobody sees yet; on the disk when this ends.
+    """Create a database file in a directory that is not visible yet; flushed to disk at the end.
 
-    Given are the empty tables. Indexes and triggers follow: to sort all rows once is faster than
-    to find a place for each.
+    Yields it with empty tables. Indexes and triggers are created afterwards: sorting all rows
+    once is faster than inserting them one by one.
     """
     db = _connect(f"{path.absolute().as_uri()}?mode=rwc")
     try:
@@ -155,14 +154,15 @@ def new_database(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def insert(db: sqlite3.Connection, table: str, n_columns: int, rows: Iterable[Any]) -> None:
-    """Insert rows of all columns of a table."""
-    marks = f"({', '.join('?' * n_columns)})"
+    """Insert rows with values for all columns of a table."""
+    placeholders = f"({', '.join('?' * n_columns)})"
     values = chain.from_iterable(rows)
-    many = f"INSERT INTO {table} VALUES {', '.join([marks] * _ROWS)}"
-    while len(part := list(islice(values, _ROWS * n_columns))) == _ROWS * n_columns:
-        db.execute(many, part)
-    last = (part[at : at + n_columns] for at in range(0, len(part), n_columns))
-    db.executemany(f"INSERT INTO {table} VALUES {marks}", last)
+    many = f"INSERT INTO {table} VALUES {', '.join([placeholders] * _ROWS_PER_INSERT)}"
+    n_values = _ROWS_PER_INSERT * n_columns
+    while len(chunk := list(islice(values, n_values))) == n_values:
+        db.execute(many, chunk)
+    remainder = (chunk[start : start + n_columns] for start in range(0, len(chunk), n_columns))
+    db.executemany(f"INSERT INTO {table} VALUES {placeholders}", remainder)
 
 
 def _connect(uri: str) -> sqlite3.Connection:
@@ -170,7 +170,7 @@ def _connect(uri: str) -> sqlite3.Connection:
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
     )
     try:
-        db.set_progress_handler(_is_cancelled, _LOOK)
+        db.set_progress_handler(_is_cancelled, _CANCEL_CHECK_STEPS)
         distrust_database(db)
         db.execute("PRAGMA cache_size = -32768")
     except BaseException:
@@ -180,9 +180,9 @@ def _connect(uri: str) -> sqlite3.Connection:
 
 
 def _require_regular(path: Path) -> None:
-    """Refuse a database, or its log, that is a link, a pipe or a device.
+    """Refuse a database, or its WAL, that is a link, a pipe or a device.
 
-    SQLite writes to it: what a link in a table of a stranger leads to may be somebody else's.
+    SQLite writes to these files: a link in an untrusted table could lead to any other file.
     """
     for suffix in ("", "-wal", "-shm", "-journal"):
         file = path.with_name(path.name + suffix)
@@ -197,36 +197,36 @@ def _require_regular(path: Path) -> None:
 @contextmanager
 def stoppable(cancel: Cancel | None) -> Iterator[None]:
     """Stop statements of this thread with ``Cancelled`` when ``cancel`` is set."""
-    before = getattr(_running, "cancel", None)
-    _running.cancel = cancel
+    previous = getattr(_thread, "cancel", None)
+    _thread.cancel = cancel
     try:
         yield
     finally:
-        _running.cancel = before
+        _thread.cancel = previous
 
 
 def _is_cancelled() -> bool:
-    cancel = getattr(_running, "cancel", None)
+    cancel = getattr(_thread, "cancel", None)
     return cancel is not None and cancel.is_set()
 
 
 def _check_schema(db: sqlite3.Connection, path: Path) -> None:
-    """Refuse any other database: what a trigger or a view of a stranger would do is unknown."""
+    """Refuse any other schema: triggers or views of an untrusted file could do anything."""
     rows = db.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
     tables = [row for row in rows if row != _SEQUENCE]
-    if _described(SCHEMA[0]) in tables:
+    if _schema_entry(SCHEMA[0]) in tables:
         query = "SELECT value FROM meta WHERE key IN ('format', 'version') ORDER BY key"
-        given = tuple(value for (value,) in db.execute(query))
-        if given != (FORMAT, VERSION):
+        stored = tuple(value for (value,) in db.execute(query))
+        if stored != (FORMAT, VERSION):
             raise IncompatibleFormatError(
-                f"{path} has format and version {given}, this package reads {(FORMAT, VERSION)}"
+                f"{path} has format and version {stored}, this package reads {(FORMAT, VERSION)}"
             )
-    if sorted(map(repr, tables)) != sorted(repr(_described(sql)) for sql in SCHEMA):
+    if sorted(map(repr, tables)) != sorted(repr(_schema_entry(sql)) for sql in SCHEMA):
         raise IncompatibleFormatError(f"{path} is not the database of a hashcade table")
 
 
-def _described(sql: str) -> tuple[str, str, str]:
-    """A statement as SQLite lists it: kind, name, text."""
+def _schema_entry(sql: str) -> tuple[str, str, str]:
+    """A statement as ``sqlite_schema`` lists it: kind, name, text."""
     kind, name = sql.removeprefix("CREATE ").removeprefix("UNIQUE ").split("(")[0].split()[:2]
     return kind.lower(), name, sql
 
@@ -237,44 +237,45 @@ def database_errors(path: Path | None) -> Iterator[None]:
     try:
         yield
     except ERRORS as error:
-        raise translated(error, path) from error
-    except UnicodeDecodeError as error:  # of a message that repeats what is damaged
-        raise CorruptIndexError(f"{path or 'the table'} is damaged: {error}") from error
+        raise translate_error(error, path) from error
 
 
-def translated(error: Exception, path: Path | None) -> HashcadeError:
+def translate_error(error: Exception, path: Path | None) -> HashcadeError:
     """An error of SQLite as one of this package."""
-    place, text = path or "the table", str(error)
+    location, text = path or "the table", str(error)
     if isinstance(error, UnicodeDecodeError):
-        return CorruptIndexError(f"{place} is damaged: it has names that are not text")
+        return CorruptIndexError(f"{location} is damaged: it has names that are not text")
     code = getattr(error, "sqlite_errorcode", None)
     kind = None if code is None else code & 0xFF
     if kind == sqlite3.SQLITE_INTERRUPT:
         return Cancelled("stopped while the items were looked up")
     if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
         return StorageError(
-            f"{place} was changed since it was loaded: load it again, and repeat the change",
+            f"{location} was changed since it was loaded: load it again, and repeat the change",
             hint="load it again, and repeat the change",
         )
     if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return IndexLockedError(f"{place} is held by another writer", hint="try again")
+        return IndexLockedError(f"{location} is held by another writer", hint="try again")
     if "closed database" in text:
         return StorageError("the table is closed", hint="load it again")
-    damaged = kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "JSON" in text
+    is_damaged = kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "JSON" in text
     # Not UTF-8, or a schema that cannot be parsed.
-    odd = isinstance(error, sqlite3.OperationalError) and kind in (None, sqlite3.SQLITE_ERROR)
-    if damaged or odd:
-        return CorruptIndexError(f"{place} is damaged: {text}")
+    is_malformed = isinstance(error, sqlite3.OperationalError) and kind in (
+        None,
+        sqlite3.SQLITE_ERROR,
+    )
+    if is_damaged or is_malformed:
+        return CorruptIndexError(f"{location} is damaged: {text}")
     hints = {
         sqlite3.SQLITE_FULL: "free some space, or write elsewhere",
         sqlite3.SQLITE_READONLY: "choose a path that you may write to",
     }
     hint = None if kind is None else hints.get(kind)
-    return StorageError(f"cannot use {place}: {text}", hint=hint)
+    return StorageError(f"cannot use {location}: {text}", hint=hint)
 
 
 def refuse_foreign(directory: Path) -> None:
-    """Raise ``StorageError`` if something else than a table, or an empty directory, is there."""
+    """Raise ``StorageError`` if the path has anything but a table or an empty directory."""
     if not os.path.lexists(directory) or (directory.is_dir() and not any(directory.iterdir())):
         return
     try:
@@ -286,7 +287,7 @@ def refuse_foreign(directory: Path) -> None:
 
 
 def require_table(directory: Path) -> None:
-    """Raise ``StorageError`` unless there is a table in this directory."""
+    """Raise ``StorageError`` unless the directory has a table."""
     restore_directory(directory)
     if not (directory / DATABASE).is_file():
         raise StorageError(

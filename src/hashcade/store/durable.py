@@ -1,9 +1,9 @@
-"""A table that is open for changes which are on disk before they are acknowledged.
+"""A table whose changes are on disk before they are acknowledged, with group commit.
 
-A change goes this way: the writer thread takes all that are waiting, stores what belongs to their
-items, tries them on a copy of the index, commits once for all, publishes the copy, and only then
-tells the callers. A change that was acknowledged survives any kind of stop; no search ever sees
-one that could still be lost. Each state that is published reads the database as of its own commit.
+The writer thread takes all queued changes, stores the metadata of their items, applies them to a
+copy of the index, commits once for all, publishes the copy, and only then notifies the callers. An
+acknowledged change survives any crash, and no search sees a change that could still be lost. Each
+published state reads the database at its own commit.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from hashcade.store.state import State
 
 log = logging.getLogger("hashcade.store")
 
-_GROUP = 256  # changes that are committed together at most
-_CHECKPOINT_BYTES = 4 << 20  # of changes, until the log of SQLite is emptied
+_GROUP = 256  # maximum number of changes per commit
+_CHECKPOINT_BYTES = 4 << 20  # of changes in the WAL
 
 
 class BusyError(StorageError):
     """Too many changes are waiting."""
 
 
-class _Waiting(NamedTuple):
-    """A change that somebody waits for."""
+class _Request(NamedTuple):
+    """A queued change, and the future of its caller."""
 
     prepare: Prepare
     future: Future[Any]
@@ -47,9 +47,9 @@ class _Waiting(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class NewItems:
-    """Items to add, or to put in the place of others, as a change prepares them.
+    """Items to add, or to replace others with.
 
-    ``known`` are labels that may become classes; None: any may.
+    ``known`` are labels that may become classes; None: any label may.
     """
 
     bucket_ids: npt.ArrayLike
@@ -62,7 +62,7 @@ class NewItems:
     replace: bool = False
 
     def __call__(self, state: State, next_number: int) -> Add:
-        """Check the items and store what belongs to them, within a change of the catalog."""
+        """Validate the items and store their metadata, within a change of the catalog."""
         index, catalog = state.index, state.catalog
         items = index.checked_items(self.bucket_ids, self.vectors, next_id=0)
         n = len(items.ids)
@@ -86,14 +86,14 @@ def removal(ids: object = None, where: object = None) -> Prepare:
         catalog = state.catalog
         if where is None:
             return Remove(catalog.remove(ids))
-        removed = catalog.ids_of(catalog.where(where))  # while they are there
-        return Remove(catalog.remove_where(where), removed)
+        removed_ids = catalog.ids_of(catalog.where(where))  # before they are removed
+        return Remove(catalog.remove_where(where), removed_ids)
 
     return prepare
 
 
 class DurableIndex(SavedIndex):
-    """Index and catalog of a table, open for searches and for changes that last.
+    """Index and catalog of a table, open for searches and for durable changes.
 
     Parameters
     ----------
@@ -102,13 +102,13 @@ class DurableIndex(SavedIndex):
     read_only
         Changes are refused, and nothing is written.
     fold_bytes, fold_seconds
-        The index is saved when its changes are this long, or the first of them this old.
+        The index is saved when its unsaved changes have this size, or the oldest is this old.
     max_waiting
-        Changes that may wait; more are refused with ``BusyError``.
+        Length of the queue of changes; beyond it they are refused with ``BusyError``.
     keep_after
-        Changes with larger numbers stay in the log when the index has them: others follow it.
+        Changes with larger numbers stay in the log after the index was saved, for replicas.
 
-    Searches take ``state`` once, and see nothing of later changes.
+    A search takes ``state`` once, and so does not see later changes.
     """
 
     def __init__(
@@ -126,10 +126,10 @@ class DurableIndex(SavedIndex):
             keep_after=keep_after,
         )  # fmt: skip
         self.on_commit: Callable[[float, int], None] = lambda seconds, n_changes: None
-        self._queue: queue.Queue[_Waiting | None] = queue.Queue(max_waiting)
+        self._queue: queue.Queue[_Request | None] = queue.Queue(max_waiting)
         if read_only:
             return
-        for name, run in (("writer", self._write), ("folder", self._fold_at_times)):
+        for name, run in (("writer", self._write_loop), ("folder", self._fold_loop)):
             thread = threading.Thread(target=run, name=f"hashcade-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -139,135 +139,135 @@ class DurableIndex(SavedIndex):
     def add(
         self, items: NewItems, *, key: Key | None = None, epoch: int | None = None
     ) -> Future[Any]:
-        """Add items. The future gives the change when they are on disk and can be found.
+        """Add items. The future resolves to the change once they are on disk and searchable.
 
-        With ``key`` it gives an :class:`Answer`: if a request with this key was answered before,
-        that one, and nothing is added. With ``epoch`` items are refused if another model or index
-        was taken over since: their buckets may be those of another model.
+        With ``key`` it resolves to an :class:`Answer`: if a request with this key was answered
+        before, to that one, and nothing is added. With ``epoch``, items are refused if another
+        model or index was loaded since: their buckets may be those of another model.
         """
 
-        def prepare(state: State, free: int) -> Change:
+        def prepare(state: State, next_number: int) -> Change:
             if epoch is not None and epoch != self.epoch:
                 raise StorageError("the table was replaced meanwhile", hint="ask again")
-            return items(state, free)
+            return items(state, next_number)
 
         return self.submit(prepare, key)
 
     def remove(self, ids: object = None, *, where: object = None) -> Future[Change]:
-        """Remove items. The future gives the change when it is on disk."""
+        """Remove items. The future resolves to the change once it is on disk."""
         return self.submit(removal(ids, where))
 
     def change(self, prepare: Prepare) -> Change:
-        """Make a change, and return when it is on disk."""
+        """Make a change, and return once it is on disk."""
         change: Change = self.submit(prepare).result()
         return change
 
     def submit(self, prepare: Prepare, key: Key | None = None) -> Future[Any]:
-        """Make a change, as a whole or not at all."""
-        self._writer  # noqa: B018  raises unless it can be written
+        """Queue a change, which is made completely or not at all."""
+        self._writer  # noqa: B018  raises if read-only
         if self._closing.is_set():
             raise BusyError("the table is being closed")
         if not self._threads[0].is_alive():
             raise StorageError(f"no changes are taken: {self.failure}")
         future: Future[Any] = Future()
         try:
-            self._queue.put_nowait(_Waiting(prepare, future, key))
+            self._queue.put_nowait(_Request(prepare, future, key))
         except queue.Full:
             raise BusyError(f"{self._queue.maxsize} changes are waiting already") from None
         return future
 
-    def _write(self) -> None:
-        """Commit what is waiting, group by group, until None comes."""
-        group: list[_Waiting | None] = []
+    def _write_loop(self) -> None:
+        """Commit queued changes, group by group, until None is queued."""
+        group: list[_Request | None] = []
         while None not in group:
             group = [self._queue.get()]
             while len(group) < _GROUP and group[-1] is not None and not self._queue.empty():
-                group.append(self._queue.get_nowait())  # nobody else takes from the queue
-            running = [w for w in group if w and w.future.set_running_or_notify_cancel()]
+                group.append(self._queue.get_nowait())  # the only consumer
+            requests = [r for r in group if r and r.future.set_running_or_notify_cancel()]
             try:
-                self._commit_group(running)
-            except BaseException as error:  # whatever it is, nobody waits in vain
+                self._commit_group(requests)
+            except BaseException as error:  # every caller gets an answer
                 log_error("changes were not made", error)
-                for waiting in running:
-                    if not waiting.future.done():
-                        waiting.future.set_exception(error)
+                for request in requests:
+                    if not request.future.done():
+                        request.future.set_exception(error)
                 if not isinstance(error, Exception):
                     raise
 
-    def _commit_group(self, group: list[_Waiting]) -> None:
+    def _commit_group(self, group: list[_Request]) -> None:
         start, catalog = time.perf_counter(), self._writer
-        done: list[tuple[_Waiting, Change]] = []
-        answers: list[tuple[_Waiting, Answer]] = []  # to those with keys
-        alone: list[_Waiting] = []  # of which it must be found out which one does not fit
-        later: list[_Waiting] = []  # with a key of another one in this group
+        changes: list[tuple[_Request, Change]] = []
+        answers: list[tuple[_Request, Answer]] = []  # to requests with keys
+        failed: list[_Request] = []  # to be retried one by one, to find the one at fault
+        duplicates: list[_Request] = []  # with the key of another request of this group
         keys: set[str] = set()
         with self._commit:
             index = self.index.copy()
             catalog.begin()
             try:
-                n_bytes, free = 0, index.next_id
-                for waiting in group:
-                    key = waiting.key
+                n_bytes, next_number = 0, index.next_id
+                for request in group:
+                    key = request.key
                     if key is not None and key.text in keys:
-                        later.append(waiting)
+                        duplicates.append(request)
                         continue
                     try:
                         if key is not None and (answer := catalog.answer_to(key)) is not None:
-                            answers.append((waiting, answer))
+                            answers.append((request, answer))
                             continue
                         with catalog.change():
-                            change = waiting.prepare(State(index, catalog), free)
+                            change = request.prepare(State(index, catalog), next_number)
                             n_bytes += catalog.log(change)
                     except Exception as error:
-                        if not catalog.in_transaction:  # not of this change alone
+                        if not catalog.in_transaction:  # the whole transaction failed
                             raise
-                        waiting.future.set_exception(error)
+                        request.future.set_exception(error)
                     else:
-                        done.append((waiting, change))
+                        changes.append((request, change))
                         keys |= {key.text} if key is not None else set()
                         if isinstance(change, Add):
-                            free = max(free, int(change.numbers.max(initial=-1)) + 1)
-                alone = _fitting(index, done) if done else []
-                if done and not alone:
-                    for waiting, change in done:
-                        if waiting.key is not None:
+                            next_number = max(next_number, int(change.numbers.max(initial=-1)) + 1)
+                failed = _apply_group(index, changes) if changes else []
+                if changes and not failed:
+                    for request, change in changes:
+                        if request.key is not None:
                             ids = catalog.ids_of(change.numbers).tolist()
-                            answers.append((waiting, Answer(ids, len(index))))
-                            catalog.remember(waiting.key, answers[-1][1])
+                            answers.append((request, Answer(ids, len(index))))
+                            catalog.remember(request.key, answers[-1][1])
                     catalog.commit()
             finally:
                 catalog.rollback()
-            if done and not alone:
+            if changes and not failed:
                 self.state = State(index, catalog.snapshot())
-                self.unsaved += len(done)
-                self._bytes += n_bytes
-                self._bytes_in_log += n_bytes
+                self.unsaved += len(changes)
+                self._unsaved_bytes += n_bytes
+                self._wal_bytes += n_bytes
                 self._first_change = self._first_change or time.monotonic()
-                if self._bytes_in_log > _CHECKPOINT_BYTES:
+                if self._wal_bytes > _CHECKPOINT_BYTES:
                     self._checkpoint()
-                if self._bytes > self.fold_bytes:
+                if self._unsaved_bytes > self.fold_bytes:
                     self._wake.set()
-        if done and not alone:
+        if changes and not failed:
             try:
-                self.on_commit(time.perf_counter() - start, len(done))
-            except Exception:  # a number less in the metrics; the changes are made
+                self.on_commit(time.perf_counter() - start, len(changes))
+            except Exception:  # only the metrics are wrong: the changes are committed
                 log.exception("a commit was not counted")
-            for waiting, change in done:
-                if waiting.key is None:
-                    waiting.future.set_result(change)
-        for waiting, answer in answers:
-            waiting.future.set_result(answer)
-        for waiting in (*alone, *later):
+            for request, change in changes:
+                if request.key is None:
+                    request.future.set_result(change)
+        for request, answer in answers:
+            request.future.set_result(answer)
+        for request in (*failed, *duplicates):
             try:
-                self._commit_group([waiting])
+                self._commit_group([request])
             except Exception as error:
-                waiting.future.set_exception(error)
+                request.future.set_exception(error)
 
     def close(self, seconds: float | None = None) -> None:
-        """Commit what is waiting, save, and release the directory.
+        """Commit queued changes, save the index, and release the directory.
 
-        After ``seconds`` it is left as it is, for a process that ends: what was acknowledged is in
-        the database, and is applied at the next start.
+        After ``seconds`` it gives up, for a process that must end: acknowledged changes are in the
+        database, and are applied to the index at the next start.
         """
         if self._closing.is_set():
             return
@@ -287,19 +287,19 @@ class DurableIndex(SavedIndex):
                 changes = f"{self.unsaved} changes are applied at the next start"
                 log.warning("stopped before the index was saved: %s", changes)
                 return
-        while not self._queue.empty():  # what came between the last group and the end
-            waiting = self._queue.get_nowait()
-            if waiting is not None and waiting.future.set_running_or_notify_cancel():
-                waiting.future.set_exception(BusyError("the table is being closed"))
+        while not self._queue.empty():  # submitted after the last group
+            request = self._queue.get_nowait()
+            if request is not None and request.future.set_running_or_notify_cancel():
+                request.future.set_exception(BusyError("the table is being closed"))
         self._catalog.close()
 
 
-def _fitting(index: HashIndex, done: list[tuple[_Waiting, Change]]) -> list[_Waiting]:
-    """Apply changes to an index; if that fails for several, for want of memory, return them."""
+def _apply_group(index: HashIndex, changes: list[tuple[_Request, Change]]) -> list[_Request]:
+    """Apply changes to an index; if that fails for a group, out of memory, return its requests."""
     try:
-        apply_changes(index, [change for _, change in done])
+        apply_changes(index, [change for _, change in changes])
     except Exception:
-        if len(done) == 1:
+        if len(changes) == 1:
             raise
-        return [waiting for waiting, _ in done]
+        return [request for request, _ in changes]
     return []

@@ -1,4 +1,4 @@
-"""Ids and labels as users give them: lists, arrays, columns of a table; checked, and plain."""
+"""Validation and conversion of ids and labels: lists, arrays, or columns of a data frame."""
 
 from __future__ import annotations
 
@@ -16,36 +16,39 @@ Int64s = npt.NDArray[np.int64]
 
 
 def plain_ids(ids: Any, n: int | None = None, *, unique: bool = True) -> Int64s | list[str]:
-    """Ids as int64[n], or a list of strings; none twice."""
+    """Ids as int64[n], or a list of strings; duplicates are an error if ``unique``."""
     if isinstance(ids, str):
         raise ValueError(f"ids={ids!r} must be a list of ids")
-    listed = list(ids) if isinstance(ids, list | tuple | set | range) else None
-    array = np.empty(0) if listed is not None else as_array("ids", ids)
-    if listed is None and array.dtype.kind in "OUT":
+    items = list(ids) if isinstance(ids, list | tuple | set | range) else None
+    array = np.empty(0) if items is not None else as_array("ids", ids)
+    if items is None and array.dtype.kind in "OUT":
         if array.ndim != 1:
             raise ValueError(f"ids has shape {array.shape}, must be (n,)")
-        listed = array.tolist()
-    n_text = 0 if listed is None else sum(isinstance(item, str) for item in listed)
-    if listed is None or n_text == 0:
-        values = array if listed is None else np.asarray(listed) if listed else np.empty(0, int)
+        items = array.tolist()
+    n_text = 0 if items is None else sum(isinstance(item, str) for item in items)
+    if items is None or n_text == 0:
+        values = array if items is None else np.asarray(items) if items else np.empty(0, int)
         if values.dtype.kind == "O":
             raise ValueError("ids must be integers or strings")
         return checked_ids("ids", values, n) if unique else values.astype(np.int64)
-    if n_text < len(listed):
-        row = next(row for row, item in enumerate(listed) if not isinstance(item, str))
-        raise ValueError(f"ids mixes text with {listed[row]!r} in row {row}, must be of one kind")
-    if n is not None and len(listed) != n:
-        raise ValueError(f"ids has {len(listed)} entries, vectors has {n} rows")
-    if unique and len(set(listed)) < len(listed):
-        again = {item for item in listed if listed.count(item) > 1} if len(listed) < 1000 else set()
-        raise ValueError(f"ids has {named_ids(sorted(again)) if again else 'some'} more than once")
-    for row, item in enumerate(listed):
-        if "\0" in item or not (item.isascii() or _is_text(item)):
+    if n_text < len(items):
+        row = next(row for row, item in enumerate(items) if not isinstance(item, str))
+        raise ValueError(f"ids mixes text with {items[row]!r} in row {row}, must be of one kind")
+    if n is not None and len(items) != n:
+        raise ValueError(f"ids has {len(items)} entries, vectors has {n} rows")
+    if unique and len(set(items)) < len(items):
+        repeated = {item for item in items if items.count(item) > 1} if len(items) < 1000 else None
+        raise ValueError(
+            f"ids has {format_ids(sorted(repeated)) if repeated else 'some'} more than once"
+        )
+    for row, item in enumerate(items):
+        if "\0" in item or not (item.isascii() or is_text(item)):
             raise ValueError(f"ids has {item!a} in row {row}, which is not valid text")
-    return [str(item) for item in listed]  # np.str_ and other kinds of str as plain ones
+    return [str(item) for item in items]  # subclasses such as np.str_ become str
 
 
-def _is_text(item: str) -> bool:
+def is_text(item: str) -> bool:
+    """Whether a string can be stored as UTF-8: not if it has half of a surrogate pair."""
     try:
         item.encode()
     except UnicodeEncodeError:
@@ -53,13 +56,13 @@ def _is_text(item: str) -> bool:
     return True
 
 
-def listed_ids(ids: Int64s | list[str]) -> list[Any]:
-    """Ids of both kinds as a list."""
+def id_list(ids: Int64s | list[str]) -> list[Any]:
+    """Integer or text ids as a list."""
     return ids if isinstance(ids, list) else ids.tolist()
 
 
-def named_ids(ids: list[Any]) -> str:
-    """Ids for a message: ``id 7``, or ``ids 'a', 'b'``, ten at most."""
+def format_ids(ids: list[Any]) -> str:
+    """Format ids for a message: ``id 7``, or ``ids 'a', 'b'``, ten at most."""
     array = np.empty(len(ids), dtype=object)
     array[:] = [repr(item) if isinstance(item, str) else item for item in ids]
     return name_ids(array)
@@ -68,11 +71,11 @@ def named_ids(ids: list[Any]) -> str:
 def label_array(labels: object, n: int) -> npt.NDArray[np.object_]:
     """Labels of ``n`` items as plain integers, strings, or None."""
     array = np.empty(n, dtype=object)
-    array[:] = plain_list(labels, n, "labels")
+    array[:] = label_list(labels, n, "labels")
     return array
 
 
-def plain_list(labels: object, n: int, name: str) -> list[Label | None]:
+def label_list(labels: object, n: int, name: str) -> list[Label | None]:
     """Labels of ``n`` items as a list of plain integers, strings, or None."""
     array = as_array(name, labels)
     if array.shape != (n,):
@@ -93,7 +96,7 @@ def _plain_label(label: Any, row: int, name: str) -> Label | None:
     is_nan = isinstance(label, float) and math.isnan(label)
     if label is None or is_nan or type(label).__name__ in ("NAType", "NaTType"):
         return None
-    whole = isinstance(label, int) or (isinstance(label, float) and label.is_integer())
-    if whole and -(2**63) <= label < 2**63:
+    is_whole = isinstance(label, int) or (isinstance(label, float) and label.is_integer())
+    if is_whole and -(2**63) <= label < 2**63:
         return int(label)
     raise ValueError(f"{name} has {label!r} in row {row}, must be an integer, a string or None")

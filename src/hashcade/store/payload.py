@@ -1,4 +1,4 @@
-"""Payload: what a user keeps with an item, as one JSON object."""
+"""Payload: the user's data of an item, as one JSON object."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MISSING = ("NAType", "NaTType")
 
 
 def payload_texts(payload: object, n: int) -> list[str | None]:
-    """Payload of ``n`` items as JSON texts; None for an item without.
+    """Payload of ``n`` items as JSON texts; None for an item without payload.
 
     ``payload`` is a list of dicts or None, a dict of columns, or a pandas or Arrow table. An error
     names the row and the field.
@@ -28,9 +28,9 @@ def payload_texts(payload: object, n: int) -> list[str | None]:
 
 
 def plain_value(value: Any) -> Any:
-    """A value of JSON for one of numpy, pandas or datetime; missing ones become None.
+    """Convert a value of numpy, pandas or datetime to a JSON value; missing ones become None.
 
-    Raises ``TypeError`` for what JSON has no word for.
+    Raises ``TypeError`` for values that JSON does not have.
     """
     if value is None or isinstance(value, str | bool | int):
         return value
@@ -63,8 +63,8 @@ def _as_rows(payload: Any) -> list[Any]:
         columns = [_as_list(payload[name]) for name in names]
         lengths = {len(column) for column in columns}
         if len(lengths) > 1:
-            of = ", ".join(f"{name} {len(c)}" for name, c in zip(names, columns, strict=True))
-            raise ValueError(f"payload has columns of different lengths: {of}")
+            sizes = ", ".join(f"{name} {len(c)}" for name, c in zip(names, columns, strict=True))
+            raise ValueError(f"payload has columns of different lengths: {sizes}")
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     if isinstance(payload, str | bytes) or not hasattr(payload, "__iter__"):
         kind = type(payload).__name__
@@ -87,7 +87,7 @@ def _as_text(row: Any, number: int) -> str:
         if not isinstance(field, str):
             raise ValueError(f"payload has the field {field!r} in row {number}, must be a string")
         try:
-            if type(value) not in (str, int, bool, type(None)):  # most are: spare them the call
+            if type(value) not in (str, int, bool, type(None)):  # fast path
                 value = plain_value(value)
         except (TypeError, RecursionError) as error:
             raise ValueError(f"payload: {field!r} in row {number} {error}") from None

@@ -1,4 +1,4 @@
-"""Rows of the table of items in a database: what they hold, and their checksums."""
+"""Rows of the table ``items`` in the database, and their checksums."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def item_rows(
     numbers: Int64s, keys: Iterable[str | None], codes: Int64s, names: Iterable[str | None],
     payload: Iterable[str | None],
 ) -> Iterator[ItemRow]:  # fmt: skip
-    """Rows of the table of items: ids of text or None, codes of labels, names, texts of payload."""
-    stored = (None if code < 0 else code for code in codes.tolist())
+    """Rows of the table ``items``: numbers, text ids or None, label codes, names, payload."""
+    label_codes = (None if code < 0 else code for code in codes.tolist())
     for number, key, code, name, text in zip(
-        numbers.tolist(), keys, stored, names, payload, strict=False
+        numbers.tolist(), keys, label_codes, names, payload, strict=False
     ):
         crc = row_crc(number, key, code, name)
         yield number, key, code, name, crc, text, payload_crc(number, text)
 
 
 def is_row(key: object, label: object, name: object) -> bool:
-    """Whether id, label and name of an item are of the right kinds: SQLite takes any."""
+    """Whether id, label and name of an item have valid types: SQLite accepts any."""
     return (
         isinstance(key, str | None)
         and isinstance(name, str | None)
@@ -35,12 +35,12 @@ def is_row(key: object, label: object, name: object) -> bool:
 
 
 def row_crc(number: int, key: Any, label: Any, name: Any) -> int:
-    """Checksum of a row but for its payload."""
+    """Checksum of a row without its payload."""
     return zlib.crc32(f"{number}|{key}|{label}|{name}".encode())
 
 
 def payload_crc(number: int, text: object) -> float | None:
     """Checksum of the payload of an item."""
     if not isinstance(text, str):
-        return None if text is None else math.nan  # damaged: what is stored does not equal it
-    return zlib.crc32(text.encode(), number & 0xFFFFFFFF)  # beginning with the number
+        return None if text is None else math.nan  # damaged: equals no stored checksum
+    return zlib.crc32(text.encode(), number & 0xFFFFFFFF)  # seeded with the number

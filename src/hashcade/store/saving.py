@@ -1,6 +1,6 @@
-"""A table in a directory whose index is saved from time to time, while searches and changes go on.
+"""A table whose index is saved in the background, while searches and changes continue.
 
-The database has every change that was committed; the index on disk may lack the last of them.
+The database has every committed change; the index on disk may lack the last ones.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _RETRY_SECONDS = 5.0  # after a save that failed
 
 
 class ReadOnlyError(StorageError):
-    """The table is open for reading alone."""
+    """The table is open read-only."""
 
 
 class SavedIndex:
-    """Index and catalog of a table, and how the index gets to the disk."""
+    """Index and catalog of a table, and how the index is saved."""
 
     def __init__(
         self, path: Path, *, read_only: bool, fold_bytes: int, fold_seconds: float,
@@ -39,30 +39,31 @@ class SavedIndex:
         self.path = path.resolve()
         self.fold_bytes, self.fold_seconds = fold_bytes, fold_seconds
         self.keep_after = keep_after
-        self.unsaved = 0  # changes that are not yet in the index on disk
+        self.unsaved = 0  # changes that the index on disk lacks
         self.n_folds = 0  # how often the index was saved
         self.n_failed_folds = 0
-        self.save_failure: str | None = None  # why the last try to save failed
-        self.epoch = 0  # how often another index was taken over
+        self.save_failure: str | None = None  # why the last attempt failed
+        self.epoch = 0  # how often another index was loaded
         self._index_path = self.path / INDEX_DIR
-        self._commit = threading.Lock()  # held to change the state or the database
-        self._folding = threading.Lock()
+        self._commit = threading.Lock()  # lock: held to change the state or the database
+        self._fold_lock = threading.Lock()
         self._first_change: float | None = None
-        self._bytes = self._bytes_in_log = 0  # of changes since the last save, and checkpoint
+        self._unsaved_bytes = 0  # of changes since the last save
+        self._wal_bytes = 0  # of changes since the last checkpoint
         self._closing = threading.Event()
         self._wake = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._catalog: Catalog | None = None  # the one that is written
+        self._catalog: Catalog | None = None  # for writing; None: read-only
         if read_only:
             self.state, _ = load_state(self.path, read_only=True)
         else:
             self._open()
 
     def _open(self) -> None:
-        """Load the table, and save the changes that the index lacks."""
+        """Load the table, and save the index if it lacks changes."""
         catalog = Catalog.open(self.path)
         try:
-            catalog.lock()  # before it is read: nobody writes from here on
+            catalog.lock()  # before it is read: no other writer from here on
             state, self.unsaved = load_state(self.path)
             for other in foreign_files(self.path):
                 log.warning("%s is not a part of the table; it is left alone", ascii(str(other)))
@@ -79,7 +80,7 @@ class SavedIndex:
 
     @property
     def index(self) -> HashIndex:
-        """The index as it is now."""
+        """The current index."""
         return self.state.index
 
     @property
@@ -90,7 +91,7 @@ class SavedIndex:
 
     @property
     def failure(self) -> str | None:
-        """Why changes are not taken or not saved any more, if so."""
+        """Why changes are no longer accepted or saved; None if they are."""
         if self._catalog is None:
             return None
         dead = [thread.name for thread in self._threads if not thread.is_alive()]
@@ -108,7 +109,7 @@ class SavedIndex:
 
     def fold(self) -> bool:
         """Save the index; False if there was nothing to save."""
-        self._writer  # noqa: B018  raises unless it can be written
+        self._writer  # noqa: B018  raises if read-only
         try:
             saved = self._fold()
         except BaseException as error:
@@ -120,67 +121,59 @@ class SavedIndex:
 
     def _fold(self) -> bool:
         catalog = self._writer
-        with self._folding:
+        with self._fold_lock:
             with self._commit:
                 if self.unsaved == 0:
                     return False
-                saved, n_saved, n_bytes = self.index.copy(), self.unsaved, self._bytes
-                # The database knows the name before it is that of the index on disk.
-                following = new_generation()
-                catalog.begin()
-                try:
-                    last = catalog.announce(following)
-                    catalog.commit()
-                finally:
-                    catalog.rollback()
-                announced = catalog.snapshot()
+                index, n_saved, n_bytes = self.index.copy(), self.unsaved, self._unsaved_bytes
+                # Committed to the database before the index is saved under it.
+                generation = new_generation()
+                with catalog.transaction():
+                    last = catalog.announce(generation)
+                snapshot = catalog.snapshot()
                 self._first_change = None
             try:
-                with closing(announced):
-                    announced.write_payload(following)
-                saved.save(self._index_path, generation=following, lock_held=True)
+                with closing(snapshot):
+                    snapshot.write_payload(generation)
+                index.save(self._index_path, generation=generation, lock_held=True)
             except BaseException:
                 self._first_change = self._first_change or time.monotonic()
                 raise
             finally:
                 with self._commit:
-                    self.index.adopt_storage(saved)
+                    self.index.adopt_storage(index)
             with self._commit:
-                catalog.begin()
-                try:
-                    kept = last if self.keep_after is None else min(last, self.keep_after)
-                    catalog.forget_changes(following, kept)
-                    catalog.commit()
-                finally:
-                    catalog.rollback()
+                with catalog.transaction():
+                    last_to_drop = last if self.keep_after is None else min(last, self.keep_after)
+                    catalog.forget_changes(generation, last_to_drop)
                 catalog.open_payload()
                 self.unsaved -= n_saved
-                self._bytes -= n_bytes
+                self._unsaved_bytes -= n_bytes
                 self._checkpoint()
                 self.n_folds += 1
             return True
 
-    def _fold_at_times(self) -> None:
+    def _fold_loop(self) -> None:
         while not self._closing.is_set():
             self._wake.wait(min(max(self.fold_seconds / 2, 0.01), 1.0))
             self._wake.clear()
-            since = self._first_change
-            old = since is not None and time.monotonic() - since >= self.fold_seconds
-            if (old or self._bytes > self.fold_bytes) and not self._closing.is_set():
+            oldest = self._first_change
+            is_due = oldest is not None and time.monotonic() - oldest >= self.fold_seconds
+            if (is_due or self._unsaved_bytes > self.fold_bytes) and not self._closing.is_set():
                 try:
                     self.fold()
-                except Exception as error:  # the database has everything; it is tried again
+                except Exception as error:  # the database has all changes: retry later
                     log_error("the index could not be saved", error)
                     self._closing.wait(_RETRY_SECONDS)
 
     def reload(self, accept: Callable[[State], None] = lambda state: None) -> bool:
-        """Take over what stands in the directory now, if it is not this state.
+        """Load the last commit from the directory, if it is newer; False if there is none.
 
-        For reading alone: what others have saved or acknowledged there. ``accept`` is called with
-        the new state before it is published; what it raises keeps the old one. False if there is
-        nothing new. One that is open for changes only looks whether the directory is still its own.
+        For a read-only table. ``accept`` is called with the new state before it is published; if
+        it raises, the old state stays. A table open for changes only checks that its directory was
+        not replaced.
         """
-        with self._folding, self._commit:
+        with self._fold_lock, self._commit:
             if self._catalog is None:
                 state, _ = load_state(self.path, read_only=True)
                 if state.catalog.same_commit(self.state.catalog):
@@ -199,31 +192,26 @@ class SavedIndex:
             return False
 
     def _checkpoint(self) -> None:
-        """Empty the log of SQLite: it begins again when nobody reads from it any more.
+        """Checkpoint the WAL of SQLite, which restarts once there is no reader left.
 
-        The state that is published reads from it, until the second time.
+        The published state reads from it, until it is replaced here.
         """
         self._writer.checkpoint()
         self.state = State(self.index, self._writer.snapshot())
-        self._bytes_in_log = 0
+        self._wal_bytes = 0
 
     def create_index(self, field: str) -> None:
-        """Keep an index of a field of the payload."""
+        """Create an index of a payload field."""
         catalog = self._writer
         with self._commit:
-            catalog.begin()
-            try:
-                with catalog.change():
-                    catalog.index_field(field)
-                catalog.commit()
-            finally:
-                catalog.rollback()
+            with catalog.transaction(), catalog.change():
+                catalog.index_field(field)
             self.state = State(self.index, catalog.snapshot())
 
     def _save_at_end(self) -> None:
         try:
             self.fold()
-        except Exception as error:  # nothing is lost: the changes are applied at the next start
+        except Exception as error:  # the changes are applied at the next start
             log_error(f"the index was not saved, it lacks {self.unsaved} changes", error)
             return
         if self.failure is None:
@@ -232,7 +220,6 @@ class SavedIndex:
             log.error("not every change may be saved: %s", self.failure)
 
 
-def log_error(what: str, error: BaseException) -> None:
-    """Log what went wrong; of what is not expected also where."""
-    expected = isinstance(error, StorageError)  # others are bugs: show where
-    log.error("%s: %s", what, error, exc_info=None if expected else error)
+def log_error(message: str, error: BaseException) -> None:
+    """Log an error, with a traceback unless it is a ``StorageError``: others are bugs."""
+    log.error("%s: %s", message, error, exc_info=None if isinstance(error, StorageError) else error)

@@ -1,4 +1,4 @@
-"""One state of a table: index and catalog. How it is loaded, changed in memory, and saved."""
+"""A consistent state of a table (index and catalog): loading, changing in memory, saving."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Loaded = TypeVar("Loaded", bound=_Closable)
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """One state of a table. The index may be of another moment than a catalog that is written."""
+    """One state of a table. A catalog that is being written may be ahead of the index."""
 
     index: HashIndex
     catalog: Catalog
@@ -40,9 +40,9 @@ class State:
 
 
 def load_state(directory: Path, *, read_only: bool = False) -> tuple[State, int]:
-    """Load index and catalog of one commit, and how many changes the index on disk lacked."""
+    """Load index and catalog of one commit; also returns how many changes the index lacked."""
     require_table(directory)
-    if (directory / INDEX_DIR).is_symlink():  # what a link leads to would be written to
+    if (directory / INDEX_DIR).is_symlink():  # would write to the target of the link
         raise StorageError(f"{directory / INDEX_DIR} must be a directory, and not a link")
     for _ in range(_RETRIES):
         catalog = Catalog.open(directory, read_only=read_only)
@@ -51,15 +51,17 @@ def load_state(directory: Path, *, read_only: bool = False) -> tuple[State, int]
             assert index.generation is not None
             changes = catalog.changes_after(index.generation)
             if changes is not None:
-                _check(index, catalog, directory)
+                if catalog.metric == "cosine" and not index.unit_length:
+                    message = f"{directory} has metric='cosine', its vectors are of any length"
+                    raise CorruptIndexError(message)
                 _apply(index, changes, directory)
                 return State(index, catalog), len(changes)
             catalog.close()
-            # Saved since the catalog was opened, unless it is unknown to the next one as well.
-            again = Catalog.open(directory, read_only=True)
-            unknown = again.changes_after(index.generation) is None
-            again.close()
-            if unknown and read_generation(directory / INDEX_DIR) == index.generation:
+            # Saved since the catalog was opened, unless a newer one does not know it either.
+            newer = Catalog.open(directory, read_only=True)
+            is_unknown = newer.changes_after(index.generation) is None
+            newer.close()
+            if is_unknown and read_generation(directory / INDEX_DIR) == index.generation:
                 raise StorageError(
                     f"{directory / INDEX_DIR} is not the index that belongs to {directory}",
                     hint="put the right index back, or build the table again",
@@ -71,24 +73,24 @@ def load_state(directory: Path, *, read_only: bool = False) -> tuple[State, int]
 
 
 def load_unreplaced(directory: Path, load: Callable[[], Loaded]) -> Loaded:
-    """Call ``load``, again if another table took this one's place meanwhile: parts are of one."""
+    """Call ``load``, and retry if the table was replaced meanwhile, so that all parts match."""
     for _ in range(_RETRIES):
         require_table(directory)
-        before = _identity(directory)
+        identity = _identity(directory)
         try:
             table = load()
         except StorageError:
-            if _identity(directory) == before:
+            if _identity(directory) == identity:
                 raise
             continue
-        if _identity(directory) == before:
+        if _identity(directory) == identity:
             return table
         table.close()
     raise StorageError(f"{directory} is replaced faster than it can be read", hint="try again")
 
 
 def _identity(directory: Path) -> tuple[int, int] | None:
-    """What a table has for itself alone, as long as it is there."""
+    """Device and inode of the database of a table; None if it is missing."""
     try:
         status = (directory / DATABASE).stat()
     except OSError:
@@ -97,22 +99,16 @@ def _identity(directory: Path) -> tuple[int, int] | None:
 
 
 def model_path(path: Path) -> Path:
-    """The directory of a model: the model itself, or that of a table."""
+    """The directory of a model: ``path`` itself, or that of the model of a table."""
     return path / MODEL_DIR if (path / DATABASE).is_file() else path
 
 
 def foreign_files(directory: Path) -> list[Path]:
-    """What is in the directory of a table and is not a part of it: it is left alone."""
-    ours = {INDEX_DIR, MODEL_DIR, *(DATABASE + suffix for suffix in ("", "-wal", "-shm"))}
-    names = (p for p in directory.iterdir() if p.name not in ours and not is_payload_file(p.name))
-    others = sorted(names)
-    return others + foreign_in_index(directory / INDEX_DIR)
-
-
-def _check(index: HashIndex, catalog: Catalog, directory: Path) -> None:
-    """Refuse parts that do not fit together, though each may be sound."""
-    if catalog.metric == "cosine" and not index.unit_length:
-        raise CorruptIndexError(f"{directory} has metric='cosine', its vectors are of any length")
+    """Files in the directory of a table that are not part of it; they are left alone."""
+    names = {INDEX_DIR, MODEL_DIR, *(DATABASE + suffix for suffix in ("", "-wal", "-shm"))}
+    files = sorted(path for path in directory.iterdir() if path.name not in names)
+    foreign = [path for path in files if not is_payload_file(path.name)]
+    return foreign + foreign_in_index(directory / INDEX_DIR)
 
 
 def _apply(index: HashIndex, changes: list[Change], directory: Path) -> None:
@@ -130,10 +126,10 @@ def write_state(directory: Path, state: State) -> None:
 
 
 class Local:
-    """A state that is changed in memory, and on disk when it is saved.
+    """A state that is changed in memory, and on disk only when it is saved.
 
-    What belongs to the items is written into the database at once, within a transaction that
-    lasts until it is saved: meanwhile nobody else can write.
+    Metadata is written to the database at once, within a transaction that lasts until the state is
+    saved: meanwhile there can be no other writer.
     """
 
     def __init__(self, state: State) -> None:
@@ -141,11 +137,11 @@ class Local:
         self._lock = threading.Lock()
 
     def change(self, prepare: Prepare) -> Change:
-        """Make a change, as a whole or not at all."""
+        """Make a change, completely or not at all."""
         with self._lock:
             index, catalog = self.state.index.copy(), self.state.catalog
             catalog.begin()
-            with self._kept(catalog), catalog.change():
+            with self._require_transaction(catalog), catalog.change():
                 change = prepare(State(index, catalog), index.next_id)
                 apply_changes(index, [change])
                 catalog.log(change)
@@ -153,16 +149,16 @@ class Local:
             return change
 
     def create_index(self, field: str) -> None:
-        """Keep an index of a field of the payload."""
+        """Create an index of a payload field."""
         with self._lock:
             catalog = self.state.catalog
             catalog.begin()
-            with self._kept(catalog), catalog.change():
+            with self._require_transaction(catalog), catalog.change():
                 catalog.index_field(field)
 
     @contextmanager
-    def _kept(self, catalog: Catalog) -> Iterator[None]:
-        """See that what was changed before is there if a change fails."""
+    def _require_transaction(self, catalog: Catalog) -> Iterator[None]:
+        """Mark the catalog as broken if a failed change made SQLite roll back earlier ones."""
         try:
             yield
         except BaseException:
@@ -171,12 +167,12 @@ class Local:
             raise
 
     def lives_in(self, directory: Path) -> bool:
-        """Whether this is the state of the table in a directory."""
+        """Whether this state was loaded from the directory."""
         path = self.state.catalog.path
-        return path is not None and path.parent == directory.resolve()  # as it was when loaded
+        return path is not None and path.parent == directory.resolve()  # resolved when loaded
 
     def save(self) -> None:
-        """Save to where it was loaded from, unless others changed it since."""
+        """Save to the directory it was loaded from, unless another writer changed it since."""
         with self._lock:
             index, catalog = self.state.index, self.state.catalog
             assert catalog.path is not None
@@ -200,11 +196,11 @@ class Local:
                 catalog.unlock()
 
     def release(self) -> None:
-        """Drop what was not saved, and let other writers in."""
+        """Drop unsaved changes, and release the writer lock."""
         if self.state.catalog.path is not None:
             self.state.catalog.rollback()
             self.state.catalog.unlock()
 
     def close(self) -> None:
-        """Close the database; what was not saved is dropped."""
+        """Close the database; unsaved changes are dropped."""
         self.state.catalog.close()
