@@ -7,6 +7,8 @@ import contextlib
 import email.message
 import hashlib
 import inspect
+import re
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from functools import cached_property, partial
@@ -52,6 +54,7 @@ _PROBLEMS = {
 REFERENCE = "#/components/schemas/{model}"  # to the description of a body
 _PATIENCE = 0.02  # seconds of work after which it is looked whether the client is still there
 _STOP_SECONDS = 0.5  # what is stopped has so long to say how far it came
+_STALL_SECONDS, _THREADS_SECONDS = 0.02, 10.0  # see Call.short_work
 _OF_SOME = (404, 409, 415)  # the others are those of every route
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -98,6 +101,21 @@ class Call:
         pool = self.service.large_pool if self.large else self.service.search_pool
         return await self._before(pool.submit(self._stoppable(work)))
 
+    def short_work(self, work: Callable[[], T]) -> T | None:
+        """Run a search of about a millisecond in the event loop; None if it must not be now.
+
+        To hand it to a thread and back takes half as long. What takes much longer than it should
+        has waited for a disk, so for some seconds the event loop does not try that again.
+        """
+        start = time.monotonic()
+        if start < self.service.short_work_after or self.service.stopping:
+            return None
+        with errors_as_answers():
+            result = work()
+        if (end := time.monotonic()) - start > _STALL_SECONDS:
+            self.service.short_work_after = end + _THREADS_SECONDS
+        return result
+
     async def slow_thread(self, work: Callable[[], T], *, finish: bool = False) -> T:
         """Run what decodes, encodes or saves, one after the other."""
         if finish:
@@ -122,9 +140,9 @@ class Call:
         url, body = self._request.url, self._exchange.body
 
         def digest() -> str:
-            made = hashlib.sha256(f"{url.path}?{url.query}\n".encode())
-            made.update(body)
-            return made.hexdigest()
+            sha = hashlib.sha256(f"{url.path}?{url.query}\n".encode())
+            sha.update(body)
+            return sha.hexdigest()
 
         if len(body) <= SMALL:
             return digest()
@@ -133,10 +151,10 @@ class Call:
     async def _finished(self, future: Future[T]) -> T:
         """Wait, also beyond the deadline if it has begun.
 
-        It must not be said of a change that it failed while it is being made.
+        A change must not be reported as failed while it is being made.
         """
         try:
-            if not await _is_done(future, self._left()) and future.cancel():
+            if not await _is_done(future, self._seconds_left()) and future.cancel():
                 raise HTTPException(504, f"{self._too_late} before it began: nothing was done")
             await _is_done(future, None)
             with errors_as_answers():
@@ -153,12 +171,12 @@ class Call:
             self.cancel.set()
         try:
             status, why = 504, self._too_late
-            if not await _is_done(future, min(self._left(), _PATIENCE)):
-                gone = asyncio.ensure_future(self._disconnected())
-                await _is_done(future, self._left(), gone)
-                if gone.done() and not future.done():
+            if not await _is_done(future, min(self._seconds_left(), _PATIENCE)):
+                disconnect = asyncio.ensure_future(self._disconnected())
+                await _is_done(future, self._seconds_left(), disconnect)
+                if disconnect.done() and not future.done():
                     status, why = 499, "the client has gone"
-                gone.cancel()
+                disconnect.cancel()
             if not future.done():
                 self.cancel.set()
                 if future.cancel():
@@ -183,7 +201,7 @@ class Call:
     def _too_late(self) -> str:
         return f"the deadline of {self.service.settings.deadline:g} s has passed"
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         return max(self._exchange.deadline - asyncio.get_running_loop().time(), 0.0)
 
     async def _disconnected(self) -> None:
@@ -218,9 +236,9 @@ class Call:
         """What the model makes of the image in the body."""
         self.service.image_size(self.service.now())  # refused before the body is read
         body = self.body(*IMAGE_BODY, _MULTIPART)
-        sent = self._request.headers["content-type"]
-        form = sent.lower().startswith(_MULTIPART)
-        image = file_of_form(sent, body) if form else bytes(body)
+        content_type = self._request.headers["content-type"]
+        is_form = content_type.lower().startswith(_MULTIPART)
+        image = file_of_form(content_type, body) if is_form else bytes(body)
 
         def work() -> tuple[Snapshot, Encoded]:
             now, max_pixels = self.service.now(), self.service.settings.max_pixels
@@ -241,17 +259,23 @@ class Call:
 
     def header(self, name: str, kind: TypeAdapter[T]) -> T | None:
         """A header of the request, None without it; 422 if it does not fit."""
-        given = self._request.headers.get(name)
+        value = self._request.headers.get(name)
         try:
-            return None if given is None else kind.validate_python(given)
+            return None if value is None else kind.validate_python(value)
         except ValidationError as error:
             raise RequestValidationError([{**error.errors()[0], "loc": (name,)}]) from None
 
+    @property
+    def _media_type(self) -> str:
+        return self._request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    def _wrong_media_type(self, expected: str) -> HTTPException:
+        return HTTPException(415, f"the Content-Type is {self._media_type!r}, must be {expected}")
+
     def body(self, *types: str) -> bytearray:
         """The body, if it says that it is of one of these types."""
-        sent = self._request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if sent not in types:
-            raise HTTPException(415, f"the Content-Type is {sent!r}, must be {' or '.join(types)}")
+        if self._media_type not in types:
+            raise self._wrong_media_type(" or ".join(types))
         body = self._exchange.body
         if not body:
             raise HTTPException(422, "the body is empty")
@@ -259,11 +283,9 @@ class Call:
 
     async def json(self, model: type[M]) -> M:
         """The body as an object of JSON."""
-        sent = self._request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if not sent.startswith("application/") or not sent.endswith("json"):
-            way = "curl -H 'Content-Type: application/json'"
-            raise HTTPException(
-                415, f"the Content-Type is {sent!r}, must be application/json: {way}"
+        if not re.fullmatch("application/.*json", self._media_type):
+            raise self._wrong_media_type(
+                "application/json: curl -H 'Content-Type: application/json'"
             )
         return await self.parse(self._exchange.body, model)
 

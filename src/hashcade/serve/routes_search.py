@@ -43,6 +43,7 @@ _SEQUENCE = TypeAdapter(Annotated[int, Field(ge=0, le=2**62), schemas.Digits])
 _describe = partial(describe, headers={SEQUENCE_HEADER: _SEQUENCE.json_schema()})
 _PROBE, _RESULT = 100, 400  # candidates that take as long as a bucket, and as a result
 _LARGE = 2_000_000  # work of a search that others do not wait for: some hundredths of a second
+_SHORT_NUMBERS, _SHORT_RESULTS = 1 << 24, 2048  # of a search in the event loop
 _OPTIONS = tuple(schemas.Options.model_fields)
 _NO_SELECTION = schemas.Selection.model_validate({})
 _SHOWN = 12  # items of a bucket in an explanation
@@ -79,7 +80,7 @@ async def _see_change(call: Call) -> None:
 
 async def _begin(
     call: Call,
-    asked: schemas.Options,
+    options: schemas.Options,
     n_queries: int = 1,
     bucket_ids: npt.NDArray[np.int64] | None = None,
     filter_ids: Sequence[int | str] | None = None,
@@ -87,20 +88,20 @@ async def _begin(
     """Check the change that must be seen, and the limits of a search: 503 or 422."""
     await _see_change(call)
     call.check_limit("the number of queries", n_queries, "max_batch")
-    call.check_limit("n_neighbors", asked.n_neighbors, "max_neighbors")
-    call.check_limit("n_probe", asked.n_probe, "max_probe")
+    call.check_limit("n_neighbors", options.n_neighbors, "max_neighbors")
+    call.check_limit("n_probe", options.n_probe, "max_probe")
     call.check_limit("the number of filter_ids", len(filter_ids or ()), "max_filter")
     n_buckets = 0 if bucket_ids is None else bucket_ids.shape[-1]
-    _check_work(call, asked, n_queries, n_buckets or asked.n_probe)
+    _check_work(call, options, n_queries, n_buckets or options.n_probe)
 
 
-def _check_work(call: Call, asked: schemas.Options, n_queries: int, n_probe: int) -> None:
+def _check_work(call: Call, options: schemas.Options, n_queries: int, n_probe: int) -> None:
     """Answer 422 if a search would take longer than anybody waits, before it begins."""
     candidates = call.now.table.index.expected_candidates(n_probe)
-    candidates = min(candidates, asked.max_candidates or candidates)
+    candidates = min(candidates, options.max_candidates or candidates)
     parts = {
         "n_probe or max_candidates": round(candidates) + _PROBE * n_probe,
-        "n_neighbors": _RESULT * asked.n_neighbors,
+        "n_neighbors": _RESULT * options.n_neighbors,
     }
     limit, work = call.service.settings.max_work, n_queries * sum(parts.values())
     call.large = work > _LARGE
@@ -109,7 +110,7 @@ def _check_work(call: Call, asked: schemas.Options, n_queries: int, n_probe: int
         fewer = "" if n_queries == 1 else ", or send fewer queries at once"
         way = f"lower {max(parts, key=lambda name: parts[name])}{fewer}"
         sums = f"{queries} × ({round(candidates):,} candidates + {_PROBE} × {n_probe:,} buckets"
-        sums += f" + {_RESULT} × {asked.n_neighbors:,} results) = {work:,}"
+        sums += f" + {_RESULT} × {options.n_neighbors:,} results) = {work:,}"
         raise HTTPException(422, f"{sums} must be <= max_work={limit:,}: {way}")
 
 
@@ -145,19 +146,19 @@ def read_where(text: str | None) -> dict[str, Any] | None:
     return where
 
 
-def _options(asked: schemas.Options) -> dict[str, Any]:
-    return {name: getattr(asked, name) for name in _OPTIONS}
+def _options(options: schemas.Options) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in _OPTIONS}
 
 
-def _filters(asked: schemas.Selection) -> dict[str, Any]:
-    return {"where": asked.where, "filter_ids": asked.filter_ids}
+def _filters(selection: schemas.Selection) -> dict[str, Any]:
+    return {"where": selection.where, "filter_ids": selection.filter_ids}
 
 
 async def _search(
     call: Call,
     now: Snapshot,
     encoded: Encoded,
-    asked: schemas.Options,
+    options: schemas.Options,
     answer: Callable[[Matches], Response] | None = None,
     exclude: Sequence[int | str] | None = None,
     **filters: Any,
@@ -167,7 +168,7 @@ async def _search(
     def work() -> Response:
         without = False if exclude is None else exclude
         matches = now.table.search(
-            encoded, **_options(asked), **filters, exclude_self=without, cancel=call.cancel
+            encoded, **_options(options), **filters, exclude_self=without, cancel=call.cancel
         )
         call.service.metrics.searched(len(matches), int(matches.candidates.sum()))
         response = _listed(now, matches) if answer is None else answer(matches)
@@ -175,7 +176,26 @@ async def _search(
             response.headers[BUCKET_HEADER] = str(int(encoded.bucket_ids[0, 0]))
         return response
 
-    return await call.search_thread(work)
+    with errors_as_answers():
+        is_short = not any(filters.values()) and _is_short(now, encoded, options)
+    response = call.short_work(work) if is_short else None
+    return await call.search_thread(work) if response is None else response
+
+
+def _is_short(now: Snapshot, encoded: Encoded, options: schemas.Options) -> bool:
+    """Whether a search takes a few milliseconds at the most, and needs nothing but memory."""
+    table = now.table
+    if not isinstance(now.durable, DurableIndex) or not table.catalog.is_in_memory:
+        return False
+    where = encoded.where_to_look(options.n_probe)
+    if "scores" in where:
+        return False
+    n_buckets = where.get("n_probe", where["bucket_ids"].shape[1]) + 1  # one more to fill up
+    candidates = table.index.most_candidates(n_buckets) + options.n_neighbors
+    return (
+        len(encoded) * candidates * table.index.dim <= _SHORT_NUMBERS
+        and len(encoded) * options.n_neighbors <= _SHORT_RESULTS
+    )
 
 
 def _listed(
@@ -285,11 +305,11 @@ async def search_item(request: Request, item_id: ItemId) -> Response:
 
 
 async def _explain(
-    call: Call, now: Snapshot, encoded: Encoded, asked: schemas.Options, **more: Any
+    call: Call, now: Snapshot, encoded: Encoded, options: schemas.Options, **more: Any
 ) -> Response:
     """Explain a search, with some items of each bucket to look at, and scores if there are any."""
-    fill = "path" if asked.fill else "none"
-    arguments = {**_options(asked), **more, "fill": fill, "cancel": call.cancel}
+    fill = "path" if options.fill else "none"
+    arguments = {**_options(options), **more, "fill": fill, "cancel": call.cancel}
 
     def work() -> dict[str, Any]:
         explained = now.table.explain(encoded, **arguments)

@@ -38,19 +38,19 @@ async def ready(request: Request) -> Response:
     """
     call = Call(request)
     durable = call.service.durable
-    told = {
+    status = {
         "writes": without_paths(durable.failure or "ok"),
         "saves": without_paths(durable.save_failure or "ok"),
     }
-    well = all(text == "ok" for text in told.values())
+    healthy = all(text == "ok" for text in status.values())
     if call.service.settings.read_only:
-        told = dict.fromkeys(told, "read only")
+        status = dict.fromkeys(status, "read only")
     cluster: dict[str, Any] = {}
     if not isinstance(durable, DurableIndex):
         cluster = await call.search_thread(durable.readiness)
-        well = cluster["slots_reachable"] == 1
-    answer = as_json({"status": "ready" if well else "not ready", **told, **cluster})
-    answer.status_code = 200 if well else 503
+        healthy = cluster["slots_reachable"] == 1
+    answer = as_json({"status": "ready" if healthy else "not ready", **status, **cluster})
+    answer.status_code = 200 if healthy else 503
     return answer
 
 

@@ -104,6 +104,7 @@ class Service:
         self.parse_pool = Workers(1, "hashcade-parse")
         self.slow_pool = Workers(1, "hashcade-encode")  # torch, Pillow: one at a time
         self.cancels: set[Cancel] = set()  # of the work that is done, to stop it
+        self.short_work_after = 0.0  # time.monotonic() from which the event loop may search itself
         self.stopping = False
         self._ends_at: float | None = None
         # As long as a state is published and no longer: it keeps the log of SQLite from shrinking.
@@ -142,11 +143,10 @@ class Service:
 
     def _open_rest(self, durable: DurableIndex, state: State, before: _Rest | None = None) -> _Rest:
         """Open model and pictures. The model of ``before`` is taken if it is still the same."""
-        given = self.settings.pictures
-        if given is None:
+        if self.settings.pictures is None:
             source = from_catalog(state.catalog, lambda: durable.state.catalog)
         else:
-            source = from_path(given)
+            source = from_path(self.settings.pictures)
         pictures = source and Pictures(source, max_pixels=self.settings.max_pixels)
         path = durable.path / MODEL_DIR
         if not self.settings.use_model or not path.is_dir():
@@ -213,18 +213,18 @@ class Service:
         item = now.item(item_id)
         vectors, buckets = item.vector[None], np.asarray(item.bucket_ids, dtype=np.int64)[None]
         hasher = now.table.hasher
-        asked: Encoded | None = None
+        encoded: Encoded | None = None
         if hasher is not None and hasher.config_.vectors_are_items:
-            asked = hasher.encode(vectors, n_probe=n_probe)
+            encoded = hasher.encode(vectors, n_probe=n_probe)
         elif hasher is not None and hasher.image_size is not None and now.pictures is not None:
             # The picture is gone or damaged, or the network for it is not installed: the item is.
             with contextlib.suppress(DataError, HTTPException):
                 pixels = now.pictures.pixels(item.id, self.image_size(now))
                 if pixels is not None:
-                    asked = hasher.encode(pixels[None], n_probe=n_probe)
+                    encoded = hasher.encode(pixels[None], n_probe=n_probe)
         scores, by_path, ranked, all_ranked = None, False, None, False
-        if asked is not None:
-            scores, by_path, ranked = asked.scores, asked.by_path, asked.ranked
+        if encoded is not None:
+            scores, by_path, ranked = encoded.scores, encoded.by_path, encoded.ranked
         elif hasher is not None:
             ranked = hasher.rank(vectors, n_probe)
         if hasher is not None and ranked is not None:  # it looks first where it lies
