@@ -3,6 +3,7 @@
 import base64
 import logging
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from hashcade.store import NewItems
 from tests.serve.factories import DIM, TOKEN, make_table, serving
 
 GOOD = {"vectors": [[0.0] * DIM], "bucket_ids": [[1]]}
+FILTERED = {**GOOD, "filter_ids": [1]}  # searched in a thread, never in the event loop
+PATIENCE = 60  # seconds; what takes longer has failed
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +24,13 @@ def unchanged(tmp_path_factory):
     """A client of one service for all requests that change nothing."""
     with serving(table=make_table(tmp_path_factory.mktemp("unchanged") / "table")) as client:
         yield client
+
+
+def wait_until(condition):
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.001)
 
 
 # -- who asks ------------------------------------------------------------------------------------
@@ -263,45 +273,43 @@ def test_too_many_at_once_are_told_when_to_come_again(place):
         begun, release = threading.Barrier(2), threading.Event()
 
         def hold():
-            begun.wait()
-            release.wait()
+            begun.wait(PATIENCE)
+            release.wait(PATIENCE)
 
         service.search_pool.submit(hold)
-        begun.wait()
+        begun.wait(PATIENCE)
         answers = []
         threads = [
             threading.Thread(
-                target=lambda: answers.append(client.post("/v1/search", json=GOOD).status_code)
+                target=lambda: answers.append(client.post("/v1/search", json=FILTERED).status_code)
             )
             for _ in range(2)
         ]
         for thread in threads:
             thread.start()
-        while "hashcade_requests_active 2.0" not in client.get("/metrics").text:
-            pass
-        refused = client.post("/v1/search", json=GOOD)
+        wait_until(lambda: "hashcade_requests_active 2.0" in client.get("/metrics").text)
+        refused = client.post("/v1/search", json=FILTERED)
         assert refused.status_code == 429
         assert refused.headers["retry-after"] == "1"
         assert client.get("/health").status_code == 200  # those who watch are still answered
         assert client.get("/ready").status_code == 200
         release.set()
         for thread in threads:
-            thread.join()
+            thread.join(PATIENCE)
         assert answers == [200, 200]
-        assert client.post("/v1/search", json=GOOD).status_code == 200
+        assert client.post("/v1/search", json=FILTERED).status_code == 200
 
 
 def test_what_waits_longer_than_its_deadline_is_given_up(place):
     with serving(table=place, deadline=0.2, threads=1) as client:
         service = client.app.state.service
         release = threading.Event()
-        service.search_pool.submit(release.wait)
-        answer = client.post("/v1/search", json=GOOD)
+        service.search_pool.submit(lambda: release.wait(PATIENCE))
+        answer = client.post("/v1/search", json=FILTERED)
         assert answer.status_code == 504
         with service.durable._commit:  # a change that has not begun is not made later either
             first = service.durable.add(NewItems([1], np.zeros((1, DIM)), labels=[0]))  # waits here
-            while not first.running():
-                pass
+            wait_until(first.running)
             late = client.post("/v1/items", json={**GOOD, "ids": [777], "labels": [0]})
         assert late.status_code == 504
         release.set()
