@@ -85,6 +85,7 @@ test-fast: $(STAMP) ## The quick tests, two at a time, then those that measure t
 	$(call run_tests,not slow)
 
 test-slow: export HYPOTHESIS_PROFILE = thorough
+test-slow test-cluster hostile: export PYTEST_ADDOPTS = -o faulthandler_timeout=3600
 test-slow: $(STAMP) ## The slow tests, with many more examples per property; in two passes too
 	$(call run_tests,slow)
 
