@@ -1,4 +1,4 @@
-"""Clients of the benchmark: each in a process of its buckets."""
+"""Clients of the benchmark, each in its own process."""
 
 from __future__ import annotations
 
