@@ -299,13 +299,19 @@ def test_the_whole_smoke_preset(tmp_path, experiment):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stored", OF_THE_PAPER, ids=lambda path: path.stem)
-def test_stored_rows_are_those_of_the_present_settings(stored, real_data, tmp_path):
-    """A run with the published seeds computes nothing, and the page has the same numbers."""
+def test_stored_rows_are_those_of_the_present_settings(stored, real_data, tmp_path, monkeypatch):
+    """A run with the published seeds computes no stored row again, and the page is the same.
+
+    Rows that were never computed may be missing: they take hours, and are not computed here.
+    """
     rows = RowFile(stored).rows()
     key = rows[0].key
+    missing = set()
+    monkeypatch.setattr(Experiment, "measure", lambda _, job, keys: missing.update(keys) or [])
     shutil.copytree(RESULTS, tmp_path / "out")
     outcome = run(key.experiment, key.preset, output=tmp_path / "out", work=tmp_path / "work",
                   data=real_data, seeds=sorted({row.key.seed for row in rows}),
                   verbose=False)  # fmt: skip
     assert outcome.n_new == 0
+    assert missing.isdisjoint(row.key for row in rows)
     assert outcome.page.read_text() == (RESULTS / outcome.page.name).read_text()
