@@ -42,6 +42,7 @@ def test_every_bomb_is_refused(attacked, cases):
 
 
 @BOMBS
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", attackers.KINDS)
 def test_sixty_four_bombs_at_once(attacked, kind, cases):
