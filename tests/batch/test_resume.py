@@ -125,6 +125,29 @@ def test_a_kill_after_the_table_took_its_place(tmp_path, model, shards, expected
     assert digest(tmp_path / "a") == expected
 
 
+def test_a_kill_while_the_work_directory_is_removed(tmp_path, model, shards, expected, monkeypatch):
+    """The table is in its place, and a part of the work directory is gone."""
+    from hashcade.batch import build
+
+    settings = settings_of(model, shards, tmp_path / "a")
+    remove = build.shutil.rmtree
+
+    def remove_one_and_stop(path, **options):
+        if path.name not in ("a.building", "merged"):
+            return remove(path, **options)
+        min(path.iterdir()).unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build.shutil, "rmtree", remove_one_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        build_table(**settings)
+    monkeypatch.undo()
+    assert (tmp_path / "a.building").exists()
+    build_table(**settings)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
+    assert digest(tmp_path / "a") == expected
+
+
 def stopped(model, shards, output, monkeypatch):
     """A build of which all runs are there, and nothing else."""
     from hashcade.batch import build

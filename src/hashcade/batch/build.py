@@ -48,6 +48,7 @@ from hashcade.store import (
 )
 
 MEMORY = 1 << 30
+_FINISHED = "finished"  # in the work directory, once the table in it is complete
 # Copies of a part, and of a range, that are in memory at the same time.
 _COPIES_OF_PART, _COPIES_OF_RANGE = 6, 4
 
@@ -123,7 +124,7 @@ def build_table(
         raise ConfigError(f"{in_memory[0]} is in this process alone, must be built with workers=1")
     work = target.with_name(f"{target.name}.building")
     restore_directory(target)
-    _refuse_existing(target, force or (work / "finished").exists())  # before the work begins
+    _refuse_existing(target, force or (work / _FINISHED).exists())  # before the work begins
     with storage_errors(f"cannot write {work}"):
         (work / "runs").mkdir(parents=True, exist_ok=True)
     with writer_lock(work), worker_pool(workers, ray) as pool:
@@ -177,7 +178,7 @@ def _build(job: Job, run: Run, share: int, report: OnProgress) -> str:
     _run(run, tasks, "merging", report, plan.n_entries + plan.n_items)
     sums = [np.frombuffer(read_file(merged_path(job, span)), np.uint32) for span in spans]
     plan.finish(job.index, uid, generation, list(zip(spans, sums, strict=True)))
-    replace_file(job.work / "finished", generation)
+    replace_file(job.work / _FINISHED, generation)
     return generation
 
 
@@ -241,7 +242,7 @@ def _refuse_existing(target: Path, force: bool) -> None:
 
 def _finished_generation(job: Job, target: Path) -> str | None:
     """The generation of a table that is complete, in the work directory or at ``target``."""
-    path = job.work / "finished"
+    path = job.work / _FINISHED
     if not path.exists():
         return None
     generation = read_file(path).decode()
@@ -268,4 +269,10 @@ def _move_into_place(job: Job, target: Path, generation: str, force: bool) -> No
             writer_lock(index) if index.is_dir() else nullcontext(),
         ):
             put_directory(job.table, target)
+    # The mark is removed last: a build that is killed here is still known as finished.
+    for path in job.work.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != _FINISHED:
+            path.unlink()
     shutil.rmtree(job.work, ignore_errors=True)
