@@ -65,21 +65,26 @@ def test_processes_killed_ten_times(tmp_path, model):
     write_shards(tmp_path / "shards", [5000] * 8)
     settings = settings_of(model, tmp_path / "shards", tmp_path / "expected")
     build_table(**settings)
-    expected, rng, kills, outputs = digest(tmp_path / "expected"), np.random.default_rng(0), 0, [0]
-    while kills < 10:  # a build that ends in time is followed by another one
-        settings |= {"output": str(tmp_path / str(outputs[-1])), "workers": 2}
+    expected, rng, kills = digest(tmp_path / "expected"), np.random.default_rng(0), 0
+    outputs = [tmp_path / "0"]
+
+    def is_done(output):
+        return output.exists() and not output.with_name(f"{output.name}.building").exists()
+
+    while kills < 10:
+        settings |= {"output": str(outputs[-1]), "workers": 2}
         command = [sys.executable, "-m", "tests.batch.killed", "0", json.dumps(settings)]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
             try:
                 assert process.wait(rng.uniform(0.5, 4.0)) == 0
-                outputs.append(outputs[-1] + 1)
+                assert is_done(outputs[-1])
             except subprocess.TimeoutExpired:
                 process.kill()
                 kills += 1
-    last = Path(settings["output"])
-    if not last.exists() or last.with_name(f"{last.name}.building").exists():
-        build_table(**settings)
-    for output in {*(tmp_path / str(number) for number in outputs[:-1]), last}:
+        if is_done(outputs[-1]):  # it may be killed after that; another one follows
+            outputs.append(tmp_path / str(len(outputs)))
+    build_table(**{**settings, "output": str(outputs[-1])})
+    for output in outputs:
         assert digest(output) == expected
 
 
