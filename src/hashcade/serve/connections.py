@@ -37,10 +37,12 @@ _REASONS = {
     431: b"Request Header Fields Too Large",
     503: b"Service Unavailable",
 }
-# What was read is handed on before anybody else reads: one buffer serves all. Only little of it is
-# for heads and chunks: it takes long to parse many lines, and everybody else waits meanwhile.
+# What was read is handed on before anybody else reads: one buffer serves all. All of it is for the
+# beginning of a body, so that most bodies arrive in one piece. Only little of it is for the rest of
+# large ones, of which many may arrive at once, and for heads and chunks, which take long to parse:
+# everybody else waits meanwhile.
 _BUFFER = memoryview(bytearray(65536))
-_HEAD_BUFFER, _CHUNK_BUFFER = _BUFFER[:4096], _BUFFER[:1024]
+_LARGE_BODY_BUFFER, _HEAD_BUFFER, _CHUNK_BUFFER = _BUFFER[:16384], _BUFFER[:4096], _BUFFER[:1024]
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: what was not sent is dropped
 
 
@@ -124,6 +126,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self.holds = False  # whether it takes a part of the memory for bodies
         self.deadline: float | None = None  # of a head, or of what is left to be sent
         self._head_bytes = self._head_lines = 0
+        self._request_bytes = 0  # read since the last answer
         self._tail = b""  # last bytes of a head that has not ended
         self._refused_bytes: int | None = None  # read since a refusal
         self._chunk_bytes = self._chunk_content = 0  # of a body in chunks
@@ -146,14 +149,17 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         super().connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Read little of a head, or of what may be many small chunks, at a time."""
+        """Read little of a head, of a large body, or of many small chunks, at a time."""
         if self.conn.their_state is not h11.SEND_BODY:
             return _HEAD_BUFFER
-        return _CHUNK_BUFFER if self._is_chunked() else _BUFFER
+        if self._is_chunked():
+            return _CHUNK_BUFFER
+        return _BUFFER if self._request_bytes < len(_BUFFER) else _LARGE_BODY_BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
         """Hand on what was read."""
         data = bytes(_BUFFER[:nbytes])
+        self._request_bytes += nbytes
         if self._refused_bytes is not None:
             self._refused_bytes += nbytes
             if self._refused_bytes > _LINGER_BYTES:
@@ -204,7 +210,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     def _wait_for_head(self) -> None:
         self.waits_since = self.loop.time()
         self.deadline = self.waits_since + self.all.idle_seconds
-        self._head_bytes = self._head_lines = 0
+        self._head_bytes = self._head_lines = self._request_bytes = 0
         self._chunk_bytes = self._chunk_content = 0
         self._tail = b""
 
