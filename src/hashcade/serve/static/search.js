@@ -37,12 +37,13 @@ const resultSection = (children) => el("section", { class: "results", "aria-labe
 
 function hint() {
   const { index, shape } = context.stats;
+  const speedup = index.expected_speedup;
   return el("div", { class: "card empty" },
     el("h2", {}, "What you will see"),
     el("p", {}, `A query is hashed level by level: at each of the ${shape.depth} levels it takes one of ${shape.width} slots. ` +
       `The path ends in a bucket, and only the items in there are compared with the query.`),
     index.n_items ? el("p", {}, `On average a query is compared with ${number(Math.round(index.expected_candidates))} of ${plural(index.n_items, "item")}, ` +
-      `${index.expected_speedup.toFixed(1)} times fewer than all.`) : null,
+      `${speedup < 100 ? speedup.toFixed(1) : number(Math.round(speedup))} times fewer than all.`) : null,
     el("p", {}, "Choose an item to begin with, or have a look at ", el("a", { href: "#/tree" }, "the tree"), "."));
 }
 
