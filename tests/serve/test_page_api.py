@@ -45,4 +45,4 @@ def test_snippets_in_python_run_as_they_stand(open_page):
             continue
         results = {}
         exec(compile(snippet, name, "exec"), results)
-        assert results.get("told") or results.get("content"), name
+        assert results.get("answer") or results.get("content"), name

@@ -108,23 +108,23 @@ function examples(route, values, id) {
 
 // -- the page --------------------------------------------------------------------------------------
 
-function routeCard(path, method, told, all, values) {
+function routeCard(path, method, reply, all, values) {
   const route = `${method.toUpperCase()} ${path}`, id = route.replace(/\W+/g, "-");
-  const body = told.requestBody?.content ?? {};
+  const body = reply.requestBody?.content ?? {};
   const [firstKind] = Object.keys(body);
-  const answer = told.responses["200"], kind = Object.keys(answer.content ?? {})[0];
-  const [summary, ...rest] = (told.description ?? told.summary).split("\n");
+  const answer = reply.responses["200"], kind = Object.keys(answer.content ?? {})[0];
+  const [summary, ...rest] = (reply.description ?? reply.summary).split("\n");
   const card = el("details", { class: "card route", id },
     el("summary", {}, el("span", { class: "method" }, method.toUpperCase()), el("code", {}, path), el("span", {}, summary)));
   const fill = () => card.append(el("div", {},
     rest.length ? el("p", {}, rest.join(" ")) : null,
     examples(route, values, id),
-    told.parameters?.length ? [el("h3", {}, "Parameters"), parameterTable(told.parameters, all)] : null,
+    reply.parameters?.length ? [el("h3", {}, "Parameters"), parameterTable(reply.parameters, all)] : null,
     firstKind ? [el("h3", {}, `Body, ${Object.keys(body).join(" or ")}`), fieldTable(body[firstKind].schema, all, "Fields of the body", true)] : null,
     el("h3", {}, `Answer, ${kind ?? "empty"}`),
     kind === "application/json" ? fieldTable(answer.content[kind].schema, all, "Fields of the answer", false) : el("p", {}, answer.description),
     el("h3", {}, "Other statuses"),
-    el("ul", {}, Object.entries(told.responses).filter(([status]) => status !== "200").map(([status, { description }]) =>
+    el("ul", {}, Object.entries(reply.responses).filter(([status]) => status !== "200").map(([status, { description }]) =>
       el("li", {}, el("code", {}, status), ` ${description}`)))));
   card.addEventListener("toggle", fill, { once: true });  // a closed card costs nothing
   return card;
@@ -137,7 +137,7 @@ async function show() {
   main.replaceChildren(
     el("h1", { tabindex: -1 }, "API"),
     el("p", {}, "Everything the page does, and more, over HTTP. Open a route to try it on this table. For programs: ", el("a", { href: "/openapi.json" }, "openapi.json"), "."),
-    ...Object.entries(all.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, told]) => routeCard(path, method, told, all, values))));
+    ...Object.entries(all.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, reply]) => routeCard(path, method, reply, all, values))));
 }
 
 themeButton();

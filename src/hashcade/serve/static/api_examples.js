@@ -85,9 +85,9 @@ export function pythonOf(route, example) {
   if (!line) {
     const { method, address, body, file, picture } = example;
     const where = `"${method}", ${JSON.stringify(address)}`;
-    if (file) line = `photo = open("query.jpg", "rb").read()\n    told = client.request(${where}, photo, "image/jpeg")`;
+    if (file) line = `photo = open("query.jpg", "rb").read()\n    answer = client.request(${where}, photo, "image/jpeg")`;
     else if (picture || address === "/metrics") line = `content = client.request(${where}, None, "")`;
-    else line = `told = client.json(${where}${body ? `, ${inPython(body)}` : ""})`;
+    else line = `answer = client.json(${where}${body ? `, ${inPython(body)}` : ""})`;
   }
   return `from hashcade.serve import Client\n\nwith Client("${location.origin}") as client:\n    ${line}`;
 }

@@ -11,10 +11,10 @@ export async function makeChooser(on) {
   const samples = el("div", {});
   let seed = 0;
   const fill = async () => {
-    const told = await ask(`/v1/items?${addTo(new URLSearchParams({ limit: 12, seed }))}`);
-    noteFields(told.items);
-    samples.replaceChildren(told.items.length ? el("div", { class: gridClass(told.items) }, told.items.map((item) => itemTile(item))) : noItems(told));
-    if (filterText()) say(`${number(told.n_matching)} of ${number(told.n_items)} items pass the filter`);
+    const reply = await ask(`/v1/items?${addTo(new URLSearchParams({ limit: 12, seed }))}`);
+    noteFields(reply.items);
+    samples.replaceChildren(reply.items.length ? el("div", { class: gridClass(reply.items) }, reply.items.map((item) => itemTile(item))) : noItems(reply));
+    if (filterText()) say(`${number(reply.n_matching)} of ${number(reply.n_items)} items pass the filter`);
   };
   const { stats } = context;
   const body = el("div", {},
@@ -32,9 +32,9 @@ export async function makeChooser(on) {
   return el("section", { "aria-label": "Query" }, box);
 }
 
-function noItems(told) {
-  if (told.n_items > 0) {
-    return emptyState("No item passes the filter", `0 of ${number(told.n_items)} items meet: ${filterText()}.`,
+function noItems(reply) {
+  if (reply.n_items > 0) {
+    return emptyState("No item passes the filter", `0 of ${number(reply.n_items)} items meet: ${filterText()}.`,
       el("button", { type: "button", onclick: clearFilter }, "Clear the filter"));
   }
   return emptyState("The table is empty", "There is nothing to search in yet.",
@@ -48,9 +48,9 @@ function classForm() {
   let turn = 0;
   const suggest = async () => {
     const now = ++turn;
-    const told = await ask(`/v1/classes?${new URLSearchParams({ contains: field.value, limit: 20 })}`);
+    const reply = await ask(`/v1/classes?${new URLSearchParams({ contains: field.value, limit: 20 })}`);
     if (now !== turn) return;
-    options.replaceChildren(...told.labels.map((label) => el("option", { value: label }, readable(label))));
+    options.replaceChildren(...reply.labels.map((label) => el("option", { value: label }, readable(label))));
   };
   const field = el("input", { id: "class-name", list: "classes", required: true, autocomplete: "off", placeholder: "name, or a part of it", oninput: suggest, onfocus: suggest });
   return el("form", { class: "row", onsubmit: opens(() => classAddress(field.value)) },

@@ -11,13 +11,13 @@ const whereLabel = (text) => ({ label: { in: /^-?\d{1,15}$/.test(text) ? [text, 
 export async function showClass(main, text, isCurrent) {
   const where = JSON.stringify(whereLabel(text));
   const ask48 = (seed) => ask(`/v1/items?${new URLSearchParams({ limit: STEP, seed, where })}`);
-  const told = await ask48(0);
+  const reply = await ask48(0);
   if (!isCurrent()) return;
-  if (!told.n_matching) {
+  if (!reply.n_matching) {
     await showLike(main, text, isCurrent);
     return;
   }
-  const grid = el("div", { class: gridClass(told.items, "wide") }, told.items.map((item) => describedTile(item)));
+  const grid = el("div", { class: gridClass(reply.items, "wide") }, reply.items.map((item) => describedTile(item)));
   let seed = 0;
   const others = el("button", { type: "button", class: "quiet", onclick: async () => {
     const more = await ask48(++seed);
@@ -26,25 +26,25 @@ export async function showClass(main, text, isCurrent) {
   const whole = readable(text) === text ? "" : ` · label ${text}`;
   main.replaceChildren(
     el("h1", { tabindex: -1, title: text }, readable(text)),
-    el("div", { class: "row" }, el("p", { class: "note grow" }, `${plural(told.n_matching, "item")} of this class${whole}` +
-      (told.n_matching > STEP ? ` · ${number(STEP)} of them, drawn at random` : "")), told.n_matching > STEP ? others : null),
+    el("div", { class: "row" }, el("p", { class: "note grow" }, `${plural(reply.n_matching, "item")} of this class${whole}` +
+      (reply.n_matching > STEP ? ` · ${number(STEP)} of them, drawn at random` : "")), reply.n_matching > STEP ? others : null),
     grid);
 }
 
 async function showLike(main, text, isCurrent) {
-  const told = await ask(`/v1/classes?${new URLSearchParams({ contains: text, limit: 60 })}`);
+  const reply = await ask(`/v1/classes?${new URLSearchParams({ contains: text, limit: 60 })}`);
   if (!isCurrent()) return;
-  if (told.n_matching === 1) {
-    location.replace(classAddress(told.labels[0]));
+  if (reply.n_matching === 1) {
+    location.replace(classAddress(reply.labels[0]));
     return;
   }
-  const more = told.n_matching - told.labels.length;
+  const more = reply.n_matching - reply.labels.length;
   main.replaceChildren(
-    el("h1", { tabindex: -1 }, told.n_matching ? `Classes with “${text}”` : `There is no class “${text}”`),
-    told.n_matching
-      ? el("ul", { class: "names" }, told.labels.map((label) =>
+    el("h1", { tabindex: -1 }, reply.n_matching ? `Classes with “${text}”` : `There is no class “${text}”`),
+    reply.n_matching
+      ? el("ul", { class: "names" }, reply.labels.map((label) =>
         el("li", {}, el("a", { href: classAddress(label), title: `${label}` }, readable(label)))))
-      : emptyState("Nothing to show", told.n_classes ? `None of the ${number(told.n_classes)} classes has this in its name.` : "The items of this table have no labels.",
+      : emptyState("Nothing to show", reply.n_classes ? `None of the ${number(reply.n_classes)} classes has this in its name.` : "The items of this table have no labels.",
         el("p", {}, el("a", { href: "#/search" }, "Search for something else"))),
     more > 0 ? el("p", { class: "note" }, `and ${number(more)} more: type more of the name`) : "");
 }

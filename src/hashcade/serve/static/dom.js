@@ -23,9 +23,9 @@ export function svg(tag, props = {}, ...children) {
 
 export async function ask(path, options) {
   const answer = await fetch(path, options);
-  const told = await answer.json().catch(() => ({ error: answer.statusText }));
-  if (!answer.ok) throw Object.assign(new Error(told.error ?? `status ${answer.status}`), { status: answer.status });
-  return told;
+  const reply = await answer.json().catch(() => ({ error: answer.statusText }));
+  if (!answer.ok) throw Object.assign(new Error(reply.error ?? `status ${answer.status}`), { status: answer.status });
+  return reply;
 }
 
 export const postJson = (path, body) =>

@@ -5,23 +5,23 @@ import { classMix } from "./labels.js";
 
 const SHOWN = 12;  // buckets
 
-export function explanation(told) {
-  const path = [el("h2", {}, "Path through the levels"), pathSteps(told)];
-  if (!told.buckets.length) {
-    if (!told.results.length) return path;
+export function explanation(reply) {
+  const path = [el("h2", {}, "Path through the levels"), pathSteps(reply)];
+  if (!reply.buckets.length) {
+    if (!reply.results.length) return path;
     return [...path, el("p", { class: "note" }, "All items that pass the filter were compared: they are few, so no bucket was needed.")];
   }
   return [...path,
-    el("h2", {}, told.buckets.length === 1 ? "The bucket" : `The ${number(told.buckets.length)} buckets`),
-    el("ul", { class: "cards" }, told.buckets.slice(0, SHOWN).map(bucketCard)),
-    told.buckets.length > SHOWN ? el("p", { class: "note" }, `and ${number(told.buckets.length - SHOWN)} more`) : null,
+    el("h2", {}, reply.buckets.length === 1 ? "The bucket" : `The ${number(reply.buckets.length)} buckets`),
+    el("ul", { class: "cards" }, reply.buckets.slice(0, SHOWN).map(bucketCard)),
+    reply.buckets.length > SHOWN ? el("p", { class: "note" }, `and ${number(reply.buckets.length - SHOWN)} more`) : null,
   ].filter(Boolean);
 }
 
-function pathSteps(told) {
+function pathSteps(reply) {
   const root = el("li", { class: "step" },
-    el("h3", {}, "All items"), el("p", { class: "below" }, `${plural(told.n_items, "item")}`), meter(1));
-  return el("ol", { class: "path" }, root, told.levels.map((level) => {
+    el("h3", {}, "All items"), el("p", { class: "below" }, `${plural(reply.n_items, "item")}`), meter(1));
+  return el("ol", { class: "path" }, root, reply.levels.map((level) => {
     const slots = level.nodes.map((node) => node.slot);
     const below = level.nodes.reduce((sum, node) => sum + node.n_entries, 0);
     const buckets = level.nodes.reduce((sum, node) => sum + node.n_buckets, 0);
@@ -30,7 +30,7 @@ function pathSteps(told) {
     return el("li", { class: "step" },
       el("h3", {}, `Level ${level.level}: ${slots.length === 1 ? "slot" : "slots"} ${slots.slice(0, 8).join(", ")}${slots.length > 8 ? " …" : ""}`),
       el("p", { class: "below" }, `${plural(below, "entry", "entries")} in ${plural(buckets, "bucket")} below`),
-      meter(below / Math.max(told.n_items, 1)),
+      meter(below / Math.max(reply.n_items, 1)),
       level.scores ? el("figure", {}, scoreBars(level.scores, slots),
         el("figcaption", {}, first && slots.length === 1 ? `score ${inDigits(first.score)}${rank}` : "scores of all slots")) : null);
   }));
@@ -38,9 +38,9 @@ function pathSteps(told) {
 
 export const meter = (share) => el("div", { class: "meter", "aria-hidden": "true" }, el("span", { vars: { "--part": Math.min(1, share) } }));
 
-function scoreBars(told, chosen) {
-  const finite = told.filter((score) => score !== null);
-  const scores = told.map((score) => score === null ? Math.min(0, ...finite) : score);
+function scoreBars(reply, chosen) {
+  const finite = reply.filter((score) => score !== null);
+  const scores = reply.map((score) => score === null ? Math.min(0, ...finite) : score);
   const low = Math.min(0, ...scores), high = Math.max(0, ...scores);
   const span = high - low || 1;
   const gap = scores.length > 40 ? 0 : 0.15;

@@ -58,22 +58,22 @@ function parameters(withProbe = true) {
 async function askItem(id) {
   const place = encodeURIComponent(id);
   const item = await ask(`/v1/items/${place}`);
-  let told = await ask(`/v1/explain/item/${place}?${parameters(false)}`);
+  let reply = await ask(`/v1/explain/item/${place}?${parameters(false)}`);
   // More buckets can be tried only if the model ranks them for this item.
-  if (settings.n_probe > 1 && told.levels[0].scores !== null) told = await ask(`/v1/explain/item/${place}?${parameters()}`);
-  return { told, item, name: `Item ${item.id}` };
+  if (settings.n_probe > 1 && reply.levels[0].scores !== null) reply = await ask(`/v1/explain/item/${place}?${parameters()}`);
+  return { reply, item, name: `Item ${item.id}` };
 }
 
 async function askImage(file) {
-  const told = await ask(`/v1/explain/image?${parameters()}`,
+  const reply = await ask(`/v1/explain/image?${parameters()}`,
     { method: "POST", body: file, headers: { "Content-Type": "application/octet-stream" } });
   const picture = el("img", { class: "thumb", src: URL.createObjectURL(file), alt: "", width: 192, height: 192 });
-  return { told, picture, name: "Your image" };
+  return { reply, picture, name: "Your image" };
 }
 
 async function askVector(vector) {
   const body = { vector, n_neighbors: settings.n_neighbors, n_probe: settings.n_probe, where: currentWhere() };
-  return { told: await postJson("/v1/explain", body), name: "Your vector" };
+  return { reply: await postJson("/v1/explain", body), name: "Your vector" };
 }
 
 async function showItem(id, isCurrent) {
@@ -118,19 +118,19 @@ async function refresh(work) {
 
 // -- the answer ----------------------------------------------------------------------------------
 
-function shown({ told, item = null, picture = null, name }) {
-  say(`${plural(told.results.length, "neighbour")} found, ${number(told.candidates)} of ${plural(told.n_items, "item")} compared`);
-  return [queryCard(told, item, picture, name), ...neighbours(told, item), ...explanation(told)];
+function shown({ reply, item = null, picture = null, name }) {
+  say(`${plural(reply.results.length, "neighbour")} found, ${number(reply.candidates)} of ${plural(reply.n_items, "item")} compared`);
+  return [queryCard(reply, item, picture, name), ...neighbours(reply, item), ...explanation(reply)];
 }
 
-function queryCard(told, item, picture, name) {
-  const share = told.n_items ? told.candidates / told.n_items : 0;
+function queryCard(reply, item, picture, name) {
+  const share = reply.n_items ? reply.candidates / reply.n_items : 0;
   const label = item && item.label !== null
     ? [" · ", el("a", { href: classAddress(item.label), title: `${item.label}` }, readable(item.label))] : [];
   return el("div", { class: "card query" }, item ? face(item) : picture,
     el("div", {},
       el("h2", {}, name, label),
-      el("p", { class: "headline" }, el("strong", {}, number(told.candidates)), ` of ${plural(told.n_items, "item")} compared`,
+      el("p", { class: "headline" }, el("strong", {}, number(reply.candidates)), ` of ${plural(reply.n_items, "item")} compared`,
         el("span", { class: "tag" }, percent(share))),
       meter(share),
       filterText() ? el("p", { class: "note filtered" }, `Filter: ${filterText()} `,
@@ -138,8 +138,8 @@ function queryCard(told, item, picture, name) {
       item ? otherFields(item) : null));
 }
 
-function neighbours(told, item) {
-  const { results: found } = told;
+function neighbours(reply, item) {
+  const { results: found } = reply;
   if (!found.length) {
     return [currentWhere()
       ? emptyState("No neighbours", "No other item passes the filter.", el("button", { type: "button", onclick: clearFilter }, "Clear the filter"))

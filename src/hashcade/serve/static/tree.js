@@ -166,13 +166,13 @@ async function showBucket(main, node) {
   const more = el("button", { type: "button", class: "quiet" }, "More");
   let start = 0;
   const load = async () => {
-    const told = await ask(`/v1/buckets/${node.bucket}?start=${start}&limit=60`);
-    const tiles = told.items.map((item) => describedTile(item));
-    grid.className = gridClass(told.items, "wide");
+    const reply = await ask(`/v1/buckets/${node.bucket}?start=${start}&limit=60`);
+    const tiles = reply.items.map((item) => describedTile(item));
+    grid.className = gridClass(reply.items, "wide");
     grid.append(...tiles);
     if (start > 0) tiles[0]?.querySelector("a").focus();
-    start += told.items.length;
-    more.hidden = start >= told.size || told.items.length === 0;
+    start += reply.items.length;
+    more.hidden = start >= reply.size || reply.items.length === 0;
   };
   more.addEventListener("click", load);
   main.append(grid, more);
