@@ -109,6 +109,16 @@ def test_runs_are_not_made_again(tmp_path, model, shards, expected, monkeypatch)
     assert digest(tmp_path / "a") == expected
 
 
+def check_the_same_command_ends_it(settings, folder, expected, monkeypatch):
+    with pytest.raises(KeyboardInterrupt):
+        build_table(**settings)
+    monkeypatch.undo()
+    assert (folder / "a.building").exists()
+    build_table(**settings)
+    assert sorted(path.name for path in folder.iterdir()) == ["a"]
+    assert digest(folder / "a") == expected
+
+
 def test_a_kill_after_the_table_took_its_place(tmp_path, model, shards, expected, monkeypatch):
     """Only the work directory is left: the same command removes it."""
     from hashcade.batch import build
@@ -121,13 +131,7 @@ def test_a_kill_after_the_table_took_its_place(tmp_path, model, shards, expected
         raise KeyboardInterrupt
 
     monkeypatch.setattr(build, "put_directory", put_and_stop)
-    with pytest.raises(KeyboardInterrupt):
-        build_table(**settings)
-    monkeypatch.undo()
-    assert (tmp_path / "a.building").exists()
-    build_table(**settings)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
-    assert digest(tmp_path / "a") == expected
+    check_the_same_command_ends_it(settings, tmp_path, expected, monkeypatch)
 
 
 def test_a_kill_while_the_work_directory_is_removed(tmp_path, model, shards, expected, monkeypatch):
@@ -144,13 +148,7 @@ def test_a_kill_while_the_work_directory_is_removed(tmp_path, model, shards, exp
         raise KeyboardInterrupt
 
     monkeypatch.setattr(build.shutil, "rmtree", remove_one_and_stop)
-    with pytest.raises(KeyboardInterrupt):
-        build_table(**settings)
-    monkeypatch.undo()
-    assert (tmp_path / "a.building").exists()
-    build_table(**settings)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
-    assert digest(tmp_path / "a") == expected
+    check_the_same_command_ends_it(settings, tmp_path, expected, monkeypatch)
 
 
 def stopped(model, shards, output, monkeypatch):
