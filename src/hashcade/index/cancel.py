@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
-import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
@@ -25,23 +25,23 @@ class Cancel:
     """
 
     def __init__(self) -> None:
-        self._flag = np.zeros(1, dtype=np.int64)
-        self.address = int(self._flag.ctypes.data)  # for kernels; valid as long as this object
+        self._flag = ctypes.c_int64(0)
+        self.address = ctypes.addressof(self._flag)  # for kernels; valid as long as this object
 
     def __repr__(self) -> str:
         return f"Cancel(is_set={self.is_set()})"
 
     def set(self) -> None:
         """Cancel all calls that were given this object, within a tenth of a second; permanent."""
-        self._flag[0] = 1
+        self._flag.value = 1
 
     def is_set(self) -> bool:
         """Whether it was set."""
-        return bool(self._flag[0])
+        return self._flag.value != 0
 
     def check(self, progress: str) -> None:
         """Raise ``Cancelled`` if it was set; ``progress`` is part of the message."""
-        if self._flag[0]:
+        if self._flag.value:
             raise Cancelled(f"stopped {progress}")
 
 

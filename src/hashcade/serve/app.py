@@ -53,6 +53,8 @@ def create_app(settings: ServeSettings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # the usual pages load scripts from elsewhere; ours is at /api
         redoc_url=None,
+        # Nothing is sent to collectors: /metrics is asked. To look for some takes long, too.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         # As they are: a router that is included is looked through twice for each request.
         routes=[route for module in modules for route in module.router.routes],
     )

@@ -118,17 +118,17 @@ class Exchange:
     async def read_body(self) -> None:
         """Read the body; 408, 413 or 429 if it is late, too large, or too much for now."""
         await self._make_room(self._announced)
-        while not self._complete:
-            self.body += (await self._next()).get("body", b"")
-            await self._make_room(len(self.body))
-
-    async def _next(self) -> Message:
         try:
-            with self.waiting:
-                async with asyncio.timeout_at(self.deadline):
-                    message = await self._receive()
+            async with asyncio.timeout_at(self.deadline):
+                while not self._complete:
+                    self.body += (await self._next()).get("body", b"")
+                    await self._make_room(len(self.body))
         except TimeoutError:
             raise HTTPException(408, "the body did not arrive in time") from None
+
+    async def _next(self) -> Message:
+        with self.waiting:
+            message = await self._receive()
         if message["type"] == "http.disconnect":
             raise GoneError
         self._left -= len(message.get("body", b""))
@@ -186,9 +186,10 @@ class Exchange:
 
     async def drain(self) -> None:
         """Read what is left of a body: a client that is still sending does not read the answer."""
-        with contextlib.suppress(HTTPException):
-            while not self._complete and self._left >= 0:
-                await self._next()
+        with contextlib.suppress(HTTPException, TimeoutError):
+            async with asyncio.timeout_at(self.deadline):
+                while not self._complete and self._left >= 0:
+                    await self._next()
 
     # -- the answer --------------------------------------------------------------------------------
 

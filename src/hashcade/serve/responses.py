@@ -21,6 +21,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hashcade.data import read_image
 from hashcade.errors import Cancelled
@@ -63,15 +64,24 @@ M = TypeVar("M", bound=BaseModel)
 class Route(APIRoute):
     """A route; a function that takes the request alone is called as it is.
 
-    There is nothing that FastAPI could read for it, and to find that out takes a while.
+    There is nothing that FastAPI could read or close for it, and to find that out takes a while.
     """
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """What is called with a request."""
+    def __init__(self, *args: Any, **more: Any) -> None:
+        """Take what FastAPI gives to its routes."""
+        super().__init__(*args, **more)
         if list(inspect.signature(self.endpoint).parameters) == ["request"]:
-            handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
-            return handler
-        return super().get_route_handler()
+            self.app = _plain(self.endpoint)
+
+
+def _plain(endpoint: Callable[[Request], Coroutine[Any, Any, Response]]) -> ASGIApp:
+    """An application that calls a function; its exceptions are answered by those of FastAPI."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await endpoint(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    return app
 
 
 class Call:
