@@ -49,7 +49,12 @@ def imagenet_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("preset", "network"), [("paper", "nin"), ("cpu", "stride"), ("scratch", "fast")]
+    ("preset", "network"),
+    [
+        pytest.param("paper", "nin", marks=pytest.mark.slow),
+        pytest.param("cpu", "stride", marks=pytest.mark.slow),
+        ("scratch", "fast"),
+    ],
 )
 def test_first_steps_on_cifar100(tmp_path, monkeypatch, preset, network):
     dataset = Dataset("Cifar-100", "", small_images(4, 10, 0), small_images(4, 5, 1),

@@ -122,13 +122,14 @@ def flip(path, at, bits):
         file.write(bytes([old ^ bits]))
 
 
-def test_every_byte_of_the_manifest_matters(stored):
+@pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_byte_of_the_manifest_matters(stored, step):
     path, _ = stored
     manifest = path / "manifest.json"
     good = manifest.read_bytes()
     rng = np.random.default_rng(0)
     try:
-        for at in range(len(good)):
+        for at in range(0, len(good), step):
             for bits in {1, 0x20, int(rng.integers(1, 256))}:
                 bad = bytearray(good)
                 bad[at] ^= bits

@@ -176,6 +176,7 @@ def test_a_run_that_one_rank_interrupted_is_resumed_by_all(faulty, tmp_path):
         np.testing.assert_allclose(resumed._weights[name], value, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path):
     X, y = blobs(9, 11, noise=1.0)
     np.savez(tmp_path / "data.npz", X=X, y=y)

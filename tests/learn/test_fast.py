@@ -76,7 +76,7 @@ def test_what_is_mirrored_for_training_has_the_features_of_its_mirror_image(mirr
     assert torch.allclose(one, other, atol=1e-5) is mirrored
 
 
-@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("lower", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_warm_up_tells_classes_apart(images, tmp_path, monkeypatch, lower):
     monkeypatch.setattr("hashcade.learn.trainer.gains_from_bfloat16", lambda device: lower)
     settings = {**SMALL, "warmup_steps": 15, "augment": "crop", "run_dir": tmp_path}

@@ -110,7 +110,14 @@ def uninterrupted_fast():
     return state(new_hasher(**FAST).fit(*images()))
 
 
-@pytest.mark.parametrize(("stage", "step"), [("warmup", 5), ("base", 1), ("hash", 3)])
+@pytest.mark.parametrize(
+    ("stage", "step"),
+    [
+        pytest.param("warmup", 5, marks=pytest.mark.slow),
+        pytest.param("base", 1, marks=pytest.mark.slow),
+        ("hash", 3),
+    ],
+)
 @pytest.mark.usefixtures("ctrl_c_interrupts")
 def test_a_fast_network_is_resumed_in_every_stage(
     monkeypatch, tmp_path, uninterrupted_fast, stage, step

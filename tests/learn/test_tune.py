@@ -154,7 +154,13 @@ def uninterrupted(assignment):
 
 @pytest.mark.parametrize(
     ("assignment", "stop_at"),
-    [("codebook", 5), ("codebook", 30), ("codebook", 60), ("prototype", 30), ("prototype", 100)],
+    [
+        pytest.param("codebook", 5, marks=pytest.mark.slow),
+        ("codebook", 30),
+        pytest.param("codebook", 60, marks=pytest.mark.slow),
+        pytest.param("prototype", 30, marks=pytest.mark.slow),
+        ("prototype", 100),
+    ],
 )  # in the base, in trials, in the whole
 def test_an_interrupted_choice_is_resumed(monkeypatch, tmp_path, assignment, stop_at):
     X, y = blobs()

@@ -238,7 +238,7 @@ def test_titles_fit_into_their_areas(open_page, sentences):
     ("scheme", "width"),
     [
         ("dark", 1280),
-        ("light", 390),
+        pytest.param("light", 390, marks=pytest.mark.slow),
         pytest.param("light", 1280, marks=pytest.mark.slow),
         pytest.param("dark", 390, marks=pytest.mark.slow),
     ],
