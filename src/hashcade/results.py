@@ -25,7 +25,7 @@ class Match:
     payload: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: to make one would take three times as long
 class Matches:
     """Results of a search. ``matches[0]`` is a list of :class:`Match` for the first query."""
 

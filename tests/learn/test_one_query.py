@@ -11,10 +11,10 @@ from hashcade.learn.encoder import point_of
 @pytest.mark.parametrize(("size", "units", "outputs"), [(1, 1, 1), (7, 5, 3), (130, 257, 66)])
 def test_a_point_is_what_the_formula_says(size, units, outputs, beside):
     rng = np.random.default_rng(size + beside)
-    hidden, bias = rng.normal(size=(size, units)), rng.normal(size=units)
+    hidden, bias = rng.normal(size=(units, size)), rng.normal(size=units)
     last, shift = rng.normal(size=(units + beside * size, outputs)), rng.normal(size=outputs)
     item = rng.normal(size=(1, size))
-    values = np.maximum(item @ hidden + bias, 0.0)
+    values = np.maximum(item @ hidden.T + bias, 0.0)
     if beside:
         values = np.concatenate([values, item], axis=1)
     expected = values @ last + shift

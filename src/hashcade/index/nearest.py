@@ -38,12 +38,15 @@ class GroupedVectors:
         rows = np.empty((len(points), n_neighbors), np.int64)
         groups = np.empty((min(len(points), _CHUNK), min(n_groups, len(self._means))), np.int64)
         flag = NEVER if cancel is None else cancel
+        grouped = (self._means, self._groups, self._starts, self._vectors, self._rows)
+        if len(points) == 1:  # slices and messages take as long as the call
+            _nearest(points, *grouped, groups, rows, flag.address)
+            flag.check("after 0 of 1 items")
+            return rows
         for start in range(0, len(points), _CHUNK):
             part = points[start : start + _CHUNK]
-            _nearest(
-                part, self._means, self._groups, self._starts, self._vectors, self._rows,
-                groups[: len(part)], rows[start : start + len(part)], flag.address,
-            )  # fmt: skip
+            places = groups[: len(part)], rows[start : start + len(part)]
+            _nearest(part, *grouped, *places, flag.address)
             flag.check(f"after {start:,} of {len(points):,} items")
         return rows
 

@@ -44,7 +44,7 @@ _empty: Any = np.empty
 _ARRAY = np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: to make one would take three times as long
 class Encoded:
     """Encoded items, from one pass of the network.
 
