@@ -375,7 +375,7 @@ def point_of(item, hidden_rows, hidden_bias, weight, bias, point):  # type: igno
     n_rows = 0
     for row in range(n_units):  # without a branch: nobody could predict it
         rows[n_rows] = row
-        n_rows += np.int64(values[row] > 0.0)
+        n_rows += int(values[row] > 0.0)
     for row in range(n_units, weight.shape[0]):
         rows[n_rows] = row
         n_rows += 1
