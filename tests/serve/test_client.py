@@ -81,12 +81,16 @@ BUSY = b"HTTP/1.1 429 Busy\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
 
 
 class Answering:
-    """A server that gives one answer per connection, in pieces, and counts requests."""
+    """A server that gives one answer per connection, in pieces, and keeps the requests.
 
-    def __init__(self, *pieces):
+    ``first`` is answered to the first request instead.
+    """
+
+    def __init__(self, *pieces, first=None):
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listening.getsockname()[1]}"
         self.pieces, self.requests = pieces, []
+        self.first = pieces if first is None else [first]
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
 
@@ -101,7 +105,7 @@ class Answering:
                 if not data:
                     return
                 self.requests.append(data)
-                for piece in self.pieces:
+                for piece in self.first if len(self.requests) == 1 else self.pieces:
                     connection.sendall(piece)
                     time.sleep(0.01)
 
@@ -149,6 +153,22 @@ def test_after_a_lost_connection_a_search_is_repeated_and_a_change_is_not():
         with pytest.raises((OSError, http.client.HTTPException)):
             client.remove([1])
     assert [data.split()[0] for data in server.requests] == [b"GET", b"GET"]
+
+
+@pytest.mark.parametrize("cut", [0, 20, len(PLAIN) - 1])
+def test_a_search_whose_answer_is_cut_is_repeated_once_and_a_change_is_not(cut):
+    """So a service that is killed behind a load balancer is not noticed."""
+    with Answering(PLAIN, first=PLAIN[:cut]) as server, Client(server.url) as client:
+        assert client.json("GET", "/v1/search/item/1") == {"n_items": 5}
+    assert len(server.requests) == 2
+    lost = pytest.raises((OSError, http.client.HTTPException))
+    with Answering(PLAIN[:cut]) as server, Client(server.url) as client:
+        with lost:
+            client.remove([1])
+        assert len(server.requests) == 1
+        with lost:
+            client.json("GET", "/v1/search/item/1")
+        assert len(server.requests) == 3
 
 
 def test_a_request_that_does_not_fit_the_socket_is_sent_whole(service):

@@ -19,7 +19,10 @@ from hashcade.store import plain_value
 _DEFAULTS = {
     "by": "bucket_ids", "n_neighbors": 10, "n_probe": 1, "fill": True, "max_candidates": None,
 }  # fmt: skip
-_LOST = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)
+_LOST = (
+    http.client.RemoteDisconnected, http.client.IncompleteRead, BrokenPipeError,
+    ConnectionResetError,
+)  # fmt: skip
 
 
 class _Plain(http.client.HTTPConnection):
@@ -185,20 +188,22 @@ class Client:
         headers = {**self._headers, **(headers or {})}
         if body is not None:
             headers["Content-Type"] = media_type
-        # An idle connection may have been closed by the service: to ask again is safe for
-        # searches alone, since a change may have been made.
-        again = self._connection.sock is not None and path.startswith("/v1/search")
+        # An idle connection may have been closed by the service, and a service that is killed cuts
+        # its answer: to ask again is safe for searches alone, since a change may have been made.
+        again = path.startswith("/v1/search")
         while True:
             try:
                 self._connection.request(method, path, body, headers)
                 answer = self._connection.getresponse()
+                data: bytes = answer.read()
+                if answer.length is None and not answer.chunked:  # the head itself was cut
+                    raise http.client.IncompleteRead(data)
                 break
             except BaseException as error:
                 self._connection.close()
                 if not (again and isinstance(error, _LOST)):
                     raise
                 again = False
-        data: bytes = answer.read()
         if answer.status == 200:
             return data
         try:
