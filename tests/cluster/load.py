@@ -75,7 +75,7 @@ class Load:
         assert self.wrong == 0
         assert self.reads > 100
         if longest is not None:
-            took = f"the longest answer took {self.longest:.3f} s"
+            took = f"the longest answer took {self.longest:.3f} s, stalled {self.stalled:.3f} s"
             assert self.longest < longest + self.stalled, took
 
 
