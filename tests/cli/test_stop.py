@@ -13,8 +13,10 @@ from cli_factories import COMMAND, clean_environment, make_embeddings
 
 @pytest.mark.parametrize(
     ("verb", "number", "code"),
-    [("fit", signal.SIGINT, 130), ("train", signal.SIGTERM, 143)],
-    ids=["ctrl-c", "term"],
+    [
+        pytest.param("fit", signal.SIGINT, 130, id="ctrl-c"),
+        pytest.param("train", signal.SIGTERM, 143, id="term", marks=pytest.mark.slow),
+    ],
 )
 def test_training_that_is_stopped_leaves_nothing(tmp_path, verb, number, code):
     X, y = make_embeddings()

@@ -112,6 +112,7 @@ def test_metrics_of_the_cluster(address, shared_cluster):
         assert f'hashcade_cluster_fetch_seconds_total{{server="{server}"}}' in values
 
 
+@pytest.mark.slow
 def test_a_lost_master_without_replica_is_503_and_not_ready(place, own_cluster):
     reader = Reader(own_cluster.url)
     publish(place, reader, "lost", activate=True)

@@ -17,6 +17,7 @@ from hashcade.serve import Client
 from tests.serve.factories import Process
 
 DIM, N_ITEMS = 64, 200_000
+SLOW = [pytest.param(what, marks=pytest.mark.slow) for what in ("fold", "reload")]
 SHAPE = CodeShape(width=8, depth=2)
 N_QUERIES = 4000
 # What the service takes without a limit on work: 4,000 queries in all of 200,000 items.
@@ -149,7 +150,7 @@ def test_a_stop_does_not_wait_for_searches(place, tmp_path, cases):
 
 
 @pytest.mark.promise("H4", "SIGTERM while encoding, saving, reloading or adding cannot be stopped")
-@pytest.mark.parametrize("what", ["encode", "fold", "reload", "add"])
+@pytest.mark.parametrize("what", ["encode", *SLOW, "add"])
 def test_a_stop_does_not_wait_for_what_cannot_be_stopped(place, tmp_path, what, cases):
     start = {
         "encode": "service.slow_pool.submit(hang)",

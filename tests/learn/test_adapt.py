@@ -110,7 +110,7 @@ def test_the_first_hasher_stays_and_equal_calls_give_equal_hashers(fitted):
     assert len(one.codebook_) == 5
 
 
-@pytest.mark.parametrize("loss", ["npairs", "triplet"])
+@pytest.mark.parametrize("loss", ["npairs", pytest.param("triplet", marks=pytest.mark.slow)])
 def test_several_buckets_and_both_losses(loss):
     settings = {"width": 4, "sparsity": 2, "steps": 30, "hidden_size": 32}
     hasher = Hasher(**settings, loss=loss, assignment="codebook", joint_steps=10, verbose=False)

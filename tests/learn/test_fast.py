@@ -77,7 +77,8 @@ def test_what_is_mirrored_for_training_has_the_features_of_its_mirror_image(mirr
     assert torch.allclose(one, other, atol=1e-5) is mirrored
 
 
-@pytest.mark.parametrize("lower", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lower", [True, False])
 def test_a_warm_up_tells_classes_apart(images, tmp_path, monkeypatch, lower):
     monkeypatch.setattr("hashcade.learn.trainer.gains_from_bfloat16", lambda device: lower)
     settings = {**SMALL, "warmup_steps": 15, "augment": "crop", "run_dir": tmp_path}
@@ -93,6 +94,7 @@ def test_a_warm_up_tells_classes_apart(images, tmp_path, monkeypatch, lower):
     assert max(base) > 80
 
 
+@pytest.mark.slow
 def test_training_starts_from_the_network_of_another(images, tmp_path):
     warm = Hasher(**{**SMALL, "base_learning_rate": 0.0}).fit(*images)
     same = Hasher(**SMALL, base_learning_rate=0.0, loss="triplet", run_dir=tmp_path)

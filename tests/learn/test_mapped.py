@@ -93,6 +93,7 @@ def test_a_sample_is_learned_from_alone(tmp_path, from_file):
     assert_equal_weights(Hasher(**QUICK).fit(X[rows], y[rows]), hasher)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path):
     """800,000 × 128 numbers are 400 MB; the fit may take a fifth of them."""
     program = """

@@ -151,7 +151,7 @@ def test_everything_by_keyboard(open_page):
     ("scheme", "name", "width"),
     [
         ("light", "wide", 1280),
-        ("dark", "narrow", 360),
+        pytest.param("dark", "narrow", 360, marks=pytest.mark.slow),
         pytest.param("dark", "wide", 1280, marks=pytest.mark.slow),
         pytest.param("light", "narrow", 360, marks=pytest.mark.slow),
     ],

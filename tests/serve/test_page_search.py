@@ -237,10 +237,10 @@ def test_titles_fit_into_their_areas(open_page, sentences):
 @pytest.mark.parametrize(
     ("scheme", "width"),
     [
-        ("dark", 1280),
+        ("dark", 390),
         pytest.param("light", 390, marks=pytest.mark.slow),
         pytest.param("light", 1280, marks=pytest.mark.slow),
-        pytest.param("dark", 390, marks=pytest.mark.slow),
+        pytest.param("dark", 1280, marks=pytest.mark.slow),
     ],
 )
 def test_every_view_is_open_to_everyone(open_page, sentences, scheme, width):

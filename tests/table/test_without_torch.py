@@ -75,7 +75,14 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
+QUICK = ("prototypes", "code book", "path")
+PARAMS = [
+    pytest.param(settings, id=name, marks=[] if name in QUICK else pytest.mark.slow)
+    for name, settings in CASES.items()
+]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
 def stored(request, tmp_path_factory):
     """A table on disk, queries, items to add, and what this process makes of them."""
     settings = dict(request.param)
