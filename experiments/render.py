@@ -19,7 +19,7 @@ from experiments.figures import (
 )
 from experiments.jobs import SEARCHED
 from experiments.paper import paper_metrics, paper_solver_seconds
-from experiments.progress import duration, machine
+from experiments.progress import duration
 from experiments.rows import ResultRow, write_whole
 from experiments.tables import (
     METHODS,
@@ -303,6 +303,8 @@ def _circumstances(rows: Sequence[ResultRow], seeds: Sequence[int]) -> str:
         for package, version in row.versions.items():
             packages.setdefault(package, set()).add(version)
     names = ", ".join(f"{name} {'/'.join(sorted(packages[name]))}" for name in packages)
-    machines = [row.details.get("machine") or machine() for row in rows]
+    machines = [row.details["machine"] for row in rows if "machine" in row.details]
     computers = "; ".join(sorted({f"{one['cpu']}, {one['cores']} cores" for one in machines}))
-    return f"Seeds {', '.join(map(str, seeds))}. {names}. {computers}."
+    return " ".join(
+        f"{part}." for part in (f"Seeds {', '.join(map(str, seeds))}", names, computers) if part
+    )

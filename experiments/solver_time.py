@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.progress import Progress, versions
+from experiments.progress import Progress, machine, versions
 from experiments.rows import ResultRow, RowFile, RowKey, fingerprint
 from hashcade.codes import solve_level
 
@@ -98,7 +98,13 @@ def run_solver_time(
             key.method, n_classes, width, repetitions=repetitions, seed=key.seed
         )
         file.append(
-            ResultRow(key=key, settings=settings, metrics={"seconds": seconds}, versions=versions())
+            ResultRow(
+                key=key,
+                settings=settings,
+                metrics={"seconds": seconds},
+                details={"machine": machine()},
+                versions=versions(),
+            )
         )
         progress.end(0.2)
     return len(todo)
