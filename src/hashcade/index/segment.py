@@ -122,6 +122,14 @@ class Segment:
         order = np.argsort(self.ids, kind="stable")
         return order.astype(np.int32) if self.n_entries < 2**31 else order
 
+    @cached_property
+    def first_of_range(self) -> int | None:
+        """The lowest id if the ids are a range, with one entry each, else None."""
+        n, order = self.n_entries, self.order_by_id
+        if n == 0 or n != self.n_items or self.ids[order[-1]] - self.ids[order[0]] != n - 1:
+            return None
+        return int(self.ids[order[0]])
+
     def rows_of(self, entries: Int64s) -> Int64s:
         """Return the numbers of the buckets of entries."""
         return np.searchsorted(self.offsets, entries, side="right") - 1
@@ -157,11 +165,12 @@ class View:
 
     def entries_of(self, ids: Int64s) -> tuple[Int64s, Int64s]:
         """Return the live entries of these items, and for each its position in ``ids``."""
-        order, all_ids, n = self.segment.order_by_id, self.segment.ids, self.segment.n_entries
-        if n > 0 and n == self.segment.n_items and all_ids[order[-1]] - all_ids[order[0]] == n - 1:
-            first = all_ids[order[0]]  # the ids are a range, one entry each: no search needed
-            position = np.flatnonzero((ids >= first) & (ids <= all_ids[order[-1]]))
-            entries = order[ids[position] - first].astype(np.int64)
+        order, all_ids = self.segment.order_by_id, self.segment.ids
+        first = self.segment.first_of_range
+        if first is not None:  # no search needed
+            offsets = ids - first
+            position = np.flatnonzero(offsets.view(np.uint64) < len(order))  # -1 is a large one
+            entries = order[offsets[position]].astype(np.int64)
         else:
             low = np.searchsorted(all_ids, ids, "left", order)
             counts = np.searchsorted(all_ids, ids, "right", order) - low

@@ -40,13 +40,15 @@ SMALL = 65536  # bytes of bodies and answers that are not counted
 _PIECE = 65536  # bytes of an answer that are sent at a time
 _SLOWEST = 1_000_000  # bytes a second that a client must read of a long answer
 _TRIES, _TRY_SECONDS = 20, 0.005  # until a dropped connection has given its memory back
+_NOT_SNIFFED = (b"x-content-type-options", b"nosniff")
+_ARRAYS = (b"content-type", b"application/octet-stream")  # no page, and nothing that one can show
 _HEADERS = [
     (
         b"content-security-policy",
         b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
         b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
-    (b"x-content-type-options", b"nosniff"),
+    _NOT_SNIFFED,
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
@@ -209,7 +211,9 @@ class Exchange:
             if not self._complete:
                 await self.drain()
             self.status = start["status"]
-            await self._send({**start, "headers": [*start.get("headers", ()), *_HEADERS]})
+            headers = start.get("headers", ())
+            added = [_NOT_SNIFFED] if _ARRAYS in headers else _HEADERS
+            await self._send({**start, "headers": [*headers, *added]})
         await self._send_body(message)
 
     def _refusal(self, size: int) -> Response | None:

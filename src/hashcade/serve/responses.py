@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -20,6 +20,7 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -57,6 +58,7 @@ _PATIENCE = 0.02  # seconds of work after which it is looked whether the client 
 _STOP_SECONDS = 0.5  # what is stopped has so long to say how far it came
 _STALL_SECONDS, _THREADS_SECONDS = 0.02, 10.0  # see Call.short_work
 _OF_SOME = (404, 409, 415)  # the others are those of every route
+_SHORT_QUERY = 200  # bytes of an address's parameters that are remembered: most come again
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
@@ -89,9 +91,8 @@ class Call:
 
     def __init__(self, request: Request) -> None:
         """Take a request; 422 if its address has a parameter that the route does not have."""
-        if request.scope["query_string"]:
-            _refuse_unknown(request)
         self._request = request
+        self._parameters = _parameters_of(request)
         self.service: Service = request.app.state.service
         self._exchange: Exchange = request.scope[EXCHANGE]
         self.large = False  # whether its search takes long: others do not wait behind it
@@ -263,7 +264,7 @@ class Call:
         FastAPI can read them as well, and takes longer for that than a search takes.
         """
         try:
-            return model.model_validate(dict(self._request.query_params))
+            return model.model_validate(self._parameters)
         except ValidationError as error:
             raise RequestValidationError(error.errors()) from None
 
@@ -315,12 +316,23 @@ class Call:
             raise HTTPException(422, f"{name}={value} must be <= {limit_name}={limit}")
 
 
-def _refuse_unknown(request: Request) -> None:
+def _parameters_of(request: Request) -> Mapping[str, str]:
+    """The parameters of the address; 422 if it has one that the route does not have."""
+    text = request.scope["query_string"]
+    if not text:
+        return {}
+    parameters = _parsed(text) if len(text) <= _SHORT_QUERY else _parsed.__wrapped__(text)
     allowed = request.app.state.parameters[request.scope["route"].path_format, request.method]
-    unknown = [name for name in request.query_params if name not in allowed]
+    unknown = [name for name in parameters if name not in allowed]
     if unknown:
         shown = ", ".join(sorted(allowed)) or "none"
         raise HTTPException(422, f"Unknown parameter {unknown[0][:50]!r} (allowed: {shown})")
+    return parameters
+
+
+@lru_cache(1024)
+def _parsed(text: bytes) -> Mapping[str, str]:
+    return dict(QueryParams(text))
 
 
 async def _is_done(
