@@ -19,7 +19,12 @@ CODE   := src tests tools examples $(wildcard benchmarks experiments)
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ printf "  %-24s %s\n", $$1, $$2 }'
 
-test: lint types test-fast ## Set up once, then lint, types and the quick tests
+test: $(STAMP) ## Set up once, then lint, types and the quick tests
+	@$(MAKE) --no-print-directory --jobs=3 lint types kernels
+	@$(MAKE) --no-print-directory test-fast
+
+kernels: $(STAMP) ## Compile the kernels, if they are not compiled yet
+	@$(BIN)/hashcade warmup
 
 setup: $(STAMP) ## Create .venv and install the pinned dependencies
 
@@ -72,21 +77,20 @@ page-picture: demo ## Take the picture of the service's page, with Chromium
 	$(BIN)/python tools/page_picture.py
 
 # What measures time or attacks a service is marked alone, and follows one by one. Both
-# passes always run, and the failure of either is a failure. Kernels are compiled once, beforehand.
+# passes always run, and the failure of either is a failure.
 define run_tests
-	@$(BIN)/hashcade warmup
 	@failed=0; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m '$(1) and not alone' -n 2 --dist loadfile || failed=1; \
 	$(BIN)/python -m pytest -m '$(1) and alone' $(ALONE) || failed=1; \
 	exit $$failed
 endef
 
-test-fast: $(STAMP) ## The quick tests, two at a time, then those that measure time or attack
+test-fast: kernels ## The quick tests, two at a time, then those that measure time or attack
 	$(call run_tests,not slow)
 
 test-slow: export HYPOTHESIS_PROFILE = thorough
 test-slow test-cluster hostile: export PYTEST_ADDOPTS = -o faulthandler_timeout=3600
-test-slow: $(STAMP) ## The slow tests, with many more examples per property; in two passes too
+test-slow: kernels ## The slow tests, with many more examples per property; in two passes too
 	$(call run_tests,slow)
 
 redis-server: # installed where it is missing, and not left running on its usual port

@@ -22,6 +22,7 @@ N, DIM = 200, 8
 VECTORS = RNG.normal(size=(N, DIM)).astype(np.float32)
 BUCKETS = np.arange(N) % 4
 ALL = [[0, 1, 2, 3]]
+PEERS = ("faiss", "hnswlib", "usearch")
 
 
 def build(**changes):
@@ -306,9 +307,10 @@ def our_answer(case, path):
     return "NO ERROR"
 
 
-def test_the_table(tmp_path):
+@pytest.mark.parametrize("peers", [(), pytest.param(PEERS, marks=pytest.mark.slow)], ids=str)
+def test_the_table(peers, tmp_path):
     """Written to be read: run with -s. Ours must be an error or the documented answer."""
-    peers = [p for p in ("faiss", "hnswlib", "usearch") if importlib.util.find_spec(p)]
+    peers = [p for p in peers if importlib.util.find_spec(p)]
     rows = []
     for number, case in enumerate(CASES):
         ours = our_answer(case, tmp_path / f"ours{number}")
