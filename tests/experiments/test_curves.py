@@ -52,6 +52,7 @@ def test_every_setting_has_a_point_and_a_time(finished):
     assert finished[2][0] == len(points) + len(times)
 
 
+@pytest.mark.slow
 def test_a_finished_run_measures_nothing_and_again_only_times(finished):
     folder, run, _ = finished
     points, times = rows_of(finished, POINTS), rows_of(finished, TIMES)

@@ -274,6 +274,7 @@ def kill_until_done(tmp_path, delays, n_steps):
     return n_kills, steps
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_resumed(tmp_path):
     n_kills, _ = kill_until_done(tmp_path, [0.4], 50)
     assert n_kills == 1
