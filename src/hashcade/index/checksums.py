@@ -1,8 +1,8 @@
 """Checks of stored segments, block by block: a block is the entries of one bucket.
 
 The checksum of a block is the CRC-32 of its ids, item numbers, labels, vectors and codes, in this
-order. It detects all burst errors of up to 32 bits, and others but for one in 2**32; but whoever
-writes an index can write matching checksums. So values are checked as well: those that a kernel
+order. It detects all burst errors of up to 32 bits, and others but for one in 2**32; but the
+writer of an index can write matching checksums. So values are checked as well: those that a kernel
 uses as indices, and those that its bounds rely on. The bounds of codes are compared with the
 vectors: the first read of a block in a process reads its vectors too.
 """

@@ -9,7 +9,7 @@ import hashlib
 import inspect
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import request_response
 
 from hashcade.data import read_image
 from hashcade.errors import Cancelled
@@ -64,7 +64,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Route(APIRoute):
-    """A route; a function that takes the request alone is called as it is.
+    """A route; a function that takes the request alone is a plain route of Starlette.
 
     There is nothing that FastAPI could read or close for it, and to find that out takes a while.
     """
@@ -73,17 +73,7 @@ class Route(APIRoute):
         """Take what FastAPI gives to its routes."""
         super().__init__(*args, **more)
         if list(inspect.signature(self.endpoint).parameters) == ["request"]:
-            self.app = _plain(self.endpoint)
-
-
-def _plain(endpoint: Callable[[Request], Coroutine[Any, Any, Response]]) -> ASGIApp:
-    """An application that calls a function; its exceptions are answered by those of FastAPI."""
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        response = await endpoint(Request(scope, receive, send))
-        await response(scope, receive, send)
-
-    return app
+            self.app = request_response(self.endpoint)
 
 
 class Call:
