@@ -194,7 +194,7 @@ def _scratch(experiment: str, loss: str, width: int) -> Recipe:
         "base_steps": 500,
         **fit,
     }
-    learned: Settings = {"hidden_size": 512, "steps": 1000 if loss == "npairs" else 500, **fit}
+    learned: Settings = {"hidden_size": 512, "steps": 1000, **fit}
     codebook: Settings = {"joint_steps": 2 * learned["steps"]}
     return Recipe(
         width=width,
