@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hashcade.serve.binary_format import MEDIA_TYPE
 from hashcade.serve.metrics import Metrics
 from hashcade.serve.settings import BODY_COST, ServeSettings, is_loopback
 
@@ -41,7 +42,7 @@ _PIECE = 65536  # bytes of an answer that are sent at a time
 _SLOWEST = 1_000_000  # bytes a second that a client must read of a long answer
 _TRIES, _TRY_SECONDS = 20, 0.005  # until a dropped connection has given its memory back
 _NOT_SNIFFED = (b"x-content-type-options", b"nosniff")
-_ARRAYS = (b"content-type", b"application/octet-stream")  # no page, and nothing that one can show
+_ARRAYS = (b"content-type", MEDIA_TYPE.encode())  # no page: headers for pages say nothing
 _HEADERS = [
     (
         b"content-security-policy",
