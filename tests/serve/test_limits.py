@@ -340,11 +340,17 @@ def test_damage_is_an_error_and_never_an_answer(place):
     assert "damaged" in next(a for a in answers if a.status_code == 503).json()["error"]
 
 
-def test_every_answer_carries_the_headers_that_keep_the_page_at_home(client):
+def test_every_answer_but_arrays_carries_the_headers_that_protect_pages(client):
     for path in ("/", "/v1/stats", "/nowhere"):
         headers = client.get(path).headers
         assert headers["content-security-policy"].startswith("default-src 'none'")
         assert headers["x-content-type-options"] == "nosniff"
+    body = np.zeros((1, DIM), "<f4").tobytes() + np.zeros((1, 1), "<i8").tobytes()
+    arrays = {"Content-Type": "application/octet-stream"}
+    answer = client.post("/v1/search/binary?n_queries=1", content=body, headers=arrays)
+    assert answer.status_code == 200
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "content-security-policy" not in answer.headers
 
 
 @pytest.mark.parametrize(

@@ -261,6 +261,13 @@ def test_an_option_that_is_not_known_is_a_mistake(client):
     assert client.get("/health?x=").status_code == 422
 
 
+@pytest.mark.parametrize("more", ["", "&where=%7B%22id%22%3A" + 300 * "1" + "%7D"])
+def test_what_one_route_takes_is_still_unknown_to_another(client, more):
+    for _ in range(2):  # the parameters of short addresses are remembered
+        assert "Unknown" not in client.get(f"/v1/items?limit=3{more}").text
+        assert "Unknown parameter 'limit'" in client.get(f"/v1/stats?limit=3{more}").text
+
+
 @pytest.mark.parametrize(
     ("path", "headers", "error"),
     [
