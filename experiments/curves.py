@@ -44,9 +44,10 @@ LOWEST_SUF = 20
 MOST_QUERIES = 10_000
 ROUNDS, ALONE, BATCH = 7, 40, 1000  # of the times; queries of a round
 
-# Not within an hour: the classifier, and centroids, which are compared with 209,020 items a round.
-_TOO_LONG = {("han-20902", "softmax"): (1,), ("han-20902", "kmeans"): (2, 5)}
-_FEW_PARTS = {"han-20902": (2, 5)}  # to split 20,902 classes takes minutes
+# Of 20,902 classes: to split them takes minutes, and a round of k-means compares all items with
+# all centroids.
+_FEW_PARTS = {"han-20902": (2, 5)}
+_FEW_LISTS = {"han-20902": (1,)}
 _ROUNDS_OF_KMEANS = {"han-20902": 10}  # 25 elsewhere
 _FILLING = 15  # buckets that are ranked beyond those visited, as our own models do
 _SECONDS = 4.0  # a row
@@ -76,12 +77,9 @@ def settings_of(data_set: str, method: str, n_classes: int) -> list[Setting]:
     """The points of a curve."""
     if method == "hnsw":
         return [Setting(method, 1, ef) for ef in EF]
-    without = _TOO_LONG.get((data_set, method), ())
     if method == "kmeans":
-        sizes = [size for size in LISTS if size not in without]
+        sizes = _FEW_LISTS.get(data_set, LISTS)
         return [Setting(method, s, n) for s in sizes for n in probes(s * n_classes)]
-    if 1 in without:
-        return []
     whole = [Setting(method, 1, n) for n in probes(n_classes)]
     return [*whole, *(Setting(method, size) for size in _FEW_PARTS.get(data_set, PARTS))]
 
