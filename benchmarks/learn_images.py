@@ -1,14 +1,14 @@
 """Learning on the images of Cifar-100, from scratch: three networks with both losses.
 
-    PYTHONPATH=. python benchmarks/learn_images.py                # 20 minutes for each of the six
+    PYTHONPATH=. python benchmarks/learn_images.py                # 10 minutes for each of the six
     PYTHONPATH=. python benchmarks/learn_images.py --minutes 0.5  # to see that it runs
     PYTHONPATH=. python benchmarks/learn_images.py --only stride-npairs
 
 Every pair of network and loss has the same time on the same two cores. First the speed of each is
 measured, on a machine that has nothing else to do; this fixes how many steps fit, three quarters of
 the time for the base network. Then the steps are taken: how long they take on a busy machine, or
-on one core (``--threads 1``), no longer matters. An interrupted run resumes; speeds and
-runs are stored in ``--work``.
+on one core (``--threads 1``), no longer matters, and the times of the plot are images over this
+speed. An interrupted run resumes; speeds and runs are stored in ``--work``.
 
 Printed are images per second and, on the validation set (a tenth of the training set), Pr@1 of the
 base network by exhaustive search and Pr@1 of the hash table, with its SUF;
@@ -108,7 +108,7 @@ def run(
         "speedup_factor": best["hash"]["speedup_factor"],
         "bucket_nmi": best["hash"]["bucket_nmi"],
         "over_time": [
-            [record["seconds"] / 60, record["precision_at_1"]]
+            [record["step"] * batch / speeds["base"] / 60, record["precision_at_1"]]
             for record in records
             if record["stage"] == "base"
         ],
@@ -132,6 +132,7 @@ Written by `make bench-learn`. Raw results: `learn.json`.
 {minutes:g} minutes on 2 otherwise idle cores. Results are percentages on the validation set, a
 tenth of the training set, which also selects the weights: Pr@1 of the base network by exhaustive
 search, and Pr@1 after hashing with width 32, depth 2. No network is warmed up as a classifier.
+Minutes are images over the images per second measured at first, without validations.
 
 ![Precision of the base networks over time](learn.png)
 
@@ -160,7 +161,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
             if row["loss"] == loss:
                 label = f"{row['network']}, {row['images_per_second']['base']:,.0f} images/s"
                 axes.plot(*zip(*row["over_time"], strict=True), marker="o", label=label)
-        axes.set(title=loss, xlabel="minutes", ylabel="Pr@1, validation set (%)")
+        axes.set(title=loss, xlabel="minutes of training", ylabel="Pr@1, validation set (%)")
         axes.legend()
     figure.savefig(path, dpi=110)
 
@@ -168,7 +169,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     names = [f"{network}-{loss}" for network, loss in RUNS]
-    parser.add_argument("--minutes", type=float, default=20.0, help="for each run (default: 20)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="for each run (default: 10)")
     parser.add_argument("--only", choices=names, help="one run of the six")
     parser.add_argument("--threads", type=int, default=2, help="for the steps (default: 2)")
     parser.add_argument("--speeds-only", action="store_true", help="measure the speeds and stop")

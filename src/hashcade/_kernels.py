@@ -24,14 +24,20 @@ from typing import Any
 import llvmlite.binding  # type: ignore[import-untyped]
 import numba
 import numpy as np
+from llvmlite import ir
+from numba import types
 from numba.core import caching, config, event
 from numba.core.runtime import _nrt_python  # type: ignore[attr-defined]
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from hashcade import _compiler
 from hashcade._compiler import CachedCode, HelperCompiler, KernelCompiler, configure
 
-__all__ = ["Floats", "Ints", "cache_folder", "helper", "is_compiled", "kernel", "usable_cores"]
+__all__ = [
+    "Floats", "Ints", "cache_folder", "float_of_half", "helper", "is_compiled", "kernel",
+    "machine_code", "usable_cores",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -73,9 +79,32 @@ def kernel(**options: Any) -> Callable[[Any], Any]:
     return compiler
 
 
+def _emit_float_of_half(typing_context, half):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.uint16), generate
+
+
+float_of_half: Any = intrinsic(_emit_float_of_half)  # for kernels: a float16, given by its bits
+
+
+def machine_code(function: Any) -> Any:
+    """The compiled code of a kernel that was called, without numba's dispatcher.
+
+    The dispatcher inspects the types of all arguments to choose a version of the function, which
+    takes as long as the rest of a small search. Where the caller ensures the types there is only
+    one version. Should there be another one after all, the dispatcher is returned.
+    """
+    versions = list(function.overloads.values())
+    return versions[0].entry_point if len(versions) == 1 else function
+
+
 @cache
 def _stamp(package: Path) -> str:
     """Hash of what cached kernels of a package depend on: its files, numba, and the processor.
+
+    The files of the index count for all: others use its helpers.
 
     numba itself only checks the file of the kernel, and would miss changes in helpers.
     """
@@ -86,7 +115,9 @@ def _stamp(package: Path) -> str:
     if features is None:
         features = llvmlite.binding.get_host_cpu_features().flatten()
     digest.update(f"{name}|{features}".encode())
-    for file in sorted([*package.glob("*.py"), Path(__file__), Path(_compiler.__file__)]):
+    folders = {package, Path(__file__).parent / "index"}
+    files = [file for folder in folders for file in folder.glob("*.py")]
+    for file in sorted([*files, Path(__file__), Path(_compiler.__file__)]):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -45,6 +45,8 @@ def _format_list(noun: str, values: Sequence[object]) -> str:
 
 def checked_count(name: str, value: object, *, at_least: int = 1) -> int:
     """Return a count as an int, which must be at least ``at_least``."""
+    if type(value) is int and value >= at_least:
+        return value
     try:
         count = operator.index(value)  # type: ignore[arg-type]
     except TypeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -33,10 +33,8 @@ class Matches:
     distances: npt.NDArray[np.float32]  # (q, n_neighbors); inner products: the largest first
     candidates: npt.NDArray[np.int64]  # (q,): number of items compared with the query
     truncated: npt.NDArray[np.bool_]  # (q,): whether max_candidates ended the search
-    find_exact: Callable[[], npt.NDArray[np.bool_]] = field(repr=False)
-    find_labels: Callable[[], npt.NDArray[np.object_]] = field(repr=False)
-    find_names: Callable[[], npt.NDArray[np.object_]] = field(repr=False)
-    find_payload: Callable[[], npt.NDArray[np.object_]] = field(repr=False)
+    # Looks up "exact", "labels", "names" or "payload" when it is first asked for.
+    find: Callable[[str], Any] = field(repr=False)
 
     @classmethod
     def of(cls, catalog: Catalog, result: SearchResult) -> Matches:
@@ -46,10 +44,7 @@ class Matches:
             result.distances,
             result.candidates,
             result.truncated,
-            lambda: result.exact,
-            lambda: catalog.labels(result.label_codes()),
-            lambda: catalog.names_of(result.ids),
-            lambda: catalog.payload_of(result.ids),
+            partial(_find, catalog, result),
         )
 
     @property
@@ -61,17 +56,20 @@ class Matches:
     @cached_property
     def exact(self) -> npt.NDArray[np.bool_]:
         """Whether all items that match the filter were compared, (q,)."""
-        return self.find_exact()
+        found: npt.NDArray[Any] = self.find("exact")
+        return found
 
     @cached_property
     def labels(self) -> npt.NDArray[np.object_]:
         """Labels of the items, (q, n_neighbors); None without one. Looked up on first access."""
-        return self.find_labels()
+        found: npt.NDArray[Any] = self.find("labels")
+        return found
 
     @cached_property
     def names(self) -> npt.NDArray[np.object_]:
         """Names of the items, (q, n_neighbors); None without one."""
-        return self.find_names()
+        found: npt.NDArray[Any] = self.find("names")
+        return found
 
     @cached_property
     def payload(self) -> npt.NDArray[np.object_]:
@@ -81,12 +79,13 @@ class Matches:
         since the search. For a table from :meth:`HashTable.open`, they are those at the time of
         the search.
         """
-        return self.find_payload()
+        found: npt.NDArray[Any] = self.find("payload")
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickles and copies: labels, names and payload replace the reference to the table."""
         values = {name: getattr(self, name) for name in ("exact", "labels", "names", "payload")}
-        return {**{k: v for k, v in vars(self).items() if not k.startswith("find_")}, **values}
+        return {**{k: v for k, v in vars(self).items() if k != "find"}, **values}
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -104,6 +103,14 @@ class Matches:
 
     def __iter__(self) -> Iterator[list[Match]]:
         return (self[query] for query in range(len(self)))
+
+
+def _find(catalog: Catalog, result: SearchResult, name: str) -> npt.NDArray[Any]:
+    if name == "exact":
+        return result.exact
+    if name == "labels":
+        return catalog.labels(result.label_codes())
+    return catalog.names_of(result.ids) if name == "names" else catalog.payload_of(result.ids)
 
 
 @dataclass(frozen=True, eq=False)

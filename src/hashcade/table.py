@@ -313,10 +313,10 @@ class HashTable:
         if isinstance(X, Encoded):
             return X
         hasher = self._require_hasher()
-        items = as_array("X", hasher.with_features(X))
-        if items.shape == hasher.item_shape:
+        items, encoder = as_array("X", hasher.with_features(X)), hasher.encoder
+        if items.shape == encoder.config.item_shape:
             items = items[None]
-        return hasher.encoder.encode(items, n_probe, scores=scores, cancel=cancel or NEVER)
+        return encoder.encode(items, n_probe, scores=scores, cancel=cancel or NEVER)
 
     def search(
         self,
@@ -360,8 +360,10 @@ class HashTable:
         """
         n_probe = checked_count("n_probe", n_probe)
         state = self._require_items().state
-        item_filter = self._filter(state, where, filter_ids, cancel)
-        n_ranked = state.index.n_ranked(n_probe, item_filter)
+        item_filter, n_ranked = None, n_probe
+        if where is not None or filter_ids is not None:
+            item_filter = self._filter(state, where, filter_ids, cancel)
+            n_ranked = state.index.n_ranked(n_probe, item_filter)
         encoded = self.encode(Q, n_probe=n_ranked, scores=False, cancel=cancel)
         if not isinstance(exclude_self, bool):
             exclude_self = state.catalog.numbers_of(exclude_self)

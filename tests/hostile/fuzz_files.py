@@ -216,12 +216,15 @@ def golden_protocol(folder):
     from hashcade.serve.binary_format import write_matches
 
     rng = np.random.default_rng(0)
+    found = {
+        "exact": np.array([True, True]),
+        "labels": np.array([["a", None, 3]] * 2, dtype=object),
+        "names": np.array([["n", None, None]] * 2, dtype=object),
+        "payload": np.array([[{"a": 1}, None, None]] * 2, dtype=object),
+    }
     matches = Matches(
         np.arange(6).reshape(2, 3), rng.normal(size=(2, 3)).astype(np.float32), np.array([5, 6]),
-        np.array([True, False]), lambda: np.array([True, True]),
-        lambda: np.array([["a", None, 3]] * 2, dtype=object),
-        lambda: np.array([["n", None, None]] * 2, dtype=object),
-        lambda: np.array([[{"a": 1}, None, None]] * 2, dtype=object),
+        np.array([True, False]), found.__getitem__,
     )  # fmt: skip
     vectors = rng.normal(size=10).astype("<f4").tobytes()
     for name, data in (

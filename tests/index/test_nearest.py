@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hashcade.index import GroupedVectors
+from hashcade._kernels import kernel
+from hashcade.index import GroupedVectors, nearest_to_one
+
+
+@kernel()
+def find_alone(points, means, groups, starts, vectors, row_ids, n_groups, rows):
+    nearest_to_one(points, means, groups, starts, vectors, row_ids, n_groups, rows)
 
 
 @given(st.integers(1, 30), st.integers(1, 6), st.integers(1, 40), st.integers(0, 2**32))
@@ -17,8 +23,12 @@ def test_of_the_nearest_groups_the_nearest_vectors_in_order(n, n_groups, n_neigh
     sums = [vectors[groups == group].sum(axis=0) for group in range(groups.max() + 1)]
     means = (np.array(sums) / np.bincount(groups)[:, None]).astype(np.float32)
     n_near = int(rng.integers(1, 8))
-    found = GroupedVectors(vectors, groups).nearest(points, n_neighbors, n_near)
+    grouped = GroupedVectors(vectors, groups)
+    found = grouped.nearest(points, n_neighbors, n_near)
     for point, rows in zip(points, found, strict=True):
+        alone = np.empty((1, n_neighbors), np.int64)
+        find_alone(point[None], *grouped.arrays, n_near, alone)
+        assert alone[0].tolist() == rows.tolist()
         near = np.argsort(np.square(means - point).sum(axis=1), kind="stable")[:n_near]
         compared = np.flatnonzero(np.isin(groups, near))
         gaps = np.square(vectors[compared] - point).sum(axis=1)

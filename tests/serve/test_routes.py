@@ -110,7 +110,7 @@ def test_texts_of_an_answer_are_read_when_they_are_asked_for():
     none = np.array([[None, None]], dtype=object)
     matches = Matches(
         np.array([[7, -1]]), np.zeros((1, 2), np.float32), np.array([3]), np.array([False]),
-        lambda: np.array([True]), *3 * [lambda: none],
+        {"exact": np.array([True]), "labels": none, "names": none, "payload": none}.__getitem__,
     )  # fmt: skip
     read = read_matches(write_matches(matches)[:-1], 1, 2)  # the JSON at the end is cut off
     assert read.ids.tolist() == [[7, -1]]

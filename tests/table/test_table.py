@@ -65,7 +65,8 @@ def test_matches_can_be_indexed_and_iterated(table, items):
     assert len(matches) == 3
     assert [len(row) for row in matches] == [4, 4, 4]
     first = matches[0][0]
-    assert (first.id, first.distance, first.label, first.name) == (0, 0.0, items[1][0], None)
+    assert (first.id, first.label, first.name) == (0, items[1][0], None)
+    assert first.distance < 1e-6  # its vector was computed in a larger batch
     assert [match.id for match in matches[-1]] == matches.ids[-1].tolist()
     with pytest.raises(IndexError):
         matches[3]
@@ -286,7 +287,7 @@ def test_searches_beside_changes_see_whole_states(table, items):
     def search():
         for _ in range(50):
             matches = table.search(X[:4], 3)
-            if not (matches.distances[:, 0] == 0).all():
+            if not (matches.distances[:, 0] < 1e-6).all():  # computed in another batch
                 errors.append(matches)
 
     readers = [threading.Thread(target=search) for _ in range(2)]

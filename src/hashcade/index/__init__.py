@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hashcade.index.distances import METRICS
     from hashcade.index.filters import Filter
     from hashcade.index.index import HashIndex, warmup
-    from hashcade.index.nearest import GroupedVectors
+    from hashcade.index.nearest import GroupedVectors, nearest_to_one
     from hashcade.index.quantised import encode_int8, survivors
     from hashcade.index.search import Encoded, SearchResult
     from hashcade.index.segment import NO_LABEL, Items, NoCheck, Segment
@@ -29,7 +29,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
             "checksums": ("Limits", "wrong_labels", "wrong_numbers", "wrong_values"),
             "filters": ["Filter"],
             "index": ("HashIndex", "warmup"),
-            "nearest": ["GroupedVectors"],
+            "nearest": ("GroupedVectors", "nearest_to_one"),
             "quantised": ("encode_int8", "survivors"),
             "search": ("Encoded", "SearchResult"),
             "segment": ("Items", "NO_LABEL", "NoCheck", "Segment"),
@@ -42,6 +42,6 @@ __all__ = [
     "METRICS", "NEVER", "NO_LABEL", "Block", "BucketRange", "Cancel", "Encoded", "Filter",
     "GroupedVectors", "HashIndex", "Items", "Limits", "MergePlan", "NoCheck", "SearchResult",
     "Segment", "check_storage", "checked_ids", "encode_int8", "foreign_files", "is_index",
-    "new_generation", "read_generation", "survivors", "warmup",
+    "nearest_to_one", "new_generation", "read_generation", "survivors", "warmup",
     "wrong_labels", "wrong_numbers", "wrong_values",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from hashcade._kernels import helper
+from hashcade._kernels import float_of_half, helper
 from hashcade.index.layout import array_at
 
 EUCLIDEAN = 0
@@ -25,22 +25,12 @@ CHUNK = 16
 _FASTMATH = {"reassoc", "contract", "nsz"}
 
 
-def _emit_widen(typing_context, half):  # type: ignore[no-untyped-def]
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
-
-    return types.float32(types.uint16), generate
-
-
-_widen: Any = intrinsic(_emit_widen)
-
-
 @helper()
 def widen(halves, start, stop, out):  # type: ignore[no-untyped-def]
     """Write float16 rows, given by their bits, as float32 to the first rows of ``out``."""
     for row in range(start, stop):
         for j in range(halves.shape[1]):
-            out[row - start, j] = _widen(halves[row, j])
+            out[row - start, j] = float_of_half(halves[row, j])
 
 
 @helper(fastmath=_FASTMATH)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hashcade._kernels import helper, kernel
+from hashcade._kernels import helper, kernel, machine_code
 from hashcade.index import distances, layout
 from hashcade.index.cancel import is_cancelled
 from hashcade.index.distances import (
@@ -400,16 +400,10 @@ def _search(  # type: ignore[no-untyped-def]
 
 
 def _first_search(*arguments: Any) -> int:
-    """Search, and replace this function by the compiled code itself.
-
-    numba's dispatcher inspects the types of all arguments to choose a version of the function,
-    which takes as long as the rest of a small search. Here there is only one version:
-    ``search.py`` ensures the types. Should there be another one after all, the dispatcher stays.
-    """
+    """Search, and replace this function by the compiled code; ``search.py`` ensures the types."""
     global search
     status = _search(*arguments)
-    versions = list(_search.overloads.values())
-    search = versions[0].entry_point if len(versions) == 1 else _search
+    search = machine_code(_search)
     return int(status)
 
 

@@ -27,6 +27,11 @@ class GroupedVectors:
         self._means = (sums / np.diff(self._starts)[:, None]).astype(np.float32)
         self._groups = np.arange(len(self._means))
 
+    @property
+    def arrays(self) -> tuple[Float32s, Int64s, Int64s, Float32s, Int64s]:
+        """Means and numbers of the groups, their starts, and vectors and rows, group by group."""
+        return self._means, self._groups, self._starts, self._vectors, self._rows
+
     def nearest(
         self, points: Float32s, n_neighbors: int, n_groups: int, cancel: Cancel | None = None
     ) -> Int64s:
@@ -38,15 +43,10 @@ class GroupedVectors:
         rows = np.empty((len(points), n_neighbors), np.int64)
         groups = np.empty((min(len(points), _CHUNK), min(n_groups, len(self._means))), np.int64)
         flag = NEVER if cancel is None else cancel
-        grouped = (self._means, self._groups, self._starts, self._vectors, self._rows)
-        if len(points) == 1:  # slices and messages take as long as the call
-            _nearest(points, *grouped, groups, rows, flag.address)
-            flag.check("after 0 of 1 items")
-            return rows
         for start in range(0, len(points), _CHUNK):
             part = points[start : start + _CHUNK]
             places = groups[: len(part)], rows[start : start + len(part)]
-            _nearest(part, *grouped, *places, flag.address)
+            _nearest(part, *self.arrays, *places, flag.address)
             flag.check(f"after {start:,} of {len(points):,} items")
         return rows
 
@@ -77,6 +77,35 @@ def _scan(vectors, first, last, row_ids, points, q, distances, nearest, size):  
         elif is_above(distances[q, 0], nearest[q, 0], distance, row_ids[row]):
             replace_root(distances, nearest, q, capacity, distance, row_ids[row])
     return size
+
+
+@helper()
+def _sort(distances, rows, q, size):  # type: ignore[no-untyped-def]
+    """Sort a heap of ``size``, nearest first, and repeat its last row up to the end."""
+    for end in range(size - 1, 0, -1):
+        distances[q, end], rows[q, end] = pop(distances, rows, q, end + 1)
+    for k in range(size, rows.shape[1]):
+        rows[q, k] = rows[q, size - 1]
+
+
+@helper()
+def nearest_to_one(points, means, groups, starts, vectors, row_ids, n_groups, rows):  # type: ignore[no-untyped-def]
+    """Write what :meth:`GroupedVectors.nearest` returns for one point to ``rows``, int64[1, n]."""
+    one = np.int64(0)
+    n_groups = min(n_groups, means.shape[0])
+    near_groups = np.empty((1, n_groups), np.int64)
+    if n_groups < means.shape[0]:
+        distances = np.empty((1, n_groups), np.float32)
+        _scan(means, one, means.shape[0], groups, points, one, distances, near_groups, one)
+    distances = np.empty(rows.shape, np.float32)
+    size = one
+    for k in range(n_groups):
+        group = np.int64(k)
+        if n_groups < means.shape[0]:
+            group = near_groups[0, k]
+        first, last = starts[group], starts[group + 1]
+        size = _scan(vectors, first, last, row_ids, points, one, distances, rows, size)
+    _sort(distances, rows, one, size)
 
 
 @kernel()
@@ -118,10 +147,7 @@ def _nearest(  # type: ignore[no-untyped-def]
             q = queue[position]
             sizes[q] = _scan(vectors, first, last, row_ids, points, q, distances, rows, sizes[q])
     for q in range(n_points):
-        for end in range(sizes[q] - 1, 0, -1):  # sort the heap, nearest first
-            distances[q, end], rows[q, end] = pop(distances, rows, q, end + 1)
-        for k in range(sizes[q], rows.shape[1]):
-            rows[q, k] = rows[q, sizes[q] - 1]
+        _sort(distances, rows, q, sizes[q])
 
 
 def warmup() -> None:

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from hashcade.learn.clustering import kmeans
     from hashcade.learn.config import ResolvedConfig, StageConfig
     from hashcade.learn.distributed import is_first_rank
-    from hashcade.learn.encoder import warmup
     from hashcade.learn.fast import FastNet
     from hashcade.learn.files import copy_model, model_fingerprint, read_config
     from hashcade.learn.hasher import Hasher, base_features, base_vectors
     from hashcade.learn.inputs import checked_classes, checked_embeddings
     from hashcade.learn.losses import hash_npairs_loss, hash_triplet_loss, npairs_loss, triplet_loss
     from hashcade.learn.networks import MLP, NIN, StrideNet
+    from hashcade.learn.one_query import warmup
     from hashcade.learn.sampler import ClassSampler
     from hashcade.learn.trainer import learning_rate_factor
 else:  # hidden from type checkers: with __getattr__ in sight they would accept any name
@@ -42,7 +42,7 @@ else:  # hidden from type checkers: with __getattr__ in sight they would accept 
         "files": ["copy_model", "model_fingerprint", "read_config"],
         "fast": ["FastNet"],
         "networks": ["MLP", "NIN", "StrideNet"],
-        "encoder": ["warmup"],
+        "one_query": ["warmup"],
         "sampler": ["ClassSampler"],
         "trainer": ["learning_rate_factor"],
     }

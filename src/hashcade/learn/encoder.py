@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hashcade._kernels import helper, kernel
 from hashcade.codes import CodeShape
 from hashcade.index import NEVER, Cancel, Encoded, GroupedVectors
 from hashcade.learn.assignment import (
@@ -32,6 +31,7 @@ from hashcade.learn.assignment import (
 )
 from hashcade.learn.config import ResolvedConfig
 from hashcade.learn.inputs import checked_embeddings, checked_images
+from hashcade.learn.one_query import OneQuery
 
 Weights = Mapping[str, npt.NDArray[Any]]  # by the names of ``HashModel``
 Network = Callable[[npt.NDArray[Any], bool], "Outputs"]  # items, and whether to make scores
@@ -41,6 +41,7 @@ OnProgress = Callable[[int, int], object] | None  # called with the number of it
 FEW_PROTOTYPES = 2048
 
 _FILL_CODES = 15  # codes ranked beyond those probed, for queries with few candidates
+_FEW_PROBES = 1000  # up to which one query is encoded in a call that cannot be cancelled
 _COMPARED_PER_CODE = 24  # prototypes that are compared, at least, for each code to rank
 
 
@@ -78,6 +79,10 @@ class Encoder:
             else:
                 self._assign = PrototypeAssignment(codebook, prototypes, shape, config.shortlist)
         self._codebook = codebook
+        self._one_query: tuple[OneQuery, PrototypeAssignment] | None = None
+        if isinstance(network, DenseNetwork) and isinstance(self._assign, PrototypeAssignment):
+            one_query = network.one_query(self._assign.prototypes, codebook)
+            self._one_query = None if one_query is None else (one_query, self._assign)
 
     def checked(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Check that items have the shape of the training items."""
@@ -145,6 +150,10 @@ class Encoder:
         scores: bool = True, cancel: Cancel = NEVER,
     ) -> Encoded:  # fmt: skip
         """Vectors, buckets and, if requested or needed, scores, in one pass of the network."""
+        if not scores and n_probe <= _FEW_PROBES:
+            encoded = self._encode_one(X, n_probe)
+            if encoded is not None:
+                return encoded
         outputs = self.outputs(self.checked(X), progress, scores=scores, cancel=cancel)
         ranked = self.bucket_ids(outputs, n_probe + _FILL_CODES, cancel)
         config = self.config
@@ -153,6 +162,21 @@ class Encoder:
             return Encoded(outputs.vectors, bucket_ids, outputs.scores, by_path)
         all_ranked = ranked.shape[1] == config.n_codes * config.shape.sparsity
         return Encoded(outputs.vectors, bucket_ids, outputs.scores, by_path, ranked, all_ranked)
+
+    def _encode_one(self, X: Any, n_probe: int) -> Encoded | None:
+        """The same for one query, in one compiled call; None if it is not a plain, finite array."""
+        if self._one_query is None:
+            return None
+        one_query, assign = self._one_query
+        codebook = self._codebook
+        n_ranked = min(n_probe + _FILL_CODES, len(codebook))
+        result = one_query(X, n_ranked, assign.n_groups(n_ranked))
+        if result is None:
+            return None
+        point, ranked = result
+        vectors = X.copy() if self.config.rerank == "given" else point
+        bucket_ids = ranked[:, : codebook.shape[1]]
+        return Encoded(vectors, bucket_ids, None, False, ranked, n_ranked == len(codebook))
 
 
 def _part_assignment(
@@ -194,19 +218,23 @@ class DenseNetwork:
                 self._base = _Linear(weights, "base.layers.0", 0, size, units)
             input_sizes = (units, 0) if in_backbone else (0, size)
             self._embedding = _Linear(weights, "embedding", *input_sizes, config.embedding_size)
-        self._one_query: Any = None
-        if self._hidden is not None and self._points is not None and self._embedding is None:
-            hidden, points = self._hidden, self._points
-            rows = np.ascontiguousarray(hidden.weight.T)
-            self._one_query = (rows, hidden.bias, points.weight, points.bias)
+        self._weights = weights
+        self._one_query = self.one_query()
+
+    def one_query(self, *prototypes: Any) -> OneQuery | None:
+        """The network for one query alone, if it has one, with the prototypes and their codes."""
+        if not self._config.with_inputs or self._points is None or self._embedding is not None:
+            return None
+        return OneQuery.of(self._weights, *prototypes)
 
     def __call__(self, items: npt.NDArray[Any], with_scores: bool = True) -> Outputs:
         """Outputs for items, float32[n, size]."""
         config, shape, scores = self._config, self._config.shape, None
         if self._one_query is not None and len(items) == 1 and not with_scores:
-            points = np.empty((1, config.point_size), np.float32)
-            point_of(items, *self._one_query, points)
-            return Outputs(items.copy() if config.rerank == "given" else points, None, points)
+            result = self._one_query(items, 0, 1)
+            if result is not None:
+                points = result[0]
+                return Outputs(items.copy() if config.rerank == "given" else points, None, points)
         hidden = items if self._hidden is None else _relu(self._hidden(items))
         if config.with_inputs:
             hidden = np.concatenate([hidden, items], axis=1)
@@ -285,12 +313,16 @@ class PrototypeAssignment:
         self.codebook, self.shortlist = codebook, shortlist
         groups = _groups(codebook[:, 0], shape)
         self._n_groups = int(groups.max()) + 1
-        self._grouped = GroupedVectors(prototypes, groups)
+        self.prototypes = GroupedVectors(prototypes, groups)
+
+    def n_groups(self, n_classes: int) -> int:
+        """Number of groups to compare, for the nearest ``n_classes``."""
+        n_needed = _COMPARED_PER_CODE * n_classes * self._n_groups // len(self.codebook)
+        return max(self.shortlist, n_needed)
 
     def classes(self, points: Floats, n_classes: int, cancel: Cancel = NEVER) -> Ints:
         """Rows of the code book, nearest prototype first, int64[n, n_classes]."""
-        n_needed = _COMPARED_PER_CODE * n_classes * self._n_groups // len(self.codebook)
-        return self._grouped.nearest(points, n_classes, max(self.shortlist, n_needed), cancel)
+        return self.prototypes.nearest(points, n_classes, self.n_groups(n_classes), cancel)
 
     def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
         """See :class:`Assignment`; scores are not needed."""
@@ -306,91 +338,3 @@ def _groups(codes: Ints, shape: CodeShape) -> Ints:
                 first_slots = codes // shape.width ** (shape.depth - levels)
                 return np.unique(first_slots, return_inverse=True)[1]
     return np.zeros(len(codes), np.int64)
-
-
-# -- one query ---------------------------------------------------------------------------------
-#
-# The time of a matrix product with one row is that of reading the weights, and of the calls around
-# it. In one compiled call each weight is read once, those of inactive hidden units not at all: two
-# thirds of the time. The order of sums differs from a batch, as it does in numpy for one row.
-
-
-_FAST = {"reassoc", "contract", "nsz"}
-
-
-@helper(fastmath=_FAST)
-def _add_products(weight, item, values):  # type: ignore[no-untyped-def]
-    """Add the products of an item with the rows of a matrix to values, four rows at a time."""
-    n_rows, size = weight.shape
-    for row in range(0, n_rows - 3, 4):
-        a, b, c, d = np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0)
-        for j in range(size):
-            a += weight[row, j] * item[0, j]
-            b += weight[row + 1, j] * item[0, j]
-            c += weight[row + 2, j] * item[0, j]
-            d += weight[row + 3, j] * item[0, j]
-        values[row] += a
-        values[row + 1] += b
-        values[row + 2] += c
-        values[row + 3] += d
-    for row in range(n_rows - n_rows % 4, n_rows):
-        for j in range(size):
-            values[row] += weight[row, j] * item[0, j]
-
-
-@helper(fastmath=_FAST)
-def _add_rows(values, rows, n_rows, weight, sums):  # type: ignore[no-untyped-def]
-    """Add rows of a matrix, each times its value, eight at a time, to read the sums less often."""
-    start = 0
-    while start + 8 <= n_rows:
-        a, b, c, d = rows[start], rows[start + 1], rows[start + 2], rows[start + 3]
-        e, f, g, h = rows[start + 4], rows[start + 5], rows[start + 6], rows[start + 7]
-        va, vb, vc, vd = values[a], values[b], values[c], values[d]
-        ve, vf, vg, vh = values[e], values[f], values[g], values[h]
-        for j in range(sums.shape[1]):
-            first = va * weight[a, j] + vb * weight[b, j] + vc * weight[c, j] + vd * weight[d, j]
-            last = ve * weight[e, j] + vf * weight[f, j] + vg * weight[g, j] + vh * weight[h, j]
-            sums[0, j] += first + last
-        start += 8
-    for k in range(start, n_rows):
-        for j in range(sums.shape[1]):
-            sums[0, j] += values[rows[k]] * weight[rows[k], j]
-
-
-@kernel()
-def point_of(item, hidden_rows, hidden_bias, weight, bias, point):  # type: ignore[no-untyped-def]
-    """Write the point of one item, of unit length, to ``point``, float32[1, size].
-
-    ``hidden_rows`` has the weights of a hidden unit in a row, ``weight`` has a row for each hidden
-    unit. If it has more rows, the last layer takes the item as well.
-    """
-    n_units, n_numbers = hidden_rows.shape
-    values = np.empty(n_units + n_numbers, np.float32)
-    rows = np.empty(n_units + n_numbers, np.int64)
-    for row in range(n_units):  # loops: numba takes seconds to compile an assignment
-        values[row] = hidden_bias[row]
-    for j in range(n_numbers):
-        values[n_units + j] = item[0, j]
-    _add_products(hidden_rows, item, values)
-    n_rows = 0
-    for row in range(n_units):  # without a branch: nobody could predict it
-        rows[n_rows] = row
-        n_rows += int(values[row] > 0.0)
-    for row in range(n_units, weight.shape[0]):
-        rows[n_rows] = row
-        n_rows += 1
-    for j in range(point.shape[1]):
-        point[0, j] = bias[j]
-    _add_rows(values, rows, n_rows, weight, point)
-    square = np.float32(0.0)
-    for j in range(point.shape[1]):
-        square += point[0, j] * point[0, j]
-    length = max(np.float32(np.sqrt(square)), np.float32(1e-12))
-    for j in range(point.shape[1]):
-        point[0, j] /= length
-
-
-def warmup() -> None:
-    """Compile the kernel, or load it from the cache."""
-    one = np.zeros((1, 1), np.float32)
-    point_of(one, one, one[0], one, one[0], one.copy())

@@ -17,6 +17,7 @@ from hashcade.codes import CodeShape, solve_level
 from hashcade.learn.assignment import Floats, Ints
 from hashcade.learn.config import ResolvedConfig
 from hashcade.learn.encoder import Outputs, Weights
+from hashcade.learn.one_query import rounded_to_half
 
 _FIXED_SCORE = 1e4  # score of a slot that a class must keep: above all scores and penalties
 
@@ -49,7 +50,9 @@ def extended_weights(
         training = _LastLayer(weights, inputs, labels, prototypes, config.stages[-1].sharpness)
         training.train(np.random.default_rng(seed))
         prototypes = training.prototypes
-        extended["vector_head.weight"] = np.ascontiguousarray(training.layer[:-1].T)
+        extended["vector_head.weight"] = rounded_to_half(
+            np.ascontiguousarray(training.layer[:-1].T)
+        )
         extended["vector_head.bias"] = training.layer[-1].copy()
         means = np.clip(_sums(inputs, labels) / sizes, -LARGEST_HALF, LARGEST_HALF)
         stored_means = means.astype(np.float16)

@@ -251,6 +251,8 @@ class Hasher:
 
         This is the slowest step: to use the same images more than once, call this first.
         """
+        if self.features is None and self._features is None:
+            return X
         return self._to_features(self._features or self._checked_features(), X)
 
     def _to_features(self, features: ImageFeatures | None, X: Any) -> Any:

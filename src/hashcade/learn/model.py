@@ -28,6 +28,7 @@ from hashcade.learn.assignment import Floats, Ints
 from hashcade.learn.config import ResolvedConfig
 from hashcade.learn.encoder import DenseNetwork, Encoder, Outputs, Weights
 from hashcade.learn.networks import make_backbone
+from hashcade.learn.one_query import rounded_to_half
 
 T = TypeVar("T")
 
@@ -146,6 +147,15 @@ class HashModel(nn.Module):
     def set_codebook(self, codebook: Ints) -> None:
         """Replace the code book by one with any number of rows: int64[n_codes, sparsity]."""
         self.register_buffer("codebook", torch.from_numpy(codebook).to(self.codebook.device))
+
+    def round_layers(self) -> None:
+        """Round the layers of the points to float16: one query alone reads half as many bytes."""
+        hidden: Any = self.head[0].layer
+        assert self.vector_head is not None
+        with torch.no_grad():
+            for layer in (hidden, self.vector_head):
+                rounded = rounded_to_half(layer.weight.cpu().numpy())
+                layer.weight.copy_(torch.from_numpy(rounded))
 
     def start_hash_base(self) -> None:
         """Initialise the hash base with the weights of the base."""

@@ -124,6 +124,8 @@ class CodesStage(PrototypeStage):
 
     def start(self) -> Metrics:
         model = self.model.eval()
+        if model.config.with_inputs:
+            model.round_layers()
         sample = self.data.training[:: max(1, len(self.data.training) // _SAMPLE)]
         points = for_all(model, self._points, self.data.items_at(sample))
         with torch.no_grad():

@@ -14,7 +14,7 @@ Numbers are little-endian, nothing lies between.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -99,18 +99,17 @@ def read_matches(data: bytes, n_queries: int, n_neighbors: int) -> Matches:
     def texts() -> dict[str, Any]:  # many callers want none of it: read when it is asked for
         return dict(json.loads(data[end:]))
 
-    def find(key: str) -> Callable[[], npt.NDArray[np.object_]]:
-        return lambda: _objects(texts().get(key), shape)
+    def find(name: str) -> npt.NDArray[Any]:
+        return exact if name == "exact" else _objects(texts().get(name), shape)
 
     if not (ids > 0).any() and "ids" in texts():
-        ids = find("ids")()
+        ids = find("ids")
     return Matches(
         ids,
         np.frombuffer(buffer, _FLOATS, cells, 8 * cells).reshape(shape),
         np.frombuffer(buffer, _INTS, n_queries, 12 * cells).copy(),  # may not be aligned
         truncated,
-        lambda: exact,
-        *map(find, TEXTS),
+        find,
     )
 
 
