@@ -28,7 +28,7 @@ def test_point_and_buckets_are_what_the_formula_says(size, units, outputs):
     nearest = np.argsort(np.square(prototypes - expected).sum(axis=1), kind="stable")[:4]
 
     grouped = GroupedVectors(prototypes, np.zeros(9, np.int64))
-    one = OneQuery(mean[0], scale, hidden, bias, last, shift, grouped, codebook)
+    one = OneQuery(mean[0], scale, hidden, bias, last, shift).with_prototypes(grouped, codebook)
     point, buckets = one(item, 4, 1)
     np.testing.assert_allclose(point, expected, atol=1e-5)
     if outputs > 1:  # unit vectors of one number are all at the same distances

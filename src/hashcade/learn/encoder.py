@@ -80,9 +80,10 @@ class Encoder:
                 self._assign = PrototypeAssignment(codebook, prototypes, shape, config.shortlist)
         self._codebook = codebook
         self._one_query: tuple[OneQuery, PrototypeAssignment] | None = None
-        if isinstance(network, DenseNetwork) and isinstance(self._assign, PrototypeAssignment):
-            one_query = network.one_query(self._assign.prototypes, codebook)
-            self._one_query = None if one_query is None else (one_query, self._assign)
+        one_query = network.one_query if isinstance(network, DenseNetwork) else None
+        if one_query is not None and isinstance(self._assign, PrototypeAssignment):
+            one_query = one_query.with_prototypes(self._assign.prototypes, codebook)
+            self._one_query = one_query, self._assign
 
     def checked(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Check that items have the shape of the training items."""
@@ -218,20 +219,15 @@ class DenseNetwork:
                 self._base = _Linear(weights, "base.layers.0", 0, size, units)
             input_sizes = (units, 0) if in_backbone else (0, size)
             self._embedding = _Linear(weights, "embedding", *input_sizes, config.embedding_size)
-        self._weights = weights
-        self._one_query = self.one_query()
-
-    def one_query(self, *prototypes: Any) -> OneQuery | None:
-        """The network for one query alone, if it has one, with the prototypes and their codes."""
-        if not self._config.with_inputs or self._points is None or self._embedding is not None:
-            return None
-        return OneQuery.of(self._weights, *prototypes)
+        self.one_query: OneQuery | None = None
+        if config.with_inputs and self._points is not None and self._embedding is None:
+            self.one_query = OneQuery.of(weights)
 
     def __call__(self, items: npt.NDArray[Any], with_scores: bool = True) -> Outputs:
         """Outputs for items, float32[n, size]."""
         config, shape, scores = self._config, self._config.shape, None
-        if self._one_query is not None and len(items) == 1 and not with_scores:
-            result = self._one_query(items, 0, 1)
+        if self.one_query is not None and len(items) == 1 and not with_scores:
+            result = self.one_query(items, 0, 1)
             if result is not None:
                 points = result[0]
                 return Outputs(items.copy() if config.rerank == "given" else points, None, points)

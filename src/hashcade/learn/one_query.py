@@ -8,6 +8,7 @@ a batch, as it does in numpy for one row.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,31 +32,25 @@ def rounded_to_half(values: Floats) -> Floats:
 
 
 class OneQuery:
-    """A network with a hidden layer beside its input, and prototypes that points are compared with.
+    """A network with a hidden layer beside its input, for one item at a time.
 
     ``hidden``, float16[units, size], has the weights of a hidden unit in a row; ``last``,
     float16[units + size, point_size], has a row for each hidden unit and number of the item.
-    ``codebook``, int64[n, sparsity], are the buckets of each prototype.
     """
 
     def __init__(
         self, mean: Floats, scale: Floats, hidden: npt.NDArray[np.float16], hidden_bias: Floats,
         last: npt.NDArray[np.float16], last_bias: Floats,
-        prototypes: GroupedVectors | None = None, codebook: Ints = _NO_CODES,
     ) -> None:  # fmt: skip
-        if prototypes is None:
-            size, no_groups = len(last_bias), np.zeros(1, np.int64)
-            prototypes = GroupedVectors(np.zeros((1, size), np.float32), no_groups)
         bits = hidden.view(np.uint16), last.view(np.uint16)
         layers = (mean, scale.reshape(1), bits[0], hidden_bias, bits[1], last_bias)
-        arrays = (*layers, *prototypes.arrays, codebook)
-        self._arrays = tuple(np.array(array, order="C") for array in arrays)  # writable copies
+        self._layers = tuple(map(_writable, layers))
         self._item_shape, self._point_shape = (1, hidden.shape[1]), (1, last.shape[1])
-        self._sparsity = codebook.shape[1]
-        self._call: Any = self._first_call
+        no_vectors = np.zeros((1, last.shape[1]), np.float32)
+        self._set_prototypes(GroupedVectors(no_vectors, np.zeros(1, np.int64)), _NO_CODES)
 
     @classmethod
-    def of(cls, weights: Mapping[str, npt.NDArray[Any]], *prototypes: Any) -> OneQuery | None:
+    def of(cls, weights: Mapping[str, npt.NDArray[Any]]) -> OneQuery | None:
         """For a model with these weights; None if they are not rounded to float16."""
         hidden, last = weights["head.0.layer.weight"], weights["vector_head.weight"].T
         if not all((rounded_to_half(layer) == layer).all() for layer in (hidden, last)):
@@ -63,8 +58,19 @@ class OneQuery:
         return cls(
             weights["prepare.mean"], weights["prepare.scale"],
             np.ascontiguousarray(hidden, np.float16), weights["head.0.layer.bias"],
-            np.ascontiguousarray(last, np.float16), weights["vector_head.bias"], *prototypes,
+            np.ascontiguousarray(last, np.float16), weights["vector_head.bias"],
         )  # fmt: skip
+
+    def with_prototypes(self, prototypes: GroupedVectors, codebook: Ints) -> OneQuery:
+        """The same network, and prototypes with their buckets, int64[n, sparsity]."""
+        other = copy.copy(self)
+        other._set_prototypes(prototypes, codebook)
+        return other
+
+    def _set_prototypes(self, prototypes: GroupedVectors, codebook: Ints) -> None:
+        self._arrays = (*self._layers, *map(_writable, (*prototypes.arrays, codebook)))
+        self._sparsity = codebook.shape[1]
+        self._call: Any = self._first_call
 
     def __call__(self, item: Any, n_ranked: int, n_groups: int) -> tuple[Floats, Ints] | None:
         """The point, float32[1, size], and the buckets of the nearest prototypes, int64[1, n].
@@ -86,6 +92,11 @@ class OneQuery:
         is_finite: bool = _encode(*arguments)
         self._call = machine_code(_encode)
         return is_finite
+
+
+def _writable(array: Any) -> npt.NDArray[Any]:
+    """The array as the compiled code takes it: a read-only one would be of another type."""
+    return np.require(array, requirements=["C", "A", "W"])
 
 
 @helper(fastmath=_FAST)
