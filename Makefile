@@ -118,6 +118,9 @@ bench-learn-embeddings: $(STAMP) ## Hasher on embeddings of Cifar-100, and the s
 bench-learn: $(STAMP) ## Three networks, both losses, on images of Cifar-100: 10 minutes each
 	PYTHONPATH=. $(BIN)/python benchmarks/learn_images.py
 
+bench-image-step: $(STAMP) ## A training step of the fast image network: what it spends its time on
+	$(BIN)/python benchmarks/image_step.py
+
 # hnswlib is published as source: without a C++ compiler the benchmark goes on without it.
 bench-index: $(STAMP) ## The index against faiss, hnswlib and usearch; writes docs/results
 	-$(PIP) hnswlib

@@ -10,7 +10,8 @@ What makes it fast, on two cores of a processor with bfloat16:
 - A new network may be warmed up as a classifier: losses of pairs and triplets learn little from
   untrained features.
 
-For results see docs/results/cifar100-scratch.md, for ablations docs/decisions.md.
+For results see docs/results/cifar100-scratch.md, for the time of a step docs/results/image-step.md,
+for ablations docs/decisions.md.
 """
 
 from __future__ import annotations
