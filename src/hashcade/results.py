@@ -34,7 +34,7 @@ class Matches:
     candidates: npt.NDArray[np.int64]  # (q,): number of items compared with the query
     truncated: npt.NDArray[np.bool_]  # (q,): whether max_candidates ended the search
     # Looks up "exact", "labels", "names" or "payload" when it is first asked for.
-    find: Callable[[str], Any] = field(repr=False)
+    find: Callable[[str], npt.NDArray[Any]] = field(repr=False)
 
     @classmethod
     def of(cls, catalog: Catalog, result: SearchResult) -> Matches:
@@ -56,20 +56,17 @@ class Matches:
     @cached_property
     def exact(self) -> npt.NDArray[np.bool_]:
         """Whether all items that match the filter were compared, (q,)."""
-        found: npt.NDArray[Any] = self.find("exact")
-        return found
+        return self.find("exact")
 
     @cached_property
     def labels(self) -> npt.NDArray[np.object_]:
         """Labels of the items, (q, n_neighbors); None without one. Looked up on first access."""
-        found: npt.NDArray[Any] = self.find("labels")
-        return found
+        return self.find("labels")
 
     @cached_property
     def names(self) -> npt.NDArray[np.object_]:
         """Names of the items, (q, n_neighbors); None without one."""
-        found: npt.NDArray[Any] = self.find("names")
-        return found
+        return self.find("names")
 
     @cached_property
     def payload(self) -> npt.NDArray[np.object_]:
@@ -79,8 +76,7 @@ class Matches:
         since the search. For a table from :meth:`HashTable.open`, they are those at the time of
         the search.
         """
-        found: npt.NDArray[Any] = self.find("payload")
-        return found
+        return self.find("payload")
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickles and copies: labels, names and payload replace the reference to the table."""
