@@ -24,8 +24,9 @@ ASSIGNMENTS = ("prototype", "codebook", "path")
 SCHEDULES = ("one-cycle", "paper", "constant")
 
 VALIDATIONS = 10  # per stage
-# For training of prototypes: batch size, factor on cosines, mixup, weight decay.
-_BATCH, _SCALE, _MIXUP, _DECAY = 256, 10.0, 0.2, 1e-3
+# For training of prototypes: batch size, factor on cosines, weight decay, mixup.
+_BATCH, _SCALE, _DECAY = 256, 10.0, 1e-3
+_MIXUP, _MIXUP_OF_FEW = 0.2, 0.1
 _FEW_CLASSES = 512
 _MANY_CLASSES = 4096  # beyond this half the hidden units are enough
 _SHORTLIST, _POINT_SIZE = 16, 128
@@ -304,8 +305,8 @@ def resolve(
     if rate == 0.0:
         raise ValueError(f"learning_rate={settings['learning_rate']!r} must be > 0")
     dropout = number("dropout", 0.0)
-    uses_mixup = prototypes and not images and n_classes > _FEW_CLASSES
-    mixup = number("mixup", _MIXUP if uses_mixup else 0.0)
+    usual_mixup = _MIXUP if n_classes > _FEW_CLASSES else _MIXUP_OF_FEW
+    mixup = number("mixup", usual_mixup if prototypes and not images else 0.0)
     if dropout >= 1.0:
         raise ValueError(f"dropout={dropout!r} must be >= 0 and < 1")
     for name, value in (("dropout", dropout), ("mixup", mixup)):

@@ -90,7 +90,7 @@ class Hasher:
     augment, dropout, mixup
         Augmentation of images: ``"crop-mirror"``, ``"crop"`` (such as for letters) or ``"none"``;
         dropout on the embeddings in the hash network; and mixup of embeddings in the training of
-        prototypes (None: 0.2 beyond 512 classes, else 0).
+        prototypes (None: 0.2 beyond 512 classes, else 0.1).
     validation_fraction, sample, tune
         Share of each class in the validation set, on which the best weights are chosen, by
         precision at 1; the size of a balanced sample of the items for training (None: all); and
