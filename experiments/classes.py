@@ -117,6 +117,15 @@ class Fitted:
     seconds: float
     details: dict[str, float] = field(default_factory=dict)
 
+    def hash(self, items: Floats) -> Encoded:
+        """As a search does it: slot scores only if the method needs them."""
+        encoded: Encoded
+        if isinstance(self.model, Hasher):
+            encoded = self.model.encode(items, scores=False)
+        else:
+            encoded = self.model.encode(items)
+        return encoded
+
     def bucket_ids(self, items: Floats) -> Ints:
         """Where the method puts items, int64[n, 1]."""
         return np.concatenate([self.model.encode(part).bucket_ids for part in _chunks(items)])
@@ -263,7 +272,7 @@ def measure(lab: Laboratory, job: Job, keys: Sequence[RowKey]) -> Iterator[Resul
             item_buckets["train"] = fitted.bucket_ids(train.items)
         decided = fitted.decided_right(queries, test.labels)
         common = {} if decided is None else {"decided": decided}
-        common |= hash_microseconds(fitted.model.encode, test.items)
+        common |= hash_microseconds(fitted.hash, test.items)
     settings = row_settings(lab, job)
     for key in keys:
         start = time.perf_counter()
