@@ -115,7 +115,7 @@ bench-solver: $(STAMP) ## The code solver against OR-tools
 bench-learn-embeddings: $(STAMP) ## Hasher on embeddings of Cifar-100, and the solver's share
 	$(BIN)/python benchmarks/learn_embeddings.py
 
-bench-learn: $(STAMP) ## Three networks on images of Cifar-100: 10 minutes for each of 7 runs
+bench-learn: $(STAMP) ## Three networks on images of Cifar-100: 5 minutes for each of 7 runs
 	PYTHONPATH=. $(BIN)/python benchmarks/learn_images.py
 
 bench-image-step: $(STAMP) ## A training step of the fast image network: what it spends its time on

@@ -1,6 +1,6 @@
 """Learning on the images of Cifar-100, from scratch: three networks.
 
-    PYTHONPATH=. python benchmarks/learn_images.py                # 10 minutes for each of the seven
+    PYTHONPATH=. python benchmarks/learn_images.py                # 5 minutes for each of the seven
     PYTHONPATH=. python benchmarks/learn_images.py --minutes 0.5  # to see that it runs
     PYTHONPATH=. python benchmarks/learn_images.py --only stride-npairs
 
@@ -183,7 +183,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     names = [f"{network}-{loss}" for network, loss in RUNS]
-    parser.add_argument("--minutes", type=float, default=10.0, help="for each run (default: 10)")
+    parser.add_argument("--minutes", type=float, default=5.0, help="for each run (default: 5)")
     parser.add_argument("--only", choices=names, help="one run of the seven")
     parser.add_argument("--threads", type=int, default=2, help="for the steps (default: 2)")
     parser.add_argument("--speeds-only", action="store_true", help="measure the speeds and stop")
