@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from hashcade._kernels import kernel
 from hashcade.index import GroupedVectors, nearest_to_one
+from hashcade.index.nearest import padded
 
 
 @kernel()
@@ -27,13 +28,22 @@ def test_of_the_nearest_groups_the_nearest_vectors_in_order(n, n_groups, n_neigh
     found = grouped.nearest(points, n_neighbors, n_near)
     for point, rows in zip(points, found, strict=True):
         alone = np.empty((1, n_neighbors), np.int64)
-        find_alone(point[None], *grouped.arrays, n_near, alone)
+        find_alone(padded(point[None]), *grouped.arrays, n_near, alone)
         assert alone[0].tolist() == rows.tolist()
         near = np.argsort(np.square(means - point).sum(axis=1), kind="stable")[:n_near]
         compared = np.flatnonzero(np.isin(groups, near))
         gaps = np.square(vectors[compared] - point).sum(axis=1)
         expected = compared[np.argsort(gaps, kind="stable")][:n_neighbors].tolist()
         assert rows.tolist() == expected + expected[-1:] * (n_neighbors - len(expected))
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 5, 6, 7, 8])
+def test_of_equal_vectors_the_lower_row_comes_first(n):
+    rng = np.random.default_rng(n)
+    vectors = np.repeat(rng.normal(size=(1, 50)).astype(np.float32), n, axis=0)
+    for point in rng.normal(size=(20, 1, 50)).astype(np.float32):
+        found = GroupedVectors(vectors, np.zeros(n, np.int64)).nearest(point, 3, 1)[0]
+        assert found.tolist() == [min(row, n - 1) for row in range(3)]
 
 
 @pytest.mark.parametrize("dim", [1, 7, 64, 100])

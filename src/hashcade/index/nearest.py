@@ -14,6 +14,7 @@ from hashcade.index.probe import is_above, pop, push, replace_root
 from hashcade.index.segment import Float32s, Int64s
 
 _CHUNK = 4096  # points of one call: a group is read once for many of them, and a call is soon done
+_LANES = 16  # float32 numbers of a SIMD register
 
 
 class GroupedVectors:
@@ -21,7 +22,7 @@ class GroupedVectors:
 
     def __init__(self, vectors: Float32s, groups: Int64s) -> None:
         self._rows = np.argsort(groups, kind="stable")
-        self._vectors = vectors[self._rows]  # group by group
+        self._vectors = padded(vectors[self._rows])  # group by group
         self._starts = np.concatenate([[0], np.cumsum(np.bincount(groups))])
         sums = np.add.reduceat(self._vectors, self._starts[:-1], axis=0, dtype=np.float64)
         self._means = (sums / np.diff(self._starts)[:, None]).astype(np.float32)
@@ -29,7 +30,10 @@ class GroupedVectors:
 
     @property
     def arrays(self) -> tuple[Float32s, Int64s, Int64s, Float32s, Int64s]:
-        """Means and numbers of the groups, their starts, and vectors and rows, group by group."""
+        """Means and numbers of the groups, their starts, and vectors and rows, group by group.
+
+        Means and vectors are :func:`padded`, and so must be the points that they are compared with.
+        """
         return self._means, self._groups, self._starts, self._vectors, self._rows
 
     def nearest(
@@ -44,21 +48,43 @@ class GroupedVectors:
         groups = np.empty((min(len(points), _CHUNK), min(n_groups, len(self._means))), np.int64)
         flag = NEVER if cancel is None else cancel
         for start in range(0, len(points), _CHUNK):
-            part = points[start : start + _CHUNK]
+            part = padded(points[start : start + _CHUNK])
             places = groups[: len(part)], rows[start : start + len(part)]
             _nearest(part, *self.arrays, *places, flag.address)
             flag.check(f"after {start:,} of {len(points):,} items")
         return rows
 
 
+def padded(vectors: Float32s) -> Float32s:
+    """Vectors with zeros at their ends, up to whole registers: single numbers take as long."""
+    n, dim = vectors.shape
+    if dim % _LANES == 0:
+        return vectors
+    longer = np.zeros((n, -(-dim // _LANES) * _LANES), np.float32)  # np.pad takes ten times as long
+    longer[:, :dim] = vectors
+    return longer
+
+
 @helper(fastmath={"reassoc", "contract", "nsz"})
-def _squared_distance(vectors, row, points, q):  # type: ignore[no-untyped-def]
-    """Return the squared distance of two rows."""
-    total = np.float32(0.0)
+def _squared_distances(vectors, row, last, points, q):  # type: ignore[no-untyped-def]
+    """Return the squared distances of a point to four rows: each number of it is loaded once.
+
+    There are ``last`` rows; in place of those beyond the end the last one is taken. So each row is
+    summed in the same order, whatever its position.
+    """
+    row_b, row_c, row_d = min(row + 1, last - 1), min(row + 2, last - 1), min(row + 3, last - 1)
+    a, b, c, d = np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0)
     for j in range(vectors.shape[1]):
-        difference = vectors[row, j] - points[q, j]
-        total += difference * difference
-    return total
+        value = points[q, j]
+        difference = vectors[row, j] - value
+        a += difference * difference
+        difference = vectors[row_b, j] - value
+        b += difference * difference
+        difference = vectors[row_c, j] - value
+        c += difference * difference
+        difference = vectors[row_d, j] - value
+        d += difference * difference
+    return a, b, c, d
 
 
 @helper()
@@ -69,13 +95,20 @@ def _scan(vectors, first, last, row_ids, points, q, distances, nearest, size):  
     root; returns its new size.
     """
     capacity = distances.shape[1]
-    for row in range(first, last):
-        distance = _squared_distance(vectors, row, points, q)
-        if size < capacity:
-            push(distances, nearest, q, size, distance, row_ids[row])
-            size += 1
-        elif is_above(distances[q, 0], nearest[q, 0], distance, row_ids[row]):
-            replace_root(distances, nearest, q, capacity, distance, row_ids[row])
+    for start in range(first, last, 4):
+        a, b, c, d = _squared_distances(vectors, start, last, points, q)
+        if size == capacity and min(min(a, b), min(c, d)) > distances[q, 0]:
+            continue  # most rows
+        row = start
+        for distance in (a, b, c, d):
+            if row == last:
+                break
+            if size < capacity:
+                push(distances, nearest, q, size, distance, row_ids[row])
+                size += 1
+            elif is_above(distances[q, 0], nearest[q, 0], distance, row_ids[row]):
+                replace_root(distances, nearest, q, capacity, distance, row_ids[row])
+            row += 1
     return size
 
 

@@ -186,7 +186,14 @@ def _encode(  # type: ignore[no-untyped-def]
     if buckets.shape[1] > 0:
         sparsity = codebook.shape[1]
         nearest = np.empty((1, buckets.shape[1] // sparsity), np.int64)
-        nearest_to_one(point, group_means, groups, starts, prototypes, row_ids, n_groups, nearest)
+        compared = point
+        if point.shape[1] < prototypes.shape[1]:  # padded
+            compared = np.zeros((1, prototypes.shape[1]), np.float32)
+            for j in range(point.shape[1]):
+                compared[0, j] = point[0, j]
+        nearest_to_one(
+            compared, group_means, groups, starts, prototypes, row_ids, n_groups, nearest
+        )
         for k in range(nearest.shape[1]):
             for j in range(sparsity):
                 buckets[0, k * sparsity + j] = codebook[nearest[0, k], j]
