@@ -25,7 +25,7 @@ from typing import Any
 
 import faiss
 import numpy as np
-from _timing import heading, interleaved, machine, quartiles, ratio, versions
+from _timing import heading, interleaved, machine, quartiles, ratio, timed, versions
 
 from experiments import rivals
 from experiments.__main__ import default_data
@@ -138,21 +138,18 @@ def added(name: str, quick: bool) -> dict[str, Any]:
     is_new, settings = np.isin(train_labels, new), {"steps": 50} if quick else {}
     rows = [np.flatnonzero(train_labels == label) for label in new]
     few = np.concatenate([rng.choice(r, min(N_EXAMPLES, len(r)), replace=False) for r in rows])
-    first = Hasher(**settings).fit(train[~is_new], train_labels[~is_new])
-    start = time.perf_counter()
-    extended = first.extend(train[few], train_labels[few])
-    seconds = time.perf_counter() - start
-    start = time.perf_counter()
     present = np.concatenate([np.flatnonzero(~is_new), few])
-    again = Hasher(**settings).fit(train[present], train_labels[present])
-    seconds_again = time.perf_counter() - start
-    start = time.perf_counter()
-    classifier = rivals.fit_softmax(
-        train[present], train_labels[present], 0, hidden_size=HIDDEN_SIZE, budget=2 if quick else 60
+    known = train[present], train_labels[present]
+    first = Hasher(**settings).fit(train[~is_new], train_labels[~is_new])
+    extended, seconds = timed(lambda: first.extend(train[few], train_labels[few]))
+    again, seconds_again = timed(lambda: Hasher(**settings).fit(*known))
+    budget = 2.0 if quick else rivals.BUDGET
+    classifier, seconds_classifier = timed(
+        lambda: rivals.fit_softmax(*known, 0, hidden_size=HIDDEN_SIZE, budget=budget)
     )
-    seconds_classifier = time.perf_counter() - start
     whole = Hasher(**settings).fit(train, train_labels)
-    late = np.isin(test_labels, new)
+    late, scores = np.isin(test_labels, new), classifier.scores(test)
+    is_added = np.isin(np.arange(len(classes)), new)  # labels are class numbers
 
     def shares(hits: Any) -> dict[str, float]:
         return {"added": 100 * float(hits[late].mean()), "others": 100 * float(hits[~late].mean())}
@@ -163,13 +160,12 @@ def added(name: str, quick: bool) -> dict[str, Any]:
 
     def classified(offset: float) -> dict[str, float]:
         """With this much more for the scores of the added classes."""
-        return shares((scores + offset * np.isin(classes_in_order, new)).argmax(1) == test_labels)
+        return shares((scores + offset * is_added).argmax(axis=1) == test_labels)
 
-    scores, classes_in_order = classifier.scores(test), np.sort(classes)
     learned_all = right(whole)
     # Class sizes as prior probabilities (logit adjustment, Menon et al., 2021).
     sizes = np.bincount(train_labels[present])
-    adjusted = classified(float(np.log(sizes[~np.isin(classes_in_order, new)].mean() / N_EXAMPLES)))
+    adjusted = classified(float(np.log(sizes[~is_added].mean() / N_EXAMPLES)))
     trade_offs = [classified(offset) for offset in np.arange(-2, 12, 0.1)]
     enough = learned_all["others"] - MOST_LOST
     return {
