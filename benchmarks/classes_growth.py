@@ -231,13 +231,15 @@ def deciders(hasher: Any, points: np.ndarray) -> dict[str, Decide]:
     """Ways to the nearest prototype that need no graph."""
     import faiss
 
+    from hashcade.learn.assignment import Outputs
     from hashcade.learn.encoder import PrototypeAssignment
 
     prototypes = hasher.prototypes_
 
     def through_codes(shortlist: int) -> Decide:
         assign = PrototypeAssignment(hasher.codebook_, prototypes, hasher.shape_, shortlist)
-        return lambda first, last: assign(None, points[first:last], 1)[:, 0]
+        nothing = np.empty((0, 0), np.float32)
+        return lambda first, last: assign(Outputs(nothing, None, points[first:last]), 1)[:, 0]
 
     transposed = np.ascontiguousarray(prototypes.T)
     step = max(1, MOST_COMPARED // len(prototypes))

@@ -91,6 +91,19 @@ def test_prototypes_decide_the_same_elsewhere(tmp_path, settings):
     assert len(np.unique(found["bucket_ids"][:, 0])) > 5
 
 
+@pytest.mark.parametrize("rerank", ["given", "learned"])
+def test_parts_of_classes_are_the_same_elsewhere(tmp_path, rerank):
+    rng = np.random.default_rng(0)
+    y = np.arange(300) % 4
+    X = (3 * rng.normal(size=(4, 10))[y] + rng.normal(size=(300, 10))).astype(np.float32)
+    hasher = Hasher(width=4, steps=30, hidden_size=16, rerank=rerank, verbose=False).fit(X, y)
+    refined = hasher.refine(X, y, n_codes=12)
+    refined.to_onnx(tmp_path / "hasher.onnx")
+    found = run(tmp_path / "hasher.onnx", X)["bucket_ids"]
+    assert (found == refined.transform(X)).mean() > 0.99  # rounding may turn a few
+    assert len(np.unique(found)) == 12
+
+
 def test_an_inverted_file_is_the_same_elsewhere(tmp_path, blobs):
     X = blobs[0].astype(np.float32)
     hasher = Hasher().fit_clusters(X, n_codes=12)

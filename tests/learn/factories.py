@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hashcade.learn.encoder import CodebookAssignment
+from hashcade.learn.assignment import CodebookAssignment, Outputs
 
 QUICK = {"width": 4, "steps": 30, "hidden_size": 16, "verbose": False}
 
@@ -27,4 +27,4 @@ def images(n_classes=3, per_class=10, side=8, seed=0):
 
 def by_codebook(scores, codebook, shape):
     """Buckets by the sums of slot scores alone; a code book looks at no points."""
-    return CodebookAssignment(codebook, shape)(scores, points=None, n_probe=1)
+    return CodebookAssignment(codebook, shape)(Outputs(None, scores, None), 1)

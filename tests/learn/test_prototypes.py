@@ -12,8 +12,9 @@ from torch.nn import functional as F  # noqa: N812
 from hashcade import CodeShape, Hasher
 from hashcade.learn import config as config_module
 from hashcade.learn import encoder, prototypes
+from hashcade.learn.assignment import Outputs, PartAssignment
 from hashcade.learn.config import resolve
-from hashcade.learn.encoder import PartAssignment, PrototypeAssignment
+from hashcade.learn.encoder import PrototypeAssignment
 from hashcade.learn.model import new_model
 from hashcade.learn.prototypes import (
     CodesStage,
@@ -81,7 +82,8 @@ def in_groups(shape, codebook, centres, shortlist):
 @given(tables(), st.integers(1, 4), st.integers(1, 10))
 def test_in_the_nearest_groups_of_codes_the_nearest_prototype_decides(table, shortlist, n_probe):
     shape, codebook, centres, scores, points = table
-    found = in_groups(shape, codebook, centres, shortlist)(scores, points, n_probe)
+    outputs = Outputs(points, scores, points)
+    found = in_groups(shape, codebook, centres, shortlist)(outputs, n_probe)
     np.testing.assert_array_equal(found, expected_buckets(table, shortlist, n_probe))
     assert found.dtype == np.int64
 
@@ -95,7 +97,8 @@ def test_with_all_groups_it_is_the_nearest_prototype_of_all(table, n_probe):
         in_groups(shape, codebook, centres, shape.n_buckets),
         PrototypeAssignment(codebook, centres, shape, 1),  # few prototypes: all are compared
     ):
-        np.testing.assert_array_equal(assign(scores, points, n_probe), expected)
+        found = assign(Outputs(points, scores, points), n_probe)
+        np.testing.assert_array_equal(found, expected)
 
 
 @given(tables(), st.data())
@@ -104,18 +107,19 @@ def test_classes_are_decided_first_and_then_their_parts(table, data):
     sizes = data.draw(st.lists(st.integers(1, 4), min_size=len(centres), max_size=len(centres)))
     class_of_part = np.repeat(np.arange(len(centres)), sizes)
     rng = np.random.default_rng(sum(sizes))
-    parts = rng.integers(-2, 3, size=(len(class_of_part), 3)).astype(np.float32)
+    parts = rng.integers(-2, 3, size=(len(class_of_part), 5)).astype(np.float32)
+    vectors = rng.integers(-2, 3, size=(len(points), 5)).astype(np.float32)
     shape = CodeShape(width=len(centres), depth=1)
     classes = PrototypeAssignment(np.arange(len(centres))[:, None], centres, shape, 1)
     codebook = 10 * np.arange(len(class_of_part))[:, None]
     assign = PartAssignment(codebook, parts, classes, class_of_part)
     n_probe = data.draw(st.integers(1, len(parts) + 1))
-    found = assign(None, points, n_probe)
-    for point, row in zip(points, found, strict=True):
+    found = assign(Outputs(vectors, None, points), n_probe)
+    for point, vector, row in zip(points, vectors, found, strict=True):
         ranked = [
             part
             for number in nearest_classes(point, centres, range(len(centres)))
-            for part in nearest_classes(point, parts, np.flatnonzero(class_of_part == number))
+            for part in nearest_classes(vector, parts, np.flatnonzero(class_of_part == number))
         ]
         assert row.tolist() == [10 * part for part in ranked[:n_probe]]
 

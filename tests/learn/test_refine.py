@@ -22,11 +22,11 @@ def blobs(seed):
 X, Y, _ = blobs(1)
 
 
-@pytest.fixture(scope="module", params=["npairs", "triplet", "prototype"])
+@pytest.fixture(scope="module", params=["npairs", "triplet", "learned", "given"])
 def fitted(request):
     settings = {"width": 8, "steps": 150, "joint_steps": 150, "hidden_size": 64, "verbose": False}
-    if request.param == "prototype":
-        return Hasher(**settings, assignment="prototype").fit(X, Y)
+    if request.param in ("learned", "given"):
+        return Hasher(**settings, rerank=request.param).fit(X, Y)
     return Hasher(**settings, loss=request.param, assignment="codebook").fit(X, Y)
 
 
@@ -53,6 +53,23 @@ def test_parts_of_a_class_have_buckets_of_their_own(refined):
     assert common / len(part) > share
     if share > 0.9:
         assert len(set(buckets)) == N_CLASSES * N_PARTS
+
+
+@pytest.mark.parametrize("rerank", ["given", "learned"])
+def test_parts_of_a_class_are_near_in_the_vectors_that_rank(rerank):
+    hasher = Hasher(width=8, steps=50, hidden_size=16, rerank=rerank, verbose=False).fit(X, Y)
+    refined = hasher.refine(X, Y, n_codes=N_CLASSES * N_PARTS)
+    vectors, buckets = refined.place_items(X, Y.astype(object))
+    np.testing.assert_array_equal(vectors, X if rerank == "given" else refined.embed(X))
+    book, centroids = refined.codebook_, refined.prototypes_
+    for vector, bucket, label in zip(vectors, buckets, Y, strict=True):
+        parent = hasher.codebook_[np.searchsorted(hasher.classes_, label)]
+        gaps = np.square(centroids - vector).sum(axis=1)
+        gaps[(book // refined.shape_.width != parent).any(axis=1)] = np.inf
+        assert bucket == book[gaps.argmin()]
+    encoded = refined.encode(X)
+    again = refined.place(encoded, Y.astype(object))
+    np.testing.assert_array_equal(again.bucket_ids, buckets)
 
 
 def test_the_next_buckets_are_those_of_the_same_class(refined):

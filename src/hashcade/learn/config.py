@@ -120,6 +120,12 @@ class ResolvedConfig:
         return self.uses_prototypes and self.codes_of == "parts"
 
     @property
+    def prototype_size(self) -> int:
+        """Size of prototypes: points; or of parts, whose prototypes are means of vectors."""
+        size = self.embedding_size if self.has_parts and self.rerank == "given" else self.point_size
+        return size or self.item_shape[0]
+
+    @property
     def spreads_prototypes(self) -> bool:
         """Whether prototypes start orthogonal, instead of at the means of their classes.
 

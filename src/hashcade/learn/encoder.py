@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from hashcade.learn.assignment import (
     CodebookAssignment,
     Floats,
     Ints,
+    Outputs,
     PartAssignment,
     PathAssignment,
 )
@@ -34,7 +35,7 @@ from hashcade.learn.inputs import checked_embeddings, checked_images
 from hashcade.learn.one_query import OneQuery
 
 Weights = Mapping[str, npt.NDArray[Any]]  # by the names of ``HashModel``
-Network = Callable[[npt.NDArray[Any], bool], "Outputs"]  # items, and whether to make scores
+Network = Callable[[npt.NDArray[Any], bool], Outputs]  # items, and whether to make scores
 OnProgress = Callable[[int, int], object] | None  # called with the number of items done, and of all
 
 # Up to this many prototypes all are compared, which is as fast as groups.
@@ -43,14 +44,6 @@ FEW_PROTOTYPES = 2048
 _FILL_CODES = 15  # codes ranked beyond those probed, for queries with few candidates
 _FEW_PROBES = 1000  # up to which one query is encoded in a call that cannot be cancelled
 _COMPARED_PER_CODE = 24  # prototypes that are compared, at least, for each code to rank
-
-
-class Outputs(NamedTuple):
-    """Outputs of a network."""
-
-    vectors: Floats  # (n, size): for re-ranking
-    scores: Floats | None  # (n, depth, width): of slots, if they were requested or are needed
-    points: Floats  # (n, size): compared with prototypes; without these the vectors
 
 
 class Encoder:
@@ -67,10 +60,11 @@ class Encoder:
                 raise ValueError(f"codebook has ids that are not in 0..{shape.n_buckets - 1}")
             self._assign = CodebookAssignment(codebook, shape)
         if config.uses_prototypes:
-            size = config.point_size or config.item_shape[0]
-            prototypes = checked_weights(weights, "prototypes", (config.n_codes, size))
+            prototypes = checked_weights(
+                weights, "prototypes", (config.n_codes, config.prototype_size)
+            )
             if config.point_size:
-                checked_weights(weights, "point_mean", (size,))
+                checked_weights(weights, "point_mean", (config.point_size,))
             if config.recalls_classes:
                 for name, n_rows in (("class_means", config.n_codes), ("noise", config.n_noise)):
                     checked_weights(weights, name, (n_rows, config.item_shape[0]), np.float16)
@@ -108,7 +102,7 @@ class Encoder:
 
     def bucket_ids(self, outputs: Outputs, n_probe: int = 1, cancel: Cancel = NEVER) -> Ints:
         """Buckets, int64[n, sparsity], or those of ``n_probe`` codes if they are ranked."""
-        return self._assign(outputs.scores, outputs.points, n_probe, cancel)
+        return self._assign(outputs, n_probe, cancel)
 
     def place(self, items: npt.NDArray[Any], codes: Ints | None) -> tuple[Floats, Ints]:
         """Vectors and buckets, int64[n, sparsity], of items of a table.
@@ -122,19 +116,18 @@ class Encoder:
                 chunk_buckets = self.bucket_ids(outputs)
             else:
                 chunk_codes = codes[start : start + CHUNK]
-                chunk_buckets = self.buckets_of_class(outputs.points, chunk_codes)
+                chunk_buckets = self.buckets_of_class(outputs.vectors, chunk_codes)
                 unknown = np.flatnonzero(chunk_codes < 0)
                 if len(unknown):
-                    scores = None if outputs.scores is None else outputs.scores[unknown]
-                    chunk_buckets[unknown] = self._assign(scores, outputs.points[unknown], 1)
+                    chunk_buckets[unknown] = self._assign(outputs.rows(unknown), 1)
             vectors.append(outputs.vectors)
             buckets.append(chunk_buckets)
         return np.concatenate(vectors), np.concatenate(buckets)
 
-    def buckets_of_class(self, points: Floats, classes: Ints) -> Ints:
+    def buckets_of_class(self, vectors: Floats, classes: Ints) -> Ints:
         """Buckets of items of known classes: the code of the class, or of its nearest part."""
         if isinstance(self._assign, PartAssignment):
-            return self._assign.buckets_of_classes(points, classes[:, None], 1)
+            return self._assign.buckets_of_classes(vectors, classes[:, None], 1)
         return self._codebook[classes]
 
     def rank(self, vectors: Floats, n_probe: int) -> Ints | None:
@@ -144,7 +137,7 @@ class Encoder:
             return None
         if config.rerank == "given" and (config.point_size or config.embedding_size):
             return None
-        return self._assign(None, vectors, n_probe + _FILL_CODES)
+        return self._assign(Outputs(vectors, None, vectors), n_probe + _FILL_CODES)
 
     def encode(
         self, X: npt.ArrayLike, n_probe: int = 1, progress: OnProgress = None, *,
@@ -181,7 +174,7 @@ class Encoder:
 
 
 def _part_assignment(
-    config: ResolvedConfig, weights: Weights, codebook: Ints, prototypes: Floats
+    config: ResolvedConfig, weights: Weights, codebook: Ints, centroids: Floats
 ) -> PartAssignment:
     """Assignment to classes by their prototypes, then to parts of classes."""
     shape = config.shape
@@ -191,10 +184,11 @@ def _part_assignment(
         raise ValueError("class_of_part must ascend from 0 in steps of 1")
     is_first = steps > 0  # part of a class
     parent_shape = CodeShape(width=shape.width, depth=shape.depth - 1)
-    class_prototypes = checked_weights(weights, "class_prototypes", prototypes.shape)[is_first]
+    sizes = config.n_codes, config.point_size or config.item_shape[0]
+    class_prototypes = checked_weights(weights, "class_prototypes", sizes)[is_first]
     codes = codebook[is_first] // shape.width
     classes = PrototypeAssignment(codes, class_prototypes, parent_shape, config.shortlist)
-    return PartAssignment(codebook, prototypes, classes, class_of_part)
+    return PartAssignment(codebook, centroids, classes, class_of_part)
 
 
 class DenseNetwork:
@@ -320,10 +314,10 @@ class PrototypeAssignment:
         """Rows of the code book, nearest prototype first, int64[n, n_classes]."""
         return self.prototypes.nearest(points, n_classes, self.n_groups(n_classes), cancel)
 
-    def __call__(self, scores: Any, points: Floats, n_probe: int, cancel: Cancel = NEVER) -> Ints:
+    def __call__(self, outputs: Outputs, n_probe: int, cancel: Cancel = NEVER) -> Ints:
         """See :class:`Assignment`; scores are not needed."""
-        classes = self.classes(points, min(n_probe, len(self.codebook)), cancel)
-        return self.codebook[classes].reshape(len(points), -1)
+        classes = self.classes(outputs.points, min(n_probe, len(self.codebook)), cancel)
+        return self.codebook[classes].reshape(len(classes), -1)
 
 
 def _groups(codes: Ints, shape: CodeShape) -> Ints:

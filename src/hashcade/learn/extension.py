@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hashcade.codes import CodeShape, solve_level
-from hashcade.learn.assignment import Floats, Ints
+from hashcade.learn.assignment import Floats, Ints, Outputs
 from hashcade.learn.config import ResolvedConfig
-from hashcade.learn.encoder import Outputs, Weights
+from hashcade.learn.encoder import Weights
 from hashcade.learn.one_query import rounded_to_half
 
 _FIXED_SCORE = 1e4  # score of a slot that a class must keep: above all scores and penalties

@@ -373,10 +373,10 @@ class Hasher:
     def refine(self, X: npt.ArrayLike, y: npt.ArrayLike, *, n_codes: int) -> Self:
         """A copy with smaller buckets, so that a search has fewer candidates than a whole class.
 
-        One more level, trained in seconds, separates parts of a class; vectors stay the same. ``X``
-        and ``y`` are labelled items of exactly the classes of the training. ``n_codes`` is about
-        the speed-up of a search: at least one for each class, and at most ``width`` (with triplet
-        one less) or as many as it has items.
+        One more level, made in seconds, separates parts of a class, by the vectors that rank
+        candidates; these stay the same. ``X`` and ``y`` are labelled items of exactly the classes
+        of the training. ``n_codes`` is about the speed-up of a search: at least one for each class,
+        and at most ``width`` (with triplet one less) or as many as it has items.
         """
         torch: Any = require_extra("torch", "train")
         from hashcade.learn.recoding import refine_model, refine_prototypes
@@ -437,8 +437,7 @@ class Hasher:
     def _codes_of(self, labels: npt.NDArray[np.object_]) -> npt.NDArray[np.int64] | None:
         """Rows of labels in the code book, -1 for none; None if codes are not of classes."""
         config = self._require_fitted().config_
-        parts = config.codes_of == "parts" and config.rerank == "learned"
-        if not (config.uses_codebook and (config.codes_of == "classes" or parts)):
+        if not ((config.uses_codebook and config.codes_of == "classes") or config.has_parts):
             return None
         rows = (self._row_of_class.get(label, -1) for label in labels.tolist())
         return np.fromiter(rows, np.int64, len(labels))

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from hashcade.data import per_pixel_mean
-from hashcade.learn.assignment import Floats, Ints
+from hashcade.learn.assignment import Floats, Ints, Outputs
 from hashcade.learn.config import ResolvedConfig
-from hashcade.learn.encoder import DenseNetwork, Encoder, Outputs, Weights
+from hashcade.learn.encoder import DenseNetwork, Encoder, Weights
 from hashcade.learn.networks import make_backbone
 from hashcade.learn.one_query import rounded_to_half
 
@@ -41,7 +41,7 @@ class HashModel(nn.Module):
     """Vectors, slot scores and points; new weights are drawn from torch's global generator."""
 
     codebook: Tensor  # int64[n_codes, sparsity]
-    prototypes: Tensor  # float[n_codes, point_size]
+    prototypes: Tensor  # float[n_codes, prototype_size]
     point_mean: Tensor  # float[point_size], of the training set
     class_means: Tensor  # float16[n_codes, size], of prepared items
     noise: Tensor  # float16[n_noise, size]: deviations of items from the mean of their class
@@ -78,8 +78,7 @@ class HashModel(nn.Module):
         book = torch.zeros(config.n_codes, self.shape.sparsity, dtype=torch.int64)
         self.register_buffer("codebook", book, persistent=config.uses_codebook)
         if config.uses_prototypes:
-            size = config.point_size or config.item_shape[0]
-            self.prototypes = nn.Parameter(torch.zeros(config.n_codes, size))
+            self.prototypes = nn.Parameter(torch.zeros(config.n_codes, config.prototype_size))
             if config.spreads_prototypes:
                 nn.init.orthogonal_(self.prototypes)
             if config.recalls_classes:
@@ -89,6 +88,7 @@ class HashModel(nn.Module):
             if config.has_parts:  # the class of each part, ascending, and the prototype of it
                 parts = torch.zeros(config.n_codes, dtype=torch.int64)
                 self.register_buffer("class_of_part", parts)
+                size = config.point_size or config.item_shape[0]
                 self.register_buffer("class_prototypes", torch.zeros(config.n_codes, size))
 
     def forward(self, items: Tensor) -> tuple[Tensor, Tensor, Tensor]:

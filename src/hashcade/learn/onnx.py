@@ -99,7 +99,7 @@ def _outputs(graph: _Graph, model: HashModel, config: ResolvedConfig) -> tuple[s
         if config.unit_length:
             vectors = _unit_length(graph, vectors, axis=1)
     if config.uses_prototypes:
-        return _buckets_of_prototypes(graph, model, points), scores, vectors
+        return _buckets_of_prototypes(graph, model, points, vectors), scores, vectors
     if config.uses_codebook:
         book = np.unique(model.codebook.numpy(), axis=0)
         return _buckets_of_book(graph, book, config.shape, scores), scores, vectors
@@ -126,10 +126,11 @@ def _buckets_of_book(graph: _Graph, book: Ints, shape: CodeShape, scores: str) -
     return graph.add("GatherElements", buckets, order, axis=1)
 
 
-def _buckets_of_prototypes(graph: _Graph, model: HashModel, points: str) -> str:
+def _buckets_of_prototypes(graph: _Graph, model: HashModel, points: str, vectors: str) -> str:
     """The buckets of the nearest of all prototypes; the library compares only a shortlist."""
-    nearness = _nearness(graph, points, model.prototypes.detach())
-    if model.config.has_parts:  # first the class, then one of its parts
+    has_parts = model.config.has_parts
+    nearness = _nearness(graph, vectors if has_parts else points, model.prototypes.detach())
+    if has_parts:  # first the class by points, then one of its parts by vectors
         class_of_part = model.class_of_part
         first = class_of_part.diff(prepend=class_of_part.new_tensor([-1])) > 0
         class_scores = _nearness(graph, points, model.class_prototypes[first])

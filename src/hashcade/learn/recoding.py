@@ -150,13 +150,13 @@ def refine_prototypes(
     model: HashModel, config: ResolvedConfig, items: Tensor, classes: Ints, n_codes: int, *,
     seed: int,
 ) -> tuple[HashModel, ResolvedConfig]:  # fmt: skip
-    """A copy with one more level, and a prototype for each part of a class, the mean of its points.
+    """A copy with one more level, and a prototype for each part of a class, the mean of vectors.
 
     The class is chosen as before, and then the part. The slot scores of the new level are zero.
     """
     width = config.shape.width
-    points = torch.from_numpy(for_all(model, lambda part: model(part)[2], items))
-    parts, class_of_part = _split_classes(points, classes, n_codes, seed=seed, max_parts=width)
+    vectors = torch.from_numpy(for_all(model, lambda part: model(part)[0], items))
+    parts, class_of_part = _split_classes(vectors, classes, n_codes, seed=seed, max_parts=width)
     slots = np.arange(len(class_of_part)) - np.searchsorted(class_of_part, class_of_part)
     config = replace(
         config, shape=CodeShape(width=width, depth=config.shape.depth + 1), n_codes=len(slots),
@@ -172,7 +172,7 @@ def refine_prototypes(
             padded = torch.zeros_like(longer_layer.get_parameter(name))
             padded[: len(value)] = value
             longer_layer.get_parameter(name).copy_(padded)
-        new.prototypes.copy_(_means(points, parts))
+        new.prototypes.copy_(_means(vectors, parts))
         new.class_prototypes.copy_(model.prototypes[class_of_part])
         new.class_of_part.copy_(torch.from_numpy(class_of_part))
         book = model.codebook.numpy()[class_of_part] * width + slots[:, None]
