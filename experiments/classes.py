@@ -37,6 +37,7 @@ from hashcade.index import Encoded, HashIndex
 from hashcade.learn import Hasher
 
 OURS = ("prototype", "codebook", "path", "triplet")
+RANKS_GIVEN = "prototype-given"  # the same model, which ranks candidates by the given embeddings
 WITHOUT_CODES = ("prototype-flat", "prototype-hnsw")  # prototypes searched in other ways
 METHODS = ("exhaustive", "means", "kmeans", "softmax", *OURS, *WITHOUT_CODES)
 RERANKS, PLACES = ("given", "learned"), ("label", "network")
@@ -93,6 +94,8 @@ def method_settings(data_set: str, method: str, seed: int) -> dict[str, Any]:
     if method == "prototype":
         # As the classifier, it is trained on all items.
         return {"assignment": method, "rerank": "learned", "validation_fraction": 0.0, **hidden}
+    if method == RANKS_GIVEN:
+        return {**method_settings(data_set, "prototype", seed), "rerank": "given"}
     if method == "triplet":
         return {"assignment": "path", "loss": method, **hidden}
     if method in OURS:
@@ -156,7 +159,7 @@ class Laboratory:
         train = self.dataset.train
         if method == "exhaustive":
             return Fitted(None, 0.0)
-        if method in OURS:
+        if method in (*OURS, RANKS_GIVEN):
             return self._hasher(method, seed)
         if method in WITHOUT_CODES:
             return self._without_codes(method, seed)

@@ -24,7 +24,15 @@ import numpy.typing as npt
 
 from experiments.__main__ import RESULTS, default_data, default_work
 from experiments.cache import Cache
-from experiments.classes import RERANKS, Job, Laboratory, argument_parser, one_core, run_command
+from experiments.classes import (
+    RANKS_GIVEN,
+    RERANKS,
+    Job,
+    Laboratory,
+    argument_parser,
+    one_core,
+    run_command,
+)
 from experiments.curves_page import POINTS, TIMES, write_page
 from experiments.datasets import EMBEDDINGS
 from experiments.progress import Progress, machine, versions
@@ -96,13 +104,12 @@ def probes(n_buckets: int) -> list[int]:
 class Ours:
     """Prototypes, of classes or of their parts."""
 
-    def __init__(self, hasher: Hasher, *, learned: bool) -> None:
-        self._hasher, self._learned, self.shape_ = hasher, learned, hasher.shape_
+    def __init__(self, hasher: Hasher) -> None:
+        self._hasher, self.shape_ = hasher, hasher.shape_
 
     def encode(self, items: Floats, n_probe: int, n_more: int) -> Encoded:
         """Queries; some more buckets are always ranked."""
-        encoded = self._hasher.encode(items, n_probe=n_probe, scores=False)
-        return encoded if self._learned else replace(encoded, vectors=items)
+        return self._hasher.encode(items, n_probe=n_probe, scores=False)
 
     def place(self, items: Floats, vectors: Floats, labels: Ints | None) -> Ints:
         """Buckets of items of a table; of known labels in those of the labels."""
@@ -164,14 +171,16 @@ class Bench:
         self.data = lab.dataset
         rows = np.random.default_rng(0).permutation(len(self.data.test))[:MOST_QUERIES]
         self.query_rows = np.sort(rows)
-        self.hasher: Hasher = lab.fit("prototype", seed).model
+        self._model = "prototype" if rerank == "learned" else RANKS_GIVEN
+        self.hasher: Hasher = lab.fit(self._model, seed).model
         vectors = (self.data.train.items, self.data.test.items)
         self.vectors = vectors if rerank == "given" else lab.learned_vectors(seed)
         self._made: dict[Any, Any] = {}
 
     def identity(self, setting: Setting, what: str) -> dict[str, Any]:
         """All that a row depends on."""
-        fit = {"kmeans": "kmeans", "hnsw": "means"}.get(setting.method, setting.method)
+        fits = {"prototype": self._model, "hnsw": "means"}
+        fit = fits.get(setting.method, setting.method)
         identity = self.lab.identity(fit, self.seed)
         if self.rerank == "learned":
             identity["vectors"] = self.lab.identity("prototype", self.seed)
@@ -247,7 +256,7 @@ class Bench:
 
     def _make_encoder(self, method: str, size: int) -> Any:
         if method == "prototype":
-            return Ours(self._refined(size), learned=self.rerank == "learned")
+            return Ours(self._refined(size))
         if method == "kmeans":
             centroids = ClassMeans({"centres": self._centroids(size)})
             return Theirs(centroids, self.vectors_of, None, ranks_vectors=True)
@@ -258,7 +267,7 @@ class Bench:
         if size == 1:
             return self.hasher
         train, n_codes = self.data.train, size * self.data.train.n_classes
-        identity = {**self.lab.identity("prototype", self.seed), "n_codes": n_codes}
+        identity = {**self.lab.identity(self._model, self.seed), "n_codes": n_codes}
 
         def refine(run_dir: Path) -> Hasher:
             return self.hasher.refine(train.items, train.labels, n_codes=n_codes)
