@@ -190,6 +190,40 @@ def test_the_loss_is_cross_entropy_of_cosines_over_the_classes_of_the_batch_and_
     torch.testing.assert_close(stage.loss(points, labels), expected)
 
 
+@pytest.mark.parametrize("n_random", [2048, 2], ids=["all", "drawn"])
+def test_in_a_balanced_loss_sizes_of_classes_are_added_to_the_cosines(stages, n_random):
+    stage, _, items, _ = stages(n_random)
+    labels = torch.from_numpy(np.repeat(np.arange(N_CLASSES), [30, 20, 6, 2, 1, 1]))
+    stage.config = replace(stage.config, balanced=True)
+    stage.data = replace(stage.data, labels=labels.numpy())
+    points, sizes = stage._points(items), torch.tensor([30.0, 20.0, 6.0, 2.0, 1.0, 1.0])
+    cosines = F.cosine_similarity(points[:, None], stage.model.prototypes, dim=2)
+    expected = F.cross_entropy(stage.config.sharpness * cosines + sizes.log(), labels)
+    torch.testing.assert_close(stage.loss(points, labels), expected)
+
+
+def test_with_balanced_classes_a_rare_one_is_found_where_it_overlaps_a_frequent_one():
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], [1000, 40])
+    X = (rng.normal(size=(len(y), 4)) + 1.6 * y[:, None] * np.eye(4)[0]).astype(np.float32)
+    rare = (rng.normal(size=(500, 4)) + 1.6 * np.eye(4)[0]).astype(np.float32)
+    found = {}
+    for class_weight in (None, "balanced"):
+        hasher = Hasher(**QUICK | {"steps": 300}, class_weight=class_weight).fit(X, y)
+        found[class_weight] = (hasher.transform(rare) == hasher.codebook_[1]).mean()
+        # The boundary is half way with equal classes: 79 % on the right side of it.
+    assert found[None] < 0.4
+    assert 0.65 < found["balanced"] < 0.92
+
+
+def test_class_weight_is_checked():
+    X, y = blobs()
+    with pytest.raises(ValueError, match="class_weight='even' must be None or 'balanced'"):
+        Hasher(class_weight="even").fit(X, y)
+    with pytest.raises(ValueError, match="'balanced' needs assignment='prototype': batches of"):
+        Hasher(class_weight="balanced", assignment="path").fit(X, y)
+
+
 def test_mixed_items_have_mixed_labels(stages):
     stage, _, items, labels = stages(2048)
     plain, stage.config = stage.config, replace(stage.config, mixup=0.4)

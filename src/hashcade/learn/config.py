@@ -62,6 +62,7 @@ class StageConfig:
     sharpness: float  # factor on the sums of scores in the softmax of the joint stage
     dropout: float
     mixup: float
+    balanced: bool = False  # classes of few items count as much as others
 
     @property
     def penalties(self) -> dict[str, float]:
@@ -318,6 +319,12 @@ def resolve(
     for name, value in (("dropout", dropout), ("mixup", mixup)):
         if value and images:
             raise ValueError(f"{name}={value!r} must be 0 for images: they have augment")
+    balanced = settings["class_weight"] == "balanced"
+    if not balanced and settings["class_weight"] is not None:
+        raise ValueError(f"class_weight={settings['class_weight']!r} must be None or 'balanced'")
+    if balanced and not prototypes:
+        other = f"batches of {assignment!r} always have as many items of each class"
+        raise ValueError(f"class_weight='balanced' needs assignment='prototype': {other}")
     if not isinstance(settings["remap"], bool):
         raise ValueError(f"remap={settings['remap']!r} must be True or False")
 
@@ -363,7 +370,7 @@ def resolve(
             batch: Any = {"classes_per_batch": _BATCH, "items_per_class": 1}
             config = replace(config, **batch, sharpness=_SCALE)
         if name == "prototype":
-            return replace(config, mixup=mixup, weight_decay=_DECAY)
+            return replace(config, mixup=mixup, weight_decay=_DECAY, balanced=balanced)
         return replace(config, base_learning_rate=1.0) if name == "warmup" else config
 
     names = {"prototype": ["prototype", "codes"], "codebook": ["hash", "joint"], "path": ["hash"]}

@@ -87,6 +87,9 @@ class Hasher:
         Of the code problem, and of the npairs loss in the hash stage. None: by loss and sparsity.
     classes_per_batch, items_per_class
         Size of a batch. ``items_per_class`` must be even for npairs; None: for a batch of 128.
+    class_weight
+        None: the network learns how frequent classes are, so items of rare ones may go to frequent
+        ones. ``"balanced"``, with prototypes: all classes count the same.
     augment, dropout, mixup
         Augmentation of images: ``"crop-mirror"``, ``"crop"`` (such as for letters) or ``"none"``;
         dropout on the embeddings in the hash network; and mixup of embeddings in the training of
@@ -148,6 +151,7 @@ class Hasher:
     remap: bool = True
     classes_per_batch: int = 64
     items_per_class: int | None = None
+    class_weight: str | None = None
     augment: str = "crop-mirror"
     dropout: float = 0.0
     mixup: float | None = None

@@ -46,6 +46,7 @@ class PrototypeStage(Stage):
 
     _weight: Tensor  # of mixup: of the items of a batch, and their partners
     _others: Tensor
+    _log_sizes: Tensor | None = None  # of classes
 
     def start(self) -> Metrics:
         """Many prototypes start at the means of the points of their classes."""
@@ -97,14 +98,26 @@ class PrototypeStage(Stage):
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         prototypes = self.model.prototypes
+        log_sizes = self._class_log_sizes() if self.config.balanced else None
         if self._samples:
             classes, labels = sampled_classes(labels, len(prototypes))
             prototypes = F.embedding(classes, prototypes, sparse=True)
+            log_sizes = None if log_sizes is None else log_sizes[classes]
         logits = self.config.sharpness * outputs @ F.normalize(prototypes, dim=1).T
+        if log_sizes is not None:  # so cosines need not explain them (Menon et al., 2021)
+            logits = logits + log_sizes
         loss = F.cross_entropy(logits, labels)
         if self.config.mixup:
             loss = torch.lerp(F.cross_entropy(logits, labels[self._others]), loss, self._weight)
         return loss
+
+    def _class_log_sizes(self) -> Tensor:
+        """Logarithms of the numbers of training items, float[n_classes]."""
+        if self._log_sizes is None:
+            labels, n_classes = self.data.labels[self.data.training], len(self.model.prototypes)
+            sizes = torch.from_numpy(np.bincount(labels, minlength=n_classes)).float()
+            self._log_sizes = sizes.clamp(min=1).log().to(self.model.prototypes.device)
+        return self._log_sizes
 
     def validation_metrics(self, items: Tensor, labels: Ints) -> Metrics:
         """Accuracy of the nearest prototype, among classes of the validation set."""
