@@ -372,7 +372,7 @@ def test_a_model_of_another_version_or_kind_is_refused(fitted, tmp_path):
     fitted[0].save(path)
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "format_version": 99}))
-    with pytest.raises(IncompatibleFormatError, match=r"format version 99, .* reads version 6"):
+    with pytest.raises(IncompatibleFormatError, match=r"format version 99, .* reads version 7"):
         Hasher.load(path)
     (path / "config.json").write_text(json.dumps({**config, "kind": "toaster"}))
     with pytest.raises(StorageError, match="holds 'toaster', must be a hashcade model"):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-VERSION = 6
+VERSION = 7
 MODEL_FILES = ("config.json", "model.safetensors", "card.json", "README.md", "features.onnx")
 MODEL, CHECKPOINT = "hashcade model", "hashcade checkpoint"  # what a directory holds
 
