@@ -377,10 +377,11 @@ class Hasher:
     def refine(self, X: npt.ArrayLike, y: npt.ArrayLike, *, n_codes: int) -> Self:
         """A copy with smaller buckets, so that a search has fewer candidates than a whole class.
 
-        One more level, made in seconds, separates parts of a class, by the vectors that rank
-        candidates; these stay the same. ``X`` and ``y`` are labelled items of exactly the classes
-        of the training. ``n_codes`` is about the speed-up of a search: at least one for each class,
-        and at most ``width`` (with triplet one less) or as many as it has items.
+        One more level, made in seconds, separates parts of a class, by euclidean distances of the
+        vectors that rank candidates; for ``metric="cosine"`` give vectors of length 1. ``X`` and
+        ``y`` are labelled items of exactly the classes of the training. ``n_codes`` is about the
+        speed-up of a search: at least one for each class, and at most ``width`` (with triplet one
+        less) or as many as it has items.
         """
         torch: Any = require_extra("torch", "train")
         from hashcade.learn.recoding import refine_model, refine_prototypes
