@@ -8,6 +8,7 @@ negatives.) Decisions by time or files are made by the first rank, the only one 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -44,6 +45,14 @@ def local_gpu() -> str | None:
     return os.environ.get("LOCAL_RANK") if _world_size() > 1 else None
 
 
+def _leave() -> None:
+    """End the process group, if there is one."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 class Ranks:
     """The processes that train together; without torchrun only this one."""
 
@@ -60,6 +69,8 @@ class Ranks:
         if not dist.is_initialized():
             backend = "nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, timeout=_TIMEOUT)
+            # Threads of a group that outlives the interpreter can abort the process.
+            atexit.register(_leave)
         return cls(dist.get_rank(), dist.get_world_size(), device)
 
     @contextmanager
@@ -69,9 +80,7 @@ class Ranks:
             yield
         except BaseException:
             if self.size > 1:
-                import torch.distributed as dist
-
-                dist.destroy_process_group()
+                _leave()
             raise
 
     # -- a step ----------------------------------------------------------------------------------
