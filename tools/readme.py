@@ -28,6 +28,7 @@ ROWS = {  # (method, setting) of the benchmark: name in the README
     ("softmax classifier", "classes=1"): "softmax classifier, its class as the bucket",
     ("HashTable", "n_probe=1"): "**hashcade**",
 }
+TIMED_SEEDS = (0, 1, 2)  # as in docs/results/classes.md: others ran beside other programs
 LEARNED = {"HashTable": "prototype", "softmax classifier": "softmax"}
 LINES = {  # method and vectors of the curves: name, color, and where the name stands
     ("prototype", "learned"): ("hashcade", "#d1495b", "end"),
@@ -43,11 +44,11 @@ def stored_rows(name: str) -> list[dict[str, Any]]:
 
 
 def seconds_to_learn(data: str, method: str) -> float:
-    """The mean over seeds of a fit, quiet machine or not: as it was stored."""
+    """The mean over seeds of a fit, as it was stored."""
     spent = {
         row["seed"]: row["seconds"]["fit"]
         for row in stored_rows("classes")
-        if (row["preset"], row["method"]) == (data, method)
+        if (row["preset"], row["method"]) == (data, method) and row["seed"] in TIMED_SEEDS
     }
     return sum(spent.values()) / len(spent)
 
