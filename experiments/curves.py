@@ -179,8 +179,7 @@ class Bench:
 
     def identity(self, setting: Setting, what: str) -> dict[str, Any]:
         """All that a row depends on."""
-        fits = {"prototype": self._model, "hnsw": "means"}
-        fit = fits.get(setting.method, setting.method)
+        fit = "means" if setting.method == "hnsw" else setting.method
         identity = self.lab.identity(fit, self.seed)
         if self.rerank == "learned":
             identity["vectors"] = self.lab.identity("prototype", self.seed)
